@@ -190,16 +190,14 @@ class Spool:
         return LazyContent(size, partial(padded, kept, size), allocated=kept.size)
 
 
-# --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came
-# out.
+# --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came out.
 #
 # A plan holds such content like any other. When it is wanted on disk, its producer writes all of it at once into a
-# staging
-# folder on the file system that it is for; what is whole, by name, length and CRC-32C, gets its place from there.
+# staging folder on the file system that it is for; the files that the manifest names get their places from there.
 
 
-Manifest = dict[str, tuple[int, int]]
-"""File name -> (length in bytes, CRC-32C)."""
+Manifest = dict[str, tuple[str, int, int]]
+"""Name -> (name of the file that holds it, length in bytes, CRC-32C)."""
 
 
 class DeferredContent(Struct, frozen=True, eq=False):
@@ -222,7 +220,7 @@ class Writes(Protocol):
     def write(
         self, folder: Path, contents: Mapping[str, DeferredContent], interrupted: Callable[[], bool]
     ) -> Manifest:
-        """Write each content into the folder under its name. `OSError` where a disk fails, `Interrupted`."""
+        """Write each content into a file in the folder. `OSError` where a disk fails, `Interrupted`."""
 
     def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
         """The bytes of one content."""
@@ -247,18 +245,21 @@ def make(
             own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].producer is producer}
             manifest = producer.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
             for name, (path, content) in own.items():
-                made[path] = _checked(folder / name, content, manifest.get(name))
-                disk.rename(folder / name, path)
+                file, made[path] = _checked(folder, content, manifest.get(name))
+                disk.rename(file, path)
     finally:
         with suppress(OSError):
             disk.remove_tree(folder)
     return made
 
 
-def _checked(path: Path, content: DeferredContent, said: tuple[int, int] | None) -> tuple[int, int]:
-    """What the manifest says of a file, if the file is there and it is what was wanted."""
-    fits = said is not None and said[0] == content.size == path.stat().st_size
-    if said is None or not fits or content.crc32c not in (None, said[1]):
-        raise Refusal(f"{path.name} was not made as announced: {said} instead of {(content.size, content.crc32c)}",
+def _checked(
+    folder: Path, content: DeferredContent, said: tuple[str, int, int] | None,
+) -> tuple[Path, tuple[int, int]]:
+    """The file that the manifest names, and its length and CRC-32C, if it is there and what was wanted."""
+    file, size, crc = said or ("", -1, 0)
+    if size != content.size or (folder / file).stat().st_size != size or content.crc32c not in (None, crc):
+        raise Refusal(f"{file or 'a file'} was not made as announced: {(size, crc)} instead of "
+                      f"{(content.size, content.crc32c)}",
                       "Run the command again; with --engine local, if it happens again.")
-    return said
+    return folder / file, (size, crc)

@@ -37,8 +37,7 @@ from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import Piece, crc32c, crc_with_zeros, in_order
 from recover.store.store import Store
 
-# --- On executors: files put into a staging folder. A name is there when the file is whole; what went wrong is a
-# value.
+# --- On executors: files put into a staging folder. What went wrong is a value.
 
 
 _MODE = 0o600
@@ -48,9 +47,10 @@ Wanted = tuple[Any, Iterable[Piece]]
 
 
 class Staged(Struct, frozen=True):
-    """A line of the manifest: length in bytes and CRC-32C of the file under that name."""
+    """A line of the manifest: what is in `file`, of that length in bytes and CRC-32C."""
 
     name: str
+    file: str
     size: int
     crc32c: int
 
@@ -78,18 +78,17 @@ class Stager(Struct, frozen=True):
             name = self.names.get(key)
             if name is None:
                 continue
-            # a task that is tried again, or twice at a time, writes the same bytes under a name of its own
-            path = Path(self.folder, name)
-            own = path.with_name(f"{name}.{uuid.uuid4().hex}")
+            # Each try has a file of its own, and only what comes home is used. A Python worker whose executor died
+            # takes the end of its input for the end of the data, and goes on to write what came of that.
+            path = Path(self.folder, f"{name}.{uuid.uuid4().hex}")
             try:
-                size, crc = disk.create_from_pieces(own, pieces, _MODE, sync=self.sync)
-                os.replace(own, path)
+                size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
             except OSError as error:
-                own.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 yield NotStaged(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
                                 not os.path.isdir(self.folder))
                 return
-            yield Staged(name, size, crc)
+            yield Staged(name, path.name, size, crc)
 
 
 Listing = tuple[tuple[str, int], ...]

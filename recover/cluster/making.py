@@ -229,7 +229,7 @@ class SparkProducer:
                 if line.no_folder:
                     raise invisible(line.host, str(Path(line.path).parent))
                 raise OSError(line.number, line.text, line.path)
-            manifest[line.name] = line.size, line.crc32c
+            manifest[line.name] = line.file, line.size, line.crc32c
         return manifest
 
     def _index_job(self, stager: Stager) -> tuple[Any, Any]:

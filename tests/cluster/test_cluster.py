@@ -177,9 +177,9 @@ def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
     monkeypatch.setattr(making, "stage_products", slow)
     monkeypatch.setattr(SparkProducer, "write", kill.write)
     spark = running.line("mqtool.splitSize=100003")
-    for name, line in (("local", ()), ("spark", spark)):
-        result = mqtool("recover", tmp_path / name, "--yes", "--json", *line)
-        assert result.code & 8 == 0, result.stderr
+    here = mqtool("recover", tmp_path / "local", "--yes", "--json")
+    there = mqtool("recover", tmp_path / "spark", "--yes", "--json", *spark)
+    assert there.code == here.code, there.stderr
     assert kill.killed
     assert contents(tmp_path / "spark") == contents(tmp_path / "local")
     left = [path for path in (tmp_path / "spark" / ".mqtool").rglob("*") if "making" in path.name]

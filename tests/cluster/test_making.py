@@ -14,8 +14,10 @@ import pytest
 
 from fixtures.synth import synth_store
 from recover.change.carry_out import apply_plan
+from recover.change.content import DeferredContent, make
 from recover.change.plan_file import load_plan
 from recover.cluster import making
+from recover.cluster.derived import Staged, Stager
 from recover.cluster.making import SparkProducer
 from tests.cli.runner import Result, mqtool
 from tests.cluster.twice import needs_spark, plain, same_changes
@@ -213,3 +215,25 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *SPARK)
     assert result.code & 8 and "not made as announced" in result.document["error"]["message"]
+
+
+def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
+    """A Python worker outlives its executor, and takes the end of its input for the end of the data."""
+    whole, part = bytes(range(256)) * 16, bytes(range(256)) * 8 + bytes(2048)
+
+    class Twice:
+        def write(self, folder: Path, contents: Any, interrupted: Any) -> dict[str, tuple[str, int, int]]:
+            (name,) = contents
+            lines = [line for content in (whole, part)
+                     for line in Stager(str(folder), {"key": name}, sync=False)([("key", [(0, content)])])]
+            assert isinstance(lines[0], Staged)
+            return {name: (lines[0].file, lines[0].size, lines[0].crc32c)}
+
+        def chunks(self, content: DeferredContent) -> Iterator[bytes]:
+            yield whole
+
+    made = tmp_path / "made"
+    make(tmp_path / "staging", {made: DeferredContent(Twice(), "key", len(whole), len(whole))},
+         interrupted=lambda: False)
+    assert made.read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
