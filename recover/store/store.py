@@ -184,7 +184,7 @@ class Store:
 
         One file that was cut says nothing, so the settings do; a configuration that leaves the size out means the
         default. A whole file before the last outranks a distance of two names, of which one may be wrong and files
-        between may be missing; so does the last one where its first record names another place than its name.
+        between may be missing; so does the last one where its first record contradicts its name, but it tells nothing.
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
@@ -192,10 +192,10 @@ class Store:
             return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
-        known = queue.files if any(map(_is_misnamed, queue.files[-1:])) else queue.files[:-1]
-        whole = _most(Counter(file.length for file in known if not _breaks_off(file.path)))
+        whole, last = (_most(Counter(file.length for file in files if not _breaks_off(file.path)))
+                       for files in (queue.files[:-1], [file for file in queue.files[-1:] if _is_misnamed(file)]))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
-        size = whole or (stated if fits else queue.file_size)
+        size = whole or (stated if fits else last or queue.file_size)
         return size, bool(whole or queue.duplicates or not queue.files or size == stated)
 
     @property
