@@ -115,7 +115,8 @@ Found = tuple[str, int]
 """What stands there, "record" or "blank", and its position in the file."""
 
 _FEW = 16
-"""So many heads of a stretch are judged one by one; of more, those together whose bodies are not what was stored."""
+"""So many heads of a stretch are judged one by one; of those after them all together whose bodies are not what was
+stored."""
 _LARGEST_HEAD = max(layout.size for layout in HEADS.values())
 
 
@@ -175,9 +176,10 @@ class HoleSearch(Struct, frozen=True):
         blank = end_mark(data, first - start, base, self.file_end)
         heads = own_heads(data, first - start, base)
         heads = heads[heads < blank] if blank >= 0 else heads
-        for head in (heads if heads.size <= _FEW else self._doubtful(start, heads, filled)).tolist():
-            if self._is_intact(start, start + head):
-                return "record", start + head
+        for some in (heads[:_FEW], heads[_FEW:]):
+            for head in (some if some.size <= _FEW else self._doubtful(start, some, filled)).tolist():
+                if self._is_intact(start, start + head):
+                    return "record", start + head
         return None if blank < 0 else ("blank", start + blank)
 
     def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
