@@ -33,7 +33,7 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
-from recover.repair.never_worse import refuse_worse
+from recover.repair.never_worse import bears, refuse_worse
 from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
@@ -228,7 +228,7 @@ class Change(Struct):
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            if not made.plan.steps:
+            if not bears(store, made.plan.steps):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
 

@@ -193,7 +193,7 @@ def refuse_worse(
     """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
     `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
-    if not any(_bears(store, step) for step in steps):
+    if not bears(store, steps):
         return made
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
@@ -270,9 +270,11 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def _bears(store: Store, step: Step) -> bool:
-    path = store.path(step.file)
-    return any(path.is_relative_to(folder) for folder in (*store.commitlog_dirs, store.consumequeue_dir))
+def bears(store: Store, steps: Iterable[Step]) -> bool:
+    """Whether steps may take something from a broker: those on the log, and those on queues where there are any. Where
+    there is none, the broker and the plan make them of the same records."""
+    folders = (*store.commitlog_dirs, *([store.consumequeue_dir] if store.queue_folders else []))
+    return any(store.path(step.file).is_relative_to(folder) for step in steps for folder in folders)
 
 
 def _changed(view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store) -> LogView:
