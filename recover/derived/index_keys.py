@@ -371,8 +371,9 @@ class IndexStream:
         covered = self._covered(number)
         if covered is not None:
             return covered, None
-        records = self.splits[number].records
-        wanted = self.wanted(number)
+        records, wanted = self.splits[number].records, self.wanted(number)
+        if number not in self._found and number not in self._marked:
+            return int(wanted.sum()), wanted if wanted.any() else None
         firsts = np.cumsum(records["hashes"], dtype=np.int64) - records["hashes"]
         found = np.r_[0, np.cumsum(np.unpackbits(self.found(number), bitorder="little"), dtype=np.int64)]
         missing = wanted - (found[firsts + wanted] - found[firsts])

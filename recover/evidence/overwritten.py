@@ -85,12 +85,14 @@ def overwritten(
     led_to_old = [position.start for position in named if position in old]
     taken = set(led_to_old)
     named = [position for position in named if position.start not in taken]
-    files = _files_in_doubt(log, expectation, queues, led_to_old, contradicted=bool(_adjoining(named)))
+    told = queues.total(RIGHT) or named or index(log).verdicts
+    files = _files_in_doubt(
+        log, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
     foreign = _foreign_by_units(files, named, unheld)
     known = {file.mapped_file for file in foreign}
     silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
-    told, alone = _told_by_index(files, silent, expectation, index(log)) if silent else ([], [])
-    foreign += told
+    by_index, alone = _told_by_index(files, silent, expectation, index(log)) if silent else ([], [])
+    foreign += by_index
     # if all files are contradicted, the queues or the index are another log's
     if len(files) > 1 and len(foreign) == len(files):
         foreign = []
