@@ -54,17 +54,17 @@ Shown = Text | Table
 
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), most: int | None = None,
-    of: int | None = None,
+    of: int | None = None, rest: str = "--json shows all",
 ) -> Table:
     """A table; a column named `>x` is right-aligned, `*x` takes the space that is left.
 
     Cells are `Text`, taken as they are, or anything else (made harmless, integers grouped). With `most` the last row
-    states how many rows are hidden; `of` is their number where `rows` does not hold all.
+    states how many rows are hidden, and with `rest` where they are; `of` is their number where `rows` lacks some.
     """
     shown = list(rows)
     hidden = 0 if most is None else (len(shown) if of is None else of) - most
     if hidden > 0:
-        words = Text(f"… {hidden:,} more: --json shows all", style="dim")
+        words = Text(f"… {hidden:,} more: {rest}", style="dim")
         shown = [*shown[:most], [words, *[Text("")] * (len(columns) - 1)]]
     return Table(title, columns, shown)
 

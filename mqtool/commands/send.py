@@ -247,8 +247,8 @@ class _Sending:
                             sent_again=cluster.again)
             more = position is not None and self.sent < self.due
             self.out.summary(self._line(endpoints), [Step(_typed(self.out), "go on where it stopped")] if more else [])
-        for reason, number in self.refused.most_common(_SHOWN):
-            self.out.say(f"{count(number, 'message')} not taken: {reason}")
+        if self.refused:
+            self.out.show(table("not taken", ["*why", ">messages"], self.refused.most_common(), most=_SHOWN))
         return exits.OPERATIONAL if self.refused or self.messages.incomplete else exits.CLEAN
 
     def _line(self, endpoints: str) -> str:

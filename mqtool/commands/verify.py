@@ -155,7 +155,8 @@ def fleet(out: Printer, which: Fleet) -> int:
     if bad:
         columns = ["*store", ">exit", "worst finding, or error", ">findings", ">messages"]
         lines = [[row.store, row.exit_code, row.error or row.worst, row.findings, row.messages] for row in bad[:_SHOWN]]
-        out.show(table("stores with problems", columns, lines, _SHOWN, len(bad)))
+        rest = f"the tables in {which.into} hold all"
+        out.show(table("stores with problems", columns, lines, _SHOWN, len(bad), rest))
     size, seconds = sum(row.bytes for row in read), sum(row.seconds for row in read)
     out.summary(
         f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
