@@ -26,6 +26,7 @@ from recover.derived.index_check import odd_index_name
 from recover.derived.index_files import list_index_files
 from recover.derived.queue_check import odd_queue_name
 from recover.findings.model import Finding
+from recover.log.file_scan import FileScan
 from recover.log.scan import LogView
 from recover.predict.queues import QueueFile, QueueState
 from recover.store.columns import Rows
@@ -205,13 +206,15 @@ class BrokerLog:
             return b""
         return bytes(self.read_at(index)(offset - self.files[index].file_from_offset, length))
 
-    def rows(self, index: int) -> Rows:
-        mapped_file = self.files[index]
+    def scan_of(self, mapped_file: MappedFile) -> FileScan | None:
+        """What was found in a file of the log, None where nothing was scanned."""
         scan = self._scans.get(mapped_file.file_from_offset)
         # a scan puts a misnamed file where its records belong; a broker goes by names
-        if scan is None or scan.mapped_file.path.name != mapped_file.path.name:
-            return np.empty(0, dtype=RECORD)
-        parts = [split.records for split in scan.splits]
+        return scan if scan is not None and scan.mapped_file.path.name == mapped_file.path.name else None
+
+    def rows(self, index: int) -> Rows:
+        scan = self.scan_of(self.files[index])
+        parts = [split.records for split in scan.splits] if scan is not None else []
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=RECORD)

@@ -13,9 +13,10 @@ import stat
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -31,6 +32,7 @@ from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRang
 from recover.findings.model import FindingList, finding
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
+from recover.log.generations import batches
 from recover.log.judge import judge, without_place
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
@@ -171,10 +173,20 @@ def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Cal
 
 
 _STAND_INS = BIT_FILLER | BIT_MARKER
+_AT_ONCE = 500_000
+"""So many units of queues are held against the log together."""
 _DELIVERY = np.dtype([
     ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
 ])
 """A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
+
+
+class _Stretch(NamedTuple):
+    """A part of the log that a plan leaves as it is: its file, by its first offset, start and stop."""
+
+    file: int
+    start: int
+    stop: int
 
 
 class Missed(Struct, frozen=True):
@@ -200,9 +212,9 @@ def refuse_worse(
                 for version in (settings.version, NEWEST_COMPARED)}
     with as_planned(store, steps) as (planned, path_in):
         view = made.before.survey.log
-        after_view = _changed(view, path_in, steps, store)
+        after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():
-            for item in missed_between(store, view, planned, after_view, release):
+            for item in missed_between(store, view, planned, after_view, release, stays):
                 missed[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # what a plan cuts on demand is in its statement already, and was held to `max_loss`
@@ -277,54 +289,87 @@ def bears(store: Store, steps: Iterable[Step]) -> bool:
     return any(store.path(step.file).is_relative_to(folder) for step in steps for folder in folders)
 
 
-def _changed(view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store) -> LogView:
-    """The rows of what stays as it is; brokers' own check judges the rest."""
-    within: dict[Path, list[tuple[int, int]]] = {}
+def _changed(
+    view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
+) -> tuple[LogView, list[_Stretch]]:
+    """The rows of what stays as it is, and where that is; brokers' own check judges the rest."""
+    within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
     gone: set[Path] = set()
     for step in steps:
         if isinstance(step, InPlace):
-            within.setdefault(store.path(step.file), []).append((step.start, step.stop))
+            within[store.path(step.file)].append((step.start, step.stop))
         else:
             gone.add(store.path(step.file))
-    files = []
+    files: list[FileScan] = []
+    stays: list[_Stretch] = []
     for scan in view.files:
-        path = scan.mapped_file.path
+        path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
         if path in gone:
             continue
-        if path not in within:
+        at = base
+        for start, stop in sorted(within[path]):
+            stays.append(_Stretch(base, at, base + start))
+            at = max(at, base + stop)
+        stays.append(_Stretch(base, at, scan.file_end))
+        if not within[path]:
             files.append(scan)
             continue
         kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
         for split in scan.splits:
             rows = split.records
-            begin = rows["phy_offset"] - scan.mapped_file.file_from_offset
+            begin = rows["phy_offset"] - base
             keep = np.ones(rows.size, dtype=bool)
             for start, stop in within[path]:
                 keep &= (begin >= stop) | (begin + rows["size"] <= start)
             kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
         kept.queues = scan.queues
         files.append(kept)
-    return structs.replace(view, files=files)
+    return structs.replace(view, files=files), stays
 
 
 def missed_between(
-    store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings
+    store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
+    stays: Collection[_Stretch] = (),
 ) -> list[Missed]:
-    """What the broker of these settings delivers from `store` and not from `planned`; nothing if it does not start."""
+    """What the broker of these settings delivers from `store` and not from `planned`; nothing if it does not start.
+
+    Of queues whose units stay as they are and lead to stretches of the log that do (`stays`) nothing is asked.
+    """
     found: list[Missed] = []
 
     def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
-        keys = list(states)
-        was = _deliveries(keys, log, states)
-
         def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
-            found.extend(_compare(keys, log, was, log_after, _deliveries(keys, log_after, later)))
+            both = {file.file_from_offset for file in log.files if log.scan_of(file)} & {
+                file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
+            same = np.array([part[1:] for part in stays if part.file in both], dtype=np.int64).reshape(-1, 2)
+            asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
+            sizes = np.array([sum(file.wrote for file in states[key].files) // UNIT for key in asked])
+            for some in batches(range(len(asked)), sizes, _AT_ONCE):
+                keys = [asked[number] for number in some]
+                was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
+                found.extend(_compare(keys, log, was, log_after, now))
 
         if not predict(planned, after_view, settings, counted=False, started=after).starts:
             after(log, {})
 
     predict(store, view, settings, counted=False, started=before)
     return found
+
+
+def _is_same(state: QueueState, later: QueueState | None, stretches: Rows) -> bool:
+    """Whether a queue has the same units before and after, all of which lead into these stretches of the log."""
+    if later is None or (state.min_offset, len(state.files)) != (later.min_offset, len(later.files)):
+        return False
+    for one, other in zip(state.files, later.files, strict=True):
+        units = one.valid()
+        if one.start != other.start or not np.array_equal(units, other.valid()):
+            return False
+        led_to = units[units["size"] > 0]
+        at = np.searchsorted(stretches[:, 0], led_to["phy_offset"], side="right") - 1
+        ends = np.append(stretches[:, 1], 0)[at]
+        if ((at < 0) | (led_to["phy_offset"] + led_to["size"] > ends)).any():
+            return False
+    return True
 
 
 def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
@@ -413,16 +458,19 @@ def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueS
 
 def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row: Rows, multi: Rows) -> Rows:
     """Which units lead to an intact message of their queue in one file (bool array); their `own`, `known` are set."""
-    rows = log.rows(index)
+    scan, starts = log.scan_of(log.files[index]), units["phy_offset"]
     taken, seen = np.zeros(units.size, dtype=bool), np.zeros(units.size, dtype=bool)
-    if rows.size:
-        at = np.searchsorted(rows["phy_offset"], units["phy_offset"])
-        hit = np.minimum(at, rows.size - 1)
-        seen = rows["phy_offset"][hit] == units["phy_offset"]
-        fits = (rows["size"][hit] == units["size"]) & ((rows["bits"][hit] & _STAND_INS) == 0)
-        taken = seen & fits & (multi[units["queue"]] | (of_row[rows["queue"][hit]] == units["queue"]))
-        units["own"] = np.where(multi[units["queue"]], units["offset"], rows["queue_offset"][hit])
-        units["known"] = taken
+    for split in scan.splits if scan is not None else ():
+        low, high = np.searchsorted(starts, [split.first, split.last + 1]) if split.size else (0, 0)
+        if low == high:
+            continue
+        rows, part = split.records, units[low:high]
+        hit = np.searchsorted(rows["phy_offset"], part["phy_offset"])
+        seen[low:high] = rows["phy_offset"][hit] == part["phy_offset"]
+        fits = (rows["size"][hit] == part["size"]) & ((rows["bits"][hit] & _STAND_INS) == 0)
+        fits &= multi[part["queue"]] | (of_row[rows["queue"][hit]] == part["queue"])
+        part["known"] = taken[low:high] = seen[low:high] & fits
+        part["own"] = np.where(multi[part["queue"]], part["offset"], rows["queue_offset"][hit])
     base, read = log.files[index].file_from_offset, log.read_at(index)
     for one in np.flatnonzero(~seen).tolist():
         queue, offset, _, phy_offset, size, _ = units[one].tolist()
