@@ -1,4 +1,4 @@
-"""Ways in which stores break, by name and seed. The strokes write through `recover.disk`; each reports what it did.
+"""Ways in which stores break, by name and seed. They write through `recover.change.disk`; each reports what it did.
 
 A recipe changes the store of a `Site`, which knows where things lie in it. The same store and seed give the same bytes.
 

@@ -131,21 +131,21 @@ def classify_units(
     damage = np.searchsorted(starts, offset, side="right") - 1
     damaged = (damage >= 0) & (offset < np.append(stops, 0)[damage])
     right = named & (tags == of_rows(row_tags))
+    # the first that holds decides; a cell of which none does is wrong
+    cases = [
+        (hole, HOLE),  # no position: what stands before a queue's first unit
+        (offset < 0, WRONG),  # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
+        ((offset < min_offset) & ~(expected & ~lost) & ~inside, EXPIRED),  # before the log, and of no live message
+        (lost & (named | repeats), LOST),  # for a lost message, as recover writes it: its marker, or the unit before
+        (lost, WRONG),  # for a lost message, and none of these
+        (offset > log_end - size, BEYOND_LOG),  # ends after the log, whatever record should be here
+        (~expected & damaged, LOST),  # its record stood where the log is damaged
+        (right, RIGHT),  # place, size and tags of the record that should be here
+        (~expected & (bridged | inside) & repeats, LOST),  # of no record any more, as recover writes it
+    ]
     classes = np.zeros(sizes.size, dtype=np.uint8)
     classes[:used] = np.select(
-        [
-            hole,
-            offset < 0,  # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
-            (offset < min_offset) & ~(expected & ~lost) & ~inside,
-            lost & (named | repeats),
-            lost,
-            offset > log_end - size,
-            ~expected & damaged,
-            right,
-            ~expected & (bridged | inside) & repeats,
-        ],
-        [*np.array([HOLE, WRONG, EXPIRED, LOST, WRONG, BEYOND_LOG, LOST, RIGHT, LOST], dtype=np.uint8)],
-        np.uint8(WRONG),
+        [condition for condition, _ in cases], [np.uint8(kind) for _, kind in cases], np.uint8(WRONG)
     )
     missing = ~is_lost(rows)
     missing[at[expected & ~hole]] = False
@@ -264,7 +264,8 @@ class _Checker:
         """The verdict on a queue that holds the very units that the log calls for; None for any other.
 
         Their count, queue offsets and sum are those of the queue's `tally`. Before them only units of expired messages
-        may stand, and after them zeros.
+        may stand, and after them zeros. It may only say that all is right: whatever it doubts goes to `classify_units`,
+        and `tests/derived/test_sound_queues.py` changes bytes to see that both agree.
         """
         queue, size, total = files.mapped_files, self.store.queue_file_size, 0
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE

@@ -1,1 +1,1 @@
-"""What records, units and rows say of one another: what queues should hold, and what is lost or denied."""
+"""What records, units, the index and neighbours say of one another: what is lost, what is denied, what was there."""

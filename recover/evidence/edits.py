@@ -1,7 +1,7 @@
 """Edits: a part of a record that was something else, told by what speaks of it beside the part itself; their policy.
 
 One value for all: a field that others fix, a bit that a checksum or a witness names, a place that a queue shows.
-Several edits of one record build on one another. `policy` says of each kind who tells it, what verify reports, and
+Several edits of one record build on one another. `POLICIES` says of each kind who tells it, what verify reports, and
 whether recover does it unasked.
 """
 

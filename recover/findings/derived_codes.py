@@ -1,4 +1,4 @@
-"""Findings about consume queues."""
+"""Findings about what derives from the log: consume queues, index, checkpoint."""
 
 from __future__ import annotations
 

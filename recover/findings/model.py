@@ -26,7 +26,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}
-"""The registry: one module an area, one line a module."""
+"""The registry, by name. A module holds areas that belong together: the log, what derives from it, the rest."""
 
 
 class Finding(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Findings about the parts around log, queues and index: abort, lock, timer, and what is not read."""
+"""Findings about the rest of a store (config, abort, lock, timer, what is not read), about plans, starts and fleets."""
 
 from __future__ import annotations
 

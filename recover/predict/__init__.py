@@ -1,1 +1,1 @@
-""""""
+"""A broker's start, played: load, recovery, dispatch into queues and index, and what that costs."""

@@ -106,13 +106,44 @@ def test_the_damage_recipes_that_are_named_exist() -> None:
             assert name in RECIPES, f"{path.name}: {name}"
 
 
-def test_contributing_shows_the_floors_of_recover_as_the_import_rule_has_them() -> None:
+NAMED = re.compile(r"`((?:formats|recover|mqtool|tests|fixtures|benchmarks)[./][\w./]+|\w+\.(?:py|c|h))[`:(]")
+FOLDERS = ("formats", "recover", "mqtool", "tests", "fixtures", "benchmarks")
+
+
+def _is_there(name: str, files: set[str]) -> bool:
+    """Whether a path, a file by its base name, or a dotted module with a name that it defines is in the tree."""
+    path = "/" in name or name.endswith((".py", ".c", ".h"))
+    if path:
+        return (ROOT / name).exists() or ("/" not in name and name in files)
+    module, rest = ROOT, name.split(".")
+    while rest and (module / rest[0]).is_dir():
+        module, rest = module / rest[0], rest[1:]
+    if rest and (module / f"{rest[0]}.py").is_file():
+        module, rest = module / f"{rest[0]}.py", rest[1:]
+    if not rest:
+        return True
+    text = (module / "__init__.py" if module.is_dir() else module).read_text()
+    return re.search(rf"^(?:(?:def|class) )?{rest[0]}\b", text, re.M) is not None
+
+
+def test_every_module_that_docs_and_docstrings_name_exists() -> None:
+    sources = [path for folder in FOLDERS for kind in ("py", "c", "h") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    files = {path.name for path in [*sources, *ROOT.glob("*.py")]}
+    named = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in [*(text for text in TEXTS if text.name != "CHANGELOG.md"), *sources]
+        for name in NAMED.findall(path.read_text())
+        if not re.search(r"/(?:\d|[A-Z]+\.)", name)  # the schema of a document; a word that stands for any name
+    }
+    assert len(named) > 100
+    assert sorted(item for item in named if not _is_there(item[1], files)) == []
+
+
+def test_the_table_of_rooms_has_the_floors_of_recover_as_the_import_rule_has_them() -> None:
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = [rule["layers"] for rule in rules if rule.get("containers") == ["recover"]]
     floor = {name.strip(): number for number, names in enumerate(layers) for name in names.split("|")}
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    lines = text[text.index("\ncluster/ ") + 1 :].partition("\n```")[0].splitlines()
-    shown = [name for line in lines for name in line.partition("   ")[0].split() if line]
+    shown = re.findall(r"^\| `recover/(\w+(?:/|\.py))` \|", (DOCS / "architecture.md").read_text(), re.M)
     assert {name.rstrip("/") for name in shown if name.endswith("/")} == {
         path.parent.name for path in (ROOT / "recover").glob("*/__init__.py")
     }

@@ -1,8 +1,8 @@
 """A disk whose power may fail: what reached it for certain, what may have, and trees as they can come back.
 
-Operations are taken from the fault points of `recover.disk`. Per POSIX only `fsync` makes bytes, length and times of
-a file last, and only the `fsync` of a directory the names in it; a rename is one change. What was not synced may come
-back or not, in any combination, and a write also in part.
+Operations are taken from the fault points of `recover.change.disk`. Per POSIX only `fsync` makes bytes, length and
+times of a file last, and only the `fsync` of a directory the names in it; a rename is one change. What was not synced
+may come back or not, in any combination, and a write also in part.
 """
 
 from __future__ import annotations
