@@ -64,6 +64,11 @@ def rest_is_zero(buffer: Buffer) -> bool:
     return not any(memoryview(buffer)[CHECKPOINT.size:])
 
 
+def younger_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
+    """The fields that only younger brokers write, with an offset that a log up to `log_end` can have."""
+    return [name for name, since in SINCE.items() if since and 0 < getattr(checkpoint, name) <= log_end]
+
+
 def min_timestamp(checkpoint: Checkpoint) -> int:
     """StoreCheckpoint.getMinTimestamp (ms): what abnormal recovery looked for up to 5.4.0."""
     return max(0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS)

@@ -281,7 +281,8 @@ class Change(Struct):
         moved = relocated(plan, names)
         said = {**moved.summary["store_options"], "commitlog": [], "consumequeue": None, "index": None}
         moved = structs.replace(moved, summary={**moved.summary, "store_options": said})
-        out.given = Given(str(target), tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY))
+        options = tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY)
+        out.given = Given(str(target), options, copy=True)
         out.answer(output=str(target))
         return copied, seal(moved, target.absolute())
 

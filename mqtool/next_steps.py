@@ -52,11 +52,13 @@ class Step(NamedTuple):
 
 
 class Given(Struct, frozen=True):
-    """What a command line said about the store: its place, and options by the names of their parameters."""
+    """What a command line said about the store: its place, and options by the names of their parameters. `copy`: it is
+    one that the command made."""
 
     store: str = "STORE"
     options: tuple[tuple[str, str], ...] = ()
     log_of_conf: tuple[tuple[str, str], ...] = ()
+    copy: bool = False
 
     @classmethod
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
@@ -95,6 +97,21 @@ class Given(Struct, frozen=True):
         return [word for name, text in (*self.options, *log) if name in takes
                 for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
 
+    def _own_log(self) -> str:
+        """The log's folders as options, those that a line about the store does not have anyway."""
+        if "commitlog" in dict(self.options) or "://" in self.store:
+            return ""
+        folders = [text for _, text in self.log_of_conf] or [f"{self.store.rstrip('/')}/commitlog"]
+        return "".join(f"--commitlog {shlex.quote(folder)} " for folder in folders)
+
+    def settings(self) -> list[str]:
+        """Settings with which a broker finds the store where this line has it, and not where it was."""
+        log = [text for name, text in self.options if name == "commitlog"]
+        if self.copy:
+            return [f"storePathRootDir={self.store}", f"storePathCommitLog={self.store}/commitlog"]
+        own = [f"{self.store.rstrip('/')}/commitlog"]
+        return [f"storePathCommitLog={','.join(log)}"] if log and log != own else []
+
     def with_log_of_conf(self, options: StoreOptions) -> Given:
         """The same for commands, too, that take no --broker-conf: they are told the log's folders."""
         folders = options.commitlog if options.log_of_conf else ()
@@ -103,9 +120,10 @@ class Given(Struct, frozen=True):
     def fill(self, text: str, typed: str = "") -> str:
         """A text of a finding or refusal that names the store as `{store}`, with its commands made complete.
 
-        `{typed}` in a refusal is the command line that was refused: `typed`, else recover.
+        `{typed}` in a refusal is the command line that was refused: `typed`, else recover. `--commitlog LOG` stands for
+        the log's folders where another one is named beside them.
         """
-        text = text.replace("{typed}", typed or self.line("recover"))
+        text = text.replace("{typed}", typed or self.line("recover")).replace("--commitlog LOG ", self._own_log())
         if "{store}" not in text:
             return text
         match = _NAMED.search(text)
@@ -217,6 +235,8 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
+    if places := scene.given.settings():
+        with_conf += f", but {' '.join(places)}"
     lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
     with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
     with_conf += f", if it has {' '.join(scene.assumed)}" if scene.assumed else ""

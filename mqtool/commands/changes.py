@@ -135,7 +135,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
     with out.line() as line, exits.between_steps() as interrupted:
         fetch_store(store.root, target, interrupted=interrupted, progress=lambda name, _: line.show(f"fetching {name}"))
     out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")
-    out.given = Given(str(target), out.given.options)
+    out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))
     return structs.replace(store, store=str(target))
 

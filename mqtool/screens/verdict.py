@@ -9,7 +9,7 @@ from typing import Any
 from mqtool import exits
 from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, exact_size, human_seconds, human_size, human_time
-from recover.change.model import Plan, Step
+from recover.change.model import Plan, Retire, Step
 from recover.repair.losses import RecoverPlan
 from recover.store.config_files import LMQ_PREFIX
 
@@ -125,7 +125,7 @@ _WORDS = {
     "zero-range": "zero a range", "write-range": "overwrite", "install": "install", "write-file": "write a small file",
     "retire": "quarantine", "retire-folder": "quarantine a folder",
 }
-_STEPS, _LOSSES = 12, 40
+_STEPS, _NAMED, _LOSSES = 12, 20, 40
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -144,15 +144,20 @@ def show_plan(out: Printer, plan: Plan) -> None:
 
 
 def steps_table(steps: Sequence[Step]) -> Table:
-    """Steps one by one; many of them by kind and folder."""
+    """Steps one by one; many of them by kind and folder, but what is taken away by name."""
     if len(steps) <= _STEPS:
         return table("", ["what", "file", "where"], ((_WORDS.get(s.kind, s.kind), s.file, _where(s)) for s in steps))
     groups: dict[tuple[str, str], list[Step]] = defaultdict(list)
     for step in steps:
         groups[step.kind, step.file.rpartition("/")[0] or "."].append(step)
-    rows = [[_WORDS.get(kind, kind), f"{folder}/", count(len(group), "file"), human_size(sum(map(_size, group)))]
-            for (kind, folder), group in sorted(groups.items(), key=lambda item: -len(item[1]))]
-    return table("", ["what", "where", ">files", ">bytes"], rows, most=_STEPS)
+    rows = []
+    for (kind, folder), group in sorted(groups.items(), key=lambda item: (item[0][0] != Retire.kind, -len(item[1]))):
+        if kind == Retire.kind and len(group) <= _NAMED:
+            rows += [[_WORDS[kind], step.file, "1 file", ""] for step in group]
+        else:
+            size = human_size(sum(map(_size, group))) if any(map(_size, group)) else ""
+            rows.append([_WORDS.get(kind, kind), f"{folder}/", count(len(group), "file"), size])
+    return table("", ["what", "where", ">files", ">bytes"], rows, most=_STEPS + _NAMED)
 
 
 def _where(step: Step) -> str:

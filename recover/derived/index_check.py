@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.checkpoint import Checkpoint
+from formats.checkpoint import Checkpoint, younger_fields
 from formats.index import (
     INDEX_HEADER,
     INDEX_SLOT,
@@ -534,7 +534,8 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
         return BrokerVersion.parse(store.options.broker).has(TAG_INDEX)
     # 5.4.0 and later make this folder in every store
     traces = (store.root / "rocksdbstore").is_dir()
-    return traces or (checkpoint is not None and checkpoint.logics_physical_offset != 0)
+    return traces or (checkpoint is not None
+                      and "logics_physical_offset" in younger_fields(checkpoint, store.commitlog.max_offset))
 
 
 class _Check:

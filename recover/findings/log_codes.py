@@ -107,8 +107,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-missing-file", "error",
         "the log files from {start} to {stop} are missing; {intact_after:intact message lies|intact messages lie} after",
-        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
-        "Without them recover refuses, unless --max-loss allows for their messages.",
+        "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
+        "backup. Without them recover refuses, unless --max-loss allows for their messages.",
         meaning="Two log files do not adjoin: the files between them are missing. Or queues, index or checkpoint know of messages "
         "after the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
@@ -265,8 +265,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-begins-late", "warning",
         "the log begins at {start}, but its first message ({first_time}) is not {hours} h older than its newest ({newest_time}), as it "
         "would be had the files before it expired: were they deleted on purpose, or not copied?",
-        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. If they "
-        "expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
+        "backup. If they expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
         meaning="The log does not begin at 0, and its first message is younger than `fileReservedTime` (72 h unless --broker-conf or "
         "--set says otherwise) before the newest one: no broker with this retention has deleted the files before it by their age.",
         cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, somebody deleted them; or a full "

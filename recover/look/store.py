@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from formats import abort
 from formats import properties as props
-from formats.checkpoint import EMPTY, SINCE, Checkpoint
+from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER
@@ -115,7 +115,8 @@ class Generation(Struct, frozen=True):
 
 def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     """All traces, the youngest first."""
-    found = {item.why: item for item in (*_evidence_of_files(store), *_of_checkpoint(checkpoint), *_of_records(store))}
+    of_checkpoint = _of_checkpoint(checkpoint, store.commitlog.max_offset)
+    found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
     evidence = sorted(found.values(), key=lambda item: item.since, reverse=True)
     least = evidence[0].since if evidence else OLDEST_COMPARED
     # what is there outweighs what is missing: files get lost, they do not come by themselves
@@ -143,12 +144,9 @@ def _evidence_of_files(store: Store) -> Iterator[Evidence]:
         yield _seen("4.9.3", "there are LMQ queues")
 
 
-def _of_checkpoint(checkpoint: Checkpoint | None) -> Iterator[Evidence]:
-    if checkpoint is None:
-        return
-    for name, since in SINCE.items():
-        if since and getattr(checkpoint, name):
-            yield _seen(since, f"the checkpoint has a {name.replace('_', ' ')}")
+def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Evidence]:
+    for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
+        yield _seen(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
 def _of_records(store: Store) -> Iterator[Evidence]:

@@ -231,8 +231,8 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
         raise Refusal(
             f"log files are missing ({ranges}): they held at least {count(total, 'message')}, and "
             f"--max-loss allows {max_loss}",
-            "Find them: another path (--commitlog DIR), the source of this copy, a replica, a backup. If they are gone "
-            f"for good: `{{typed}} --max-loss {total}` goes on without them.",
+            "Find them: another path (--commitlog LOG --commitlog DIR), the source of this copy, a replica, a backup. "
+            f"If they are gone for good: `{{typed}} --max-loss {total}` goes on without them.",
             lost_messages=total, max_loss=max_loss,
         )
     return sum(messages for damage, messages in missing if damage.start >= cut)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -125,6 +127,22 @@ def test_recovered_copy_leaves_the_source_alone(damaged: Path, tmp_path: Path) -
     assert mqtool("verify", target, "--json").document["commitlog"]["messages"] == 2966
     with assert_unchanged(damaged):
         assert mqtool("recover", damaged, "--output", target, "--yes").code & 8
+
+
+def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(tmp_path: Path) -> None:
+    root, copy, found = real_store("killed-manyfiles-5.5.0", tmp_path), tmp_path / "copy", tmp_path / "found"
+    said = mqtool("recover", root, "--output", copy, "--yes", "--json").document["next"]
+    assert f"storePathRootDir={copy} storePathCommitLog={copy}/commitlog" in said[-1]["why"]
+    found.mkdir()
+    names = sorted(path.name for path in (root / "commitlog").iterdir())
+    (root / "commitlog" / names[5]).rename(found / names[5])
+    (look,) = mqtool("verify", root, "--json").document["next"]
+    line = re.search(r"\(mqtool (.*?)\)", look["command"])
+    assert line is not None
+    words = shlex.split(line[1].replace("DIR", str(found)))
+    assert mqtool(*words).code & 4 == 0
+    said = mqtool("recover", *words[1:], "--yes", "--json").document["next"]
+    assert f"storePathCommitLog={root}/commitlog,{found}" in said[-1]["why"]
 
 
 def test_no_bridge_refuses_with_the_count(damaged: Path) -> None:

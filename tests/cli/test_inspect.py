@@ -66,6 +66,16 @@ def test_traces_of_5_4_and_later_are_seen() -> None:
     assert document["generation"]["at_least"] == "5.4.0"
 
 
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-manyfiles-5.3.3"])
+def test_a_checkpoint_of_noise_proves_no_release(name: str, tmp_path: Path) -> None:
+    root = real_store(name, tmp_path)
+    known = mqtool("inspect", root, "--json").document["generation"]["at_least"]
+    (root / "checkpoint").write_bytes(random.Random(5).randbytes(4096))
+    assert mqtool("inspect", root, "--json").document["generation"]["at_least"] == known
+    mqtool("recover", root, "--yes")
+    assert mqtool("inspect", root, "--json").document["generation"]["at_least"] == known
+
+
 def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) -> None:
     """A producer of 5.x names its compression in the sysFlag, and a 4.9.7 stores what it was sent."""
     store = real_store("clean-plain-4.9.7", tmp_path)
