@@ -354,7 +354,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
     # a start reads such a file where its name puts it, and none of its messages is there
     named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
-    if untold or (named and not list(placed.gaps())):
+    if untold or (named and not list(placed.missing_ranges())):
         # nothing is known to be missing: the rest of a file may hold it, and recover gives files their names back
         return gone + named
     return gone + named + [
