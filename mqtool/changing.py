@@ -228,7 +228,7 @@ class Change(Struct):
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            if not bears(store, made.plan.steps):
+            if not bears(store, made):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
 

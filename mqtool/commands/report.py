@@ -98,6 +98,7 @@ class Facts(Struct, kw_only=True):
     plan: RecoverPlan | None
     refused: Refusal | None
     lost: list[Message]
+    lost_truncated: bool
     runs: list[Run]
     run_problem: str | None
     traffic: Traffic
@@ -170,10 +171,11 @@ def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: Engi
         run_problem = refusal.message
     with out.progress("reading the evidence", log_size(store) if digests else 0) as progress:
         files = evidence(store, digests=digests, most=_LISTED, progress=progress)
+    lost = [item.message for item in islice(damaged_messages(look), _LISTED + 1)]
     return Facts(
         store=store, exit_state=exit_state(store), before=before, prediction=groups.prediction, groups=groups,
         starts=starts, assumed=[*assumed, *groups.prediction.assumptions], plan=plan, refused=refused,
-        lost=[item.message for item in islice(damaged_messages(look), _LISTED)], runs=run_list, run_problem=run_problem,
+        lost=lost[:_LISTED], lost_truncated=len(lost) > _LISTED, runs=run_list, run_problem=run_problem,
         traffic=traffic(look.log, look.losses, look.queues), stretches=stretches(look.log), evidence=files,
     )
 
@@ -221,6 +223,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
         "plan": None if plan is None else plan_document(plan.plan),
         "refused": None if found.refused is None else found.refused.message,
         "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
+        "lost_messages_truncated": found.lost_truncated,
         "groups": [row.json() for row in found.groups.rows], "notes": found.groups.unread,
         "runs": [item.info().json() for item in found.runs], "traffic": found.traffic.json(),
         "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
@@ -366,7 +369,9 @@ def _lost_messages(out: Printer, found: Facts) -> list[Shown]:
     if not found.lost:
         return []
     line = out.given.line("recover", "--dry-run", "--loss-out", "lost.csv")
-    return [table("each message, with all that is legible of it", _LOST_COLUMNS, map(_lost_row, found.lost), _MESSAGES),
+    which = f"the first {_LISTED:,} messages" if found.lost_truncated else "each message"
+    title, rest = f"{which}, with all that is legible", f"{clean(line)} lists all"
+    return [table(title, _LOST_COLUMNS, map(_lost_row, found.lost), _MESSAGES, rest=rest),
             Text(f"{clean(line)} lists all of them for those who must send again.", style="dim")]
 
 

@@ -194,8 +194,8 @@ class Runs:
             return self.records[:0]
         last = int(self._stops[np.searchsorted(self._stops, first)])
         run = self.records[first : last + 1]
-        fitting: Rows = run[run["phy_offset"] + run["size"] <= limit]
-        return fitting
+        # records adjoin: each ends where the next one begins
+        return run if end_of(run) <= limit else run[: np.searchsorted(run["phy_offset"], limit, side="right") - 1]
 
 
 def end_of(run: Rows) -> int:

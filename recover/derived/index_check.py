@@ -418,9 +418,11 @@ class _Judge:
 
     def _astray(self) -> Rows:
         """Units that name no record with their key (bool array)."""
-        mask = np.isin(self.classes & native.CLASS, (native.NO_RECORD, native.OTHER_KEY, native.BEYOND_LOG))
+        kinds = self.classes & native.CLASS
+        # one byte a unit: `isin` would take sixteen
+        mask = (kinds == native.NO_RECORD) | (kinds == native.OTHER_KEY) | (kinds == native.BEYOND_LOG)
         mask[0] = False
-        return mask
+        return np.asarray(mask)
 
     def _count(self) -> None:
         verdict, classes, kinds = self.verdict, self.classes, self.classes & native.CLASS
@@ -442,12 +444,7 @@ class _Judge:
             first_live = int(named.argmax()) if named.any() else self.end
             verdict.expired_before = int((kinds[:first_live] == native.EXPIRED).sum())
         if astray.any() and self.log.files:
-            bases = [scan.mapped_file.file_from_offset for scan in self.log.files]
-            edges = [*bases, self.log.files[-1].file_end]
-            # a unit of zeros names nothing, and one after the end contradicts no record
-            against = astray & (kinds != native.BEYOND_LOG) & self.image.units[: self.end].any(axis=1)
-            right, wrong = (np.histogram(np.unique(self.offsets[mask]), edges)[0].tolist() for mask in (named, against))
-            verdict.by_log_file = dict(zip(bases, zip(right, wrong, strict=True), strict=True))
+            verdict.by_log_file = self._by_log_file(named, astray & (kinds != native.BEYOND_LOG))
         others = np.flatnonzero((classes & ~np.uint8(native.WRONG_TIME)) == native.OTHER_KEY)
         if others.size <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[n]), int(self.image.units[n, 0])) for n in others.tolist()]
@@ -457,6 +454,21 @@ class _Judge:
             self._report_units(kinds == native.LOST, "index-lost-units")
         for flaw, code in _UNIT_CODES:
             self._report_units((classes & flaw) != 0, code)
+
+    def _by_log_file(self, named: Rows, astray: Rows) -> dict[int, tuple[int, int]]:
+        """How many messages units name rightly and wrongly in each log file, by its first offset."""
+        # a unit of zeros names nothing, and one after the end contradicts no record
+        lost = np.flatnonzero(astray)
+        against = np.unique(self.offsets[lost[self.image.units[lost].any(axis=1)]])
+        low, high = (int(edge) for edge in (self.offsets[1:].min(), self.offsets[1:].max()))
+        found = {}
+        for scan in self.log.files:
+            start, stop = scan.mapped_file.file_from_offset, scan.file_end
+            right = 0
+            if low < stop and high >= start:
+                right = np.unique(self.offsets[named & (self.offsets >= start) & (self.offsets < stop)]).size
+            found[start] = right, int(np.diff(np.searchsorted(against, [start, stop]))[0])
+        return found
 
     def _report_units(self, mask: Rows, code: str, **facts: Any) -> None:
         numbers = np.flatnonzero(mask)

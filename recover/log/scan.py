@@ -147,6 +147,11 @@ class LogView(Struct):
     has_keys: bool = True
 
     @property
+    def is_plain(self) -> bool:
+        """The log says all by itself: no damage, nothing after the end, and no record of an earlier life."""
+        return not (self.damaged or self.tail is not None or self.ghosts or self.superseded or self.written)
+
+    @property
     def messages(self) -> int:
         """Live records that are messages."""
         return self.tally.messages
@@ -508,9 +513,9 @@ class KnownLog(Struct, frozen=True):
         A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues.
         """
         log = self.log
-        if log.damaged or log.tail is not None or log.ghosts or log.superseded or log.written:
+        if not log.is_plain or (with_keys and not log.has_keys):
             return False
-        if (with_keys and not log.has_keys) or (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
+        if (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
             return False
         scanned = [scan.mapped_file.path for scan in log.files]
         return scanned == [mapped_file.path for mapped_file in queue.files] and stamps_of(queue) == self.stamps

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 from formats import properties as props
 from formats.errors import FormatError
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_MISNUMBERED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.content import pieces_of
@@ -205,7 +205,7 @@ def refuse_worse(
     """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
     `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
-    if not bears(store, steps):
+    if not bears(store, made):
         return made
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
@@ -282,11 +282,17 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def bears(store: Store, steps: Iterable[Step]) -> bool:
-    """Whether steps may take something from a broker: those on the log, and those on queues where there are any. Where
-    there is none, the broker and the plan make them of the same records."""
-    folders = (*store.commitlog_dirs, *([store.consumequeue_dir] if store.queue_folders else []))
-    return any(store.path(step.file).is_relative_to(folder) for step in steps for folder in folders)
+def bears(store: Store, made: RecoverPlan) -> bool:
+    """Whether a plan may take something from a broker: one that writes to the log, or to queues.
+
+    Where there is no queue, the broker and the plan make all of the same records; of a plain log the same ones.
+    """
+    look = made.before.survey
+    plain = look.log.is_plain and not look.log.tally.bits & BIT_MISNUMBERED and not (
+        look.contradictions or look.misnamed or look.foreign or look.expectation.unsafe)
+    queues = [] if plain and not store.queue_folders else [store.consumequeue_dir]
+    folders = [*store.commitlog_dirs, *queues]
+    return any(store.path(step.file).is_relative_to(folder) for step in made.plan.steps for folder in folders)
 
 
 def _changed(

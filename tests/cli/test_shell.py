@@ -24,7 +24,7 @@ from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given
 from mqtool.options import command
-from mqtool.printer import OutputOptions, Printer
+from mqtool.printer import OutputOptions, Printer, table
 from mqtool.progress import Progress, Steps
 from mqtool.text import clean
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
@@ -276,6 +276,19 @@ def test_a_signal_speaks_of_resume_only_where_something_was_changed() -> None:
             assert printer.fail(exits.failure_of(exits.Stopped(signal.SIGINT))) == exits.INTERRUPTED
         assert word in stderr.getvalue()
         assert ("resume" in stderr.getvalue()) is writing
+
+
+@pytest.mark.parametrize(("rows", "of", "left"), [(20, None, 0), (21, None, 1), (500, None, 480), (20, 500, 480)])
+def test_a_table_that_is_cut_says_how_many_rows_it_leaves_out_and_where_they_are(
+    rows: int, of: int | None, left: int
+) -> None:
+    printer = Printer()
+    printer.begin("verify", OutputOptions(), "s", (), Given("s"))
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        printer.show(table("t", ["name"], ([f"row {n}"] for n in range(rows)), 20, of, "the tables in d hold all"))
+    assert screen.getvalue().count("row ") == 20
+    assert (f"… {left} more: the tables in d hold all" in screen.getvalue()) is bool(left)
 
 
 # --- Progress: calm estimates, nothing where nobody looks; sizes and times in words.

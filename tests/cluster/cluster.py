@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from recover.cluster.session import find_java, java_home
+from recover.cluster.session import java_home
 
 _SECONDS = 60
 # no JVM of a test lives long enough to earn back what the second compiler takes
@@ -33,7 +33,7 @@ class Cluster:
         self.workers: list[subprocess.Popen[bytes]] = []
         # nothing of ours is on the executors' path: they get the code as a cluster of strangers would
         self._environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-            "JAVA_HOME": java_home(find_java(), folder / "java"),
+            "JAVA_HOME": java_home(),
             "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder),
             # whoever is killed removes nothing
             "SPARK_LOCAL_DIRS": str(self._scratch),

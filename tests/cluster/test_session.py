@@ -15,7 +15,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from recover.cluster.session import find_java, java_home, session_for, spark_settings, stop_session
+from recover.cluster.session import java_home, session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
@@ -25,7 +25,7 @@ from tests.support.stores import real_store
 
 def _environment(folder: Path) -> dict[str, str]:
     return dict(os.environ) | {
-        "JAVA_HOME": java_home(find_java(), folder / "java"), "TMPDIR": str(folder), "PYTHONPATH": os.getcwd(),
+        "JAVA_HOME": java_home(), "TMPDIR": str(folder), "PYTHONPATH": os.getcwd(),
         "PYSPARK_PYTHON": sys.executable,
     }
 
