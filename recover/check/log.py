@@ -185,7 +185,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
-    for start, stop in queue.gaps():
+    for start, stop in queue.missing_ranges():
         far = queue.find(stop)
         if stop not in missing and far is not None:
             yield far_file(store, far, start, log.log_end)

@@ -159,7 +159,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     broken = False
     total = 0
     for scan in scans:
-        breaks = [hole.start for hole in scan.holes]
+        breaks = [gap.start for gap in scan.gaps]
         # a stretch without a break is held against what stands before it, however its rows are cut
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [records for _, records in runs]
@@ -197,14 +197,14 @@ def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[R
 
 
 def _is_broken(scans: list[FileScan]) -> bool:
-    """Whether a record stands after a break: after a hole, or in a file after one without its end mark."""
+    """Whether a record stands after a break: after a gap, or in a file after one without its end mark."""
     last = max((split.last for scan in scans for split in scan.splits if split.size), default=-1)
-    broken = [scan for scan in scans if scan.holes or scan.blank is None]
-    return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
+    broken = [scan for scan in scans if scan.gaps or scan.blank is None]
+    return any((scan.gaps[0].start if scan.gaps else scan.file_end) <= last for scan in broken)
 
 
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
-    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are before."""
+    """Rows of each split, cut where a gap lies between two records, with how many gaps of the file are before."""
     for split in scan.splits:
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})

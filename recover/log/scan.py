@@ -26,7 +26,7 @@ from formats.native.rows import (
 from formats.native.walk import crc_name
 from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, STALE
-from recover.log.file_scan import FileScan, Hole, ProgressCallback
+from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_ghosts, mark_jumps, mark_superseded
 from recover.log.judge import Claim, believed
 from recover.log.split_scan import OpenError, number_rows, parts_of, scan_files, splits_of
@@ -49,7 +49,7 @@ DENIED = frozenset({OVERWRITTEN, OTHER_LOG})
 
 class Damage(Struct):
     """Bytes [start, stop) of the log that hold no intact record although the log goes on after them, or a
-    damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
+    damaged last message. `file` is None for a missing file; `ended_by` is as in `Gap`, or "next-file"."""
 
     start: int
     stop: int
@@ -313,7 +313,7 @@ def _weigh_marks(scan: FileScan) -> int:
         if believed(claims, "ends") == "ends":
             scan.unweighed = scan.copied(scan.splits)
             scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
-            scan.holes = [hole for hole in scan.holes if hole.start < mark]
+            scan.gaps = [gap for gap in scan.gaps if gap.start < mark]
             scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
             return stale
     return 0
@@ -368,9 +368,9 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
     for scan in scans:
         if scan.mapped_file.file_from_offset != position:
             return before
-        first_hole = scan.holes[0].start if scan.holes else scan.file_end
-        if scan.blank is None or first_hole < scan.blank:
-            return first_hole if scan.holes else scan.end
+        first_gap = scan.gaps[0].start if scan.gaps else scan.file_end
+        if scan.blank is None or first_gap < scan.blank:
+            return first_gap if scan.gaps else scan.end
         before, position = scan.blank, scan.file_end
     return before
 
@@ -408,22 +408,22 @@ def open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
     if last is None or far not in behind or last.doubted:
         return False
     return not any(scan.written for scan in behind) and last.blank is None and not any(
-        hole.last_data > log_end for hole in last.holes)
+        gap.last_data > log_end for gap in last.gaps)
 
 
-def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
-    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
+def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Gap]:
+    """Gaps of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
 
     `ghosts`: false where it is known that there are none.
     """
-    parts = [*scan.holes]
+    parts = [*scan.gaps]
     for split in scan.splits if ghosts else ():
         old = split.records[(split.records["bits"] & BIT_GHOST) != 0]
         parts += [
-            Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
+            Gap(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
             for row in old
         ]
-    merged: list[Hole] = []
+    merged: list[Gap] = []
     for part in sorted(parts, key=lambda p: p.start):
         if merged and merged[-1].stop >= part.start:
             last = merged[-1]
@@ -436,14 +436,14 @@ def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
     return merged
 
 
-def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:
-    return Damage(hole.start, stop, hole.reason, 0, hole.ended_by, hole.envelope, scan.mapped_file, dict(hole.facts))
+def _damage_of(scan: FileScan, gap: Gap, stop: int) -> Damage:
+    return Damage(gap.start, stop, gap.reason, 0, gap.ended_by, gap.envelope, scan.mapped_file, dict(gap.facts))
 
 
-def _tail_of(scan: FileScan, hole: Hole, start: int) -> Tail | None:
-    if hole.last_data <= start:
+def _tail_of(scan: FileScan, gap: Gap, start: int) -> Tail | None:
+    if gap.last_data <= start:
         return None
-    return Tail(start, hole.last_data, hole.reason, scan.mapped_file, dict(hole.facts))
+    return Tail(start, gap.last_data, gap.reason, scan.mapped_file, dict(gap.facts))
 
 
 # --- The engines that scan the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte.

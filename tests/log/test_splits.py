@@ -39,7 +39,7 @@ def told(log: LogView) -> dict[str, Any]:
         "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.ghosts, log.superseded),
         "tally": {name: value.tolist() if name == "queues" else value for name, value in tally.items()},
         "files": [
-            (scan.mapped_file, scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end, scan.record_count)
+            (scan.mapped_file, scan.queues, scan.gaps, scan.blank, scan.blank_size, scan.end, scan.record_count)
             for scan in log.files
         ],
     }
@@ -110,7 +110,7 @@ def test_a_file_that_shrank_since_it_was_listed_ends_where_it_ends_now(tmp_path:
     (mapped_file,) = queue.files
     os.truncate(mapped_file.path, mapped_file.length // 64)  # after it was listed
     scan = scan_file(mapped_file, queue.file_size, window=4096)
-    assert 0 < scan.end <= mapped_file.length // 64 and scan.holes[-1].stop == scan.file_end
+    assert 0 < scan.end <= mapped_file.length // 64 and scan.gaps[-1].stop == scan.file_end
 
 
 def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
