@@ -21,7 +21,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE
-from recover.store.store import Store
+from recover.store.store import Store, look_beside, named_by_record
 
 if TYPE_CHECKING:
     from recover.check.survey import Survey
@@ -162,13 +162,20 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
         return finding(NOT_A_FILE, file, None, name=name, what="under another name, packed or a copy that broke off")
+    place = _place_left_open(store, odd)
+    if place is not None:
+        right = offset_to_name(place)
+        return finding(NOT_A_FILE, file, None, name=name, what=f"another one: its first record is that of {right}",
+                       remedy=f"Give the log file its name, {right}; then: mqtool verify {{store}}")
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
                    remedy=BY_HAND if odd.by_hand else None)
 
 
 def only_copies(store: Store) -> list[Finding]:
-    """Of the files whose names begin (or begin after a dot) like that of a log file which is not there: `0...0.gz`."""
-    return [odd_log_name(store, odd) for odd in store.commitlog.odd if _only_copy(store, odd)]
+    """Of the files whose names begin (or begin after a dot) like that of a log file which is not there: `0...0.gz`; and
+    of those whose first record is that of one."""
+    return [odd_log_name(store, odd) for odd in store.commitlog.odd
+            if _only_copy(store, odd) or _place_left_open(store, odd) is not None]
 
 
 def _only_copy(store: Store, odd: OddName) -> bool:
@@ -177,6 +184,14 @@ def _only_copy(store: Store, odd: OddName) -> bool:
         return False
     there = store.commitlog.find(offset)
     return there is None or there.file_from_offset != offset
+
+
+def _place_left_open(store: Store, odd: OddName) -> int | None:
+    """Where in the log an odd file belongs by its first record, if no file stands there."""
+    place = named_by_record(odd.path) if odd.kind == FILE and odd.length else None
+    queue = store.commitlog
+    open_places = [*queue.missing_ranges(), (queue.max_offset, queue.max_offset + 1)]
+    return place if place is not None and any(start <= place < stop for start, stop in open_places) else None
 
 
 def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
@@ -211,7 +226,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
         **{f"read_{name}": value for name, value in damage.facts.items()},
     }
     if damage.reason == MISSING_FILE:
-        return finding("commitlog-missing-file", "commitlog", None, **facts)
+        return finding("commitlog-missing-file", "commitlog", None, **facts, remedy=look_beside(store))
     assert damage.mapped_file is not None
     code = "commitlog-damaged-range"
     if end_mark:

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from formats import abort, dledger, epoch, lock, timer
 from formats import checkpoint as checkpoint_format
 from formats.batchconsumequeue import BATCH_CQ_UNIT
@@ -23,6 +25,7 @@ from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
 from recover.findings.exit_bits import CLEAN, DERIVED, MESSAGES
 from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.log.file_scan import heads_in
 from recover.look.items import (
     TABLES,
     Check,
@@ -43,6 +46,7 @@ from recover.store.reader import FileReader
 
 
 _SAMPLE = 64 << 10
+_SEARCHED = 8 << 20
 _SEARCHED = 64 << 20
 _EARLIEST_MS, _LATEST_MS = 1_000_000_000_000, 4_000_000_000_000
 _LARGEST_RECORD = 64 << 20
@@ -87,9 +91,18 @@ def detect(path: Path, reader: FileReader) -> Kind:
         return Kind(*by_place, base)
     found = _by_content(path, reader, base)
     if found is None:
+        if (at := _first_head(reader)) is not None:
+            raise NotAStore(f"{path} does not begin like a RocketMQ file, but has a record's head at byte {at}: a piece "
+                            "of a log, or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     return found
+
+
+def _first_head(reader: FileReader) -> int | None:
+    """Where the first head of a record stands, near the begin of a file."""
+    heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
+    return int(heads[0]) if heads.size else None
 
 
 def _by_name(path: Path) -> tuple[str, str] | None:

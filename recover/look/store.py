@@ -34,7 +34,7 @@ from recover.store.config_files import ConfigText, read_config
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG, Store, look_beside
 from recover.store.unread import (
     held_elsewhere,
     mapped_data,
@@ -465,4 +465,5 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
     if queue_files or index_files:
-        yield finding(NO_LOG, COMMITLOG, None, queue_files=queue_files, index_files=index_files)
+        yield finding(NO_LOG, COMMITLOG, None, remedy=look_beside(store, ""), queue_files=queue_files,
+                      index_files=index_files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from msgspec import Struct, field
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.errors import FormatError
+from formats.names import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
@@ -109,7 +111,8 @@ class Store:
         if not root.is_dir():
             raise NotAStore(
                 f"{root} is a file, not a store",
-                "Give the store root. `mqtool inspect {store}` looks at the file alone.",
+                "Give the store root. `mqtool inspect {store}` looks at the file alone, `mqtool export {store}` writes "
+                "out the messages of a log file, a piece of one, or an image of a disk.",
             )
         store = cls(root, options)
         try:
@@ -133,6 +136,8 @@ class Store:
             hint = "Give the store root: the folder that holds commitlog/ and consumequeue/."
             if (self.root / "store" / COMMITLOG).is_dir():
                 hint = f"The store seems to be {self.root / 'store'}."
+            if any(offset_in_name(name) is not None for name in names_in(self.root)):
+                hint = "Give the store root. `mqtool export {store}` writes out the messages of these log files alone."
             raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
         for directory in (
             *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,
@@ -290,15 +295,32 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
     return max(fitting)[1] if fitting else None
 
 
-def _is_misnamed(mapped_file: MappedFile) -> bool:
-    """Whether a log file begins with a record of another place."""
+def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
+    """What to do where folders of the root that nobody named hold log files: name them, after options for the log's
+    `own` ones. A remedy, in which only the store is filled in; None where there is none."""
+    folders = [store.root / entry.name for entry in entries(store.root) if entry.is_folder]
+    found = [folder for folder in folders if folder not in store.commitlog_dirs and any(
+        entry.is_file and (start := offset_in_name(entry.name)) is not None
+        and named_by_record(folder / entry.name) == start for entry in entries(folder))]
+    names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in found)
+    names = names.replace("{", "{{").replace("}", "}}")
+    return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if found else None
+
+
+def named_by_record(path: Path) -> int | None:
+    """The physical offset that the record at the begin of a file names for itself; None where none begins there."""
     try:
-        with FileReader(mapped_file.path) as reader:
+        with FileReader(path) as reader:
             begin = reader.read(0, HEAD.size)
     except OSError:
-        return False
+        return None
     head = HEAD.decode(begin) if len(begin) == HEAD.size else None
-    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.phy_offset != mapped_file.file_from_offset
+    return head.phy_offset if head is not None and head.magic in (MAGIC_V1, MAGIC_V2) else None
+
+
+def _is_misnamed(mapped_file: MappedFile) -> bool:
+    """Whether a log file begins with a record of another place."""
+    return named_by_record(mapped_file.path) not in (None, mapped_file.file_from_offset)
 
 
 def _breaks_off(path: Path) -> bool:

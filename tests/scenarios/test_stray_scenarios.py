@@ -126,3 +126,38 @@ def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start,
     assert store.run("recover", "--yes").document["applied"] is False
     assert (store.root / "abort").exists()
     assert (disk / "log" / "lost+found" / "file").exists()
+
+
+def test_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_stays(drill: Start) -> None:
+    store = drill("killed-manyfiles-5.5.0")
+    intact = store.verify().document["commitlog"]["messages"]
+    path = sorted((store.root / "commitlog").iterdir())[3]
+    path.rename(path.with_name("196608"))
+    result = store.verify()
+    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert result.code & exits.OPERATIONAL and path.name in found["remedy"]
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--max-loss", "all", "--yes").code & exits.OPERATIONAL
+    path.with_name("196608").rename(path)
+    assert store.verify().document["commitlog"]["messages"] == intact
+
+
+def test_folders_of_the_log_that_nobody_named_are_in_the_hint(drill: Start) -> None:
+    store = drill("killed-multipath-5.3.3")
+    result = mqtool("verify", store.root, "--json")
+    assert result.code & exits.MESSAGES
+    line = result.document["next"][0]["command"].partition("mqtool ")[2]
+    whole = mqtool(*shlex.split(line), "--json")
+    assert not whole.code & exits.MESSAGES
+    assert whole.document["commitlog"]["messages"] == EXPECTED["killed-multipath-5.3.3"]["records"]
+
+
+def test_from_a_piece_of_a_log_every_hint_leads_to_its_messages(drill: Start, tmp_path: Path) -> None:
+    piece = tmp_path / "piece"
+    content = next((drill("killed-5.5.0").root / "commitlog").iterdir()).read_bytes()
+    piece.write_bytes(content[137_000:437_000])
+    for command in ("verify", "inspect"):
+        refused = mqtool(command, piece)
+        assert refused.code == exits.USAGE
+        assert f"`mqtool export {piece}`" in refused.stderr
+    assert mqtool("export", piece, "-o", tmp_path / "out", "--json").document["messages"] > 100
