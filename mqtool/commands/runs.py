@@ -12,13 +12,14 @@ from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, c
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
-from recover.change.carry_out import apply_plan, check_for_apply, last_run, would_resume, would_undo
+from recover.change.carry_out import apply_plan, check_for_apply, would_resume
 from recover.change.carry_out import resume as resume_run
-from recover.change.carry_out import undo as undo_run
 from recover.change.journal import journal as runs_of
 from recover.change.journal import open_runs, run_findings
 from recover.change.places import Places
 from recover.change.plan_file import load_plan
+from recover.change.undo import last_run, would_undo
+from recover.change.undo import undo as undo_last
 from recover.findings.refusal import Refusal
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
@@ -155,7 +156,7 @@ def undo(
     if last is not None:
         ask(f"Revert run {last.id}?", yes=consent.yes)
     with step_by_step(out, "undoing") as how:
-        undone = undo_run(root, parts=parts.parts, **how)
+        undone = undo_last(root, parts=parts.parts, **how)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     restored = count(len(undone.restored), "file")
     out.summary(f"Run {undone.run.id} is undone, {restored} restored", next_steps(Scene("undone", out.given)))
@@ -187,9 +188,9 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
     steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
     can_undo = unfinished or any(item.state == "applied" for item in runs)
-    undo_last = undo_step(out.given)
+    undoing = undo_step(out.given)
     if any(f"--{part}" in item.who["command_line"] for item in runs for part in ("commitlog", "consumequeue", "index")):
-        undo_last = undo_last._replace(why=f"{undo_last.why}; name parts kept elsewhere as that run was given them")
+        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as that run was given them")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
-                undo_last if can_undo else None)
+                undoing if can_undo else None)
     return exits.CLEAN

@@ -1,4 +1,4 @@
-"""What each family of steps does: save, change, check, take back.
+"""What each family of steps does: save, change, check, revert.
 
 A change in a file keeps its old bytes and what else it changes (length, holes, mtime) in the journal. A replaced file
 keeps its inode: a second name in `retired` where the file system allows it, so that at any instant the store has the
@@ -117,7 +117,7 @@ class Work(Generic[S]):
         return self.look()
 
     def settle_reverted(self) -> dict[str, Any]:
-        """Check what was taken back: size and mtime for the journal."""
+        """Check what was reverted: size and mtime for the journal."""
         if not self.holds_old():
             raise Refusal(f"{self.step.file} could not be put back as it was", file=self.step.file)
         return self.look()

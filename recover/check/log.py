@@ -239,7 +239,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
 def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
     found = []
     kinds = (
-        (log.ghosts, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
+        (log.stale, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
     )
     for count, bit, code in kinds:
         for scan in log.files if count else ():

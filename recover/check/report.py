@@ -126,7 +126,7 @@ class VerifyReport(Struct):
             "engine": self.survey.options.scanner.json(),
             "commitlog": {
                 "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
-                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.ghosts,
+                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.stale,
                 "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
                 "damaged_messages": self.damaged_messages, "fillers": log.fillers, "markers": log.markers,
             },

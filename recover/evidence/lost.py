@@ -18,7 +18,7 @@ from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, STALE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
-from recover.log.scan import GHOSTS, MISSING_FILE, Damage, LogView, Tail, dead_ranges
+from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 
@@ -261,7 +261,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
     """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
 
     A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
-    Ghosts may be among them.
+    Stale ones may be among them.
     """
     if not log.superseded:
         return None
@@ -277,7 +277,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not live.size or not full[chained["queue"]].any():
             return None
         start = int(run["phy_offset"][0])
-        return None if any(damage.stop > start and damage.reason != GHOSTS for damage in log.damaged) else start
+        return None if any(damage.stop > start and damage.reason != STALE_RECORDS for damage in log.damaged) else start
     return None
 
 
@@ -363,7 +363,7 @@ def _queues_adjoin(named: list[LostPosition]) -> bool:
 def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
-            yield from ((scan, gap) for gap in dead_ranges(scan, ghosts=log.ghosts > 0) if gap.stop > log.log_end)
+            yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
 
 
 def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> Iterator[Damage]:

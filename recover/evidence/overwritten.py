@@ -352,7 +352,7 @@ def _old_records(log: LogView) -> set[LostPosition]:
     keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
     return {
         LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
-        for split in (log.splits() if log.ghosts or log.superseded else ())
+        for split in (log.splits() if log.stale or log.superseded else ())
         for row in split.records[(split.records["bits"] & STALE) != 0]
     }
 

@@ -130,10 +130,10 @@ class _Ranges:
 
 
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
-    """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
+    """Copies without stale and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        ghosts = (split.records["bits"] & BIT_GHOST) != 0
-        yield kept_rows(split, ghosts | ranges.hold(split.records["phy_offset"]), columns)
+        stale = (split.records["bits"] & BIT_GHOST) != 0
+        yield kept_rows(split, stale | ranges.hold(split.records["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
@@ -198,7 +198,7 @@ def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritt
 
 def _says_the_same(before: LogView, after: LogView) -> bool:
     """True if everything in the log is the same that derived files are judged by."""
-    if before.ghosts:
+    if before.stale:
         return False
     same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
     return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)

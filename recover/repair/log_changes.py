@@ -224,7 +224,7 @@ def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition
 
 
 def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
-    """Zeroes for everything after the live log that is not zero already: ghosts, end marks and what follows those."""
+    """Zeroes for all after the live log that is not zero already: stale records, end marks and what follows those."""
     for scan in look.log.files:
         base = scan.mapped_file.file_from_offset
         start = max(base, cut_from)
