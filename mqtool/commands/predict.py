@@ -166,6 +166,8 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("messages without a unit", _count(document["unreachable_messages"], "bold yellow")),
         ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow")),
     ]
+    if light := document["missing_lmq_units"]:
+        rows.append(("units of light queues missing", _count(light, "bold yellow")))
     deleted = document["deleted_files"]
     rows += [("deletes", name) for name in deleted[:_SHOWN]]
     if len(deleted) > _SHOWN:
