@@ -28,7 +28,7 @@ CQ_UNIT = Layout.of(CqUnit)
 DEFAULT_FILE_SIZE = 300_000 * CQ_UNIT.size
 
 PRE_BLANK = CqUnit(0, 0x7FFFFFFF, 0)
-"""Filler before the first unit of a queue whose first index is not 0: a hole, never a position."""
+"""Filler before the first unit of a queue whose first index is not 0; never a position."""
 
 MAX_EXT_ADDRESS = -(2**31) - 1
 """The largest address; every hash of TAGS (an i32) is above it, so the two never collide."""

@@ -19,17 +19,18 @@ from typing import NamedTuple
 import typer
 
 from mqtool import version
+from recover.findings.exit_bits import (
+    BUG,
+    CLEAN,
+    CORRECTED,
+    DERIVED,
+    INTERRUPTED,
+    MESSAGES,
+    OPERATIONAL,
+    UNSUPPORTED,
+    USAGE,
+)
 from recover.findings.refusal import Refusal
-
-CLEAN = 0
-CORRECTED = 1
-DERIVED = 2
-MESSAGES = 4
-OPERATIONAL = 8
-USAGE = 16
-INTERRUPTED = 32
-UNSUPPORTED = 64
-BUG = 128
 
 
 class ExitBit(NamedTuple):

@@ -91,7 +91,7 @@ def new_tally(queues: int) -> Any:
 def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
     """Add the rows of one split (RECORD, in log order) to what earlier calls counted.
 
-    Of each of `queues`: `first` and `last` are the queue offsets of its first and last numbered row that is no ghost,
+    Of each of `queues`: `first` and `last` are the queue offsets of its first and last numbered row that is not stale,
     -1 without one, and `fallen` is set where one does not step up from the one before; `positions` counts the rows with
     a position, `least` and `most` are their queue offsets, `bits` those of all, or-ed, and `sum` what `unit_sum` of
     their units is. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest store timestamp (ms), and all

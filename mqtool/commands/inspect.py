@@ -134,7 +134,7 @@ def _pointers(report: StoreReport) -> Table:
         ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
          f"{human_time(at.last_timestamp)}"),
     ]
-    rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in at.gaps]
+    rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in at.missing_ranges]
     if at.dispatched_to is not None:
         behind = ", all of the log"
         if at.dispatched_to > at.log_end:

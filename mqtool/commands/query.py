@@ -52,7 +52,7 @@ class Search(Struct, frozen=True, kw_only=True):
         "--msg-id", "Offset id (32 or 56 hex digits) or unique key.", _WHAT, metavar="ID")] = None
     phy_offset: Annotated[int | None, option(
         "--phy-offset", "Record that starts at this offset of the log.", _WHAT, metavar="N", min=0)] = None
-    include_ghosts: Annotated[bool, flag(
+    include_stale: Annotated[bool, flag(
         "--include-ghosts", "Stale records after a break of the log, too; alone, only those. Scans the log.",
         _WHAT)] = False
     scan: Annotated[bool, flag("--scan", "Look through the whole log instead of index or queue.", _HOW)] = False
@@ -66,7 +66,7 @@ class Search(Struct, frozen=True, kw_only=True):
                                          ("offset", self.offset), ("time", self.time)) if value is not None]
         if len(ways) > 1:
             raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
-        alone = "ghosts" if self.include_ghosts else "list" if self.topic is not None else ""
+        alone = "stale" if self.include_stale else "list" if self.topic is not None else ""
         way = ways[0] if ways else alone
         if not way:
             raise UsageRefusal("nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
@@ -79,7 +79,7 @@ class Search(Struct, frozen=True, kw_only=True):
                                "with --scan.")
         if way in ("offset", "time") and self.queue is None:
             raise UsageRefusal(f"--{way} needs --queue", "Each queue of a topic counts its own offsets.")
-        if way not in ("key", "ghosts") and (self.begin is not None or self.end is not None):
+        if way not in ("key", "stale") and (self.begin is not None or self.end is not None):
             raise UsageRefusal("--begin and --end go with --key", "Use --since and --until to list a topic, --time to "
                                "find a position in a queue.")
         return way
@@ -135,7 +135,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
             return list_messages(
                 store, topic, engine=engine.scanner(), memory=engine.memory or DEFAULT_MEMORY, queue=search.queue,
                 since=since, until=until, limit=search.limit, progress=progress)
-    if search.scan or search.include_ghosts:
+    if search.scan or search.include_stale:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
         return look.query_id(store, str(search.msg_id), search.topic)
@@ -150,7 +150,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
-    stale = {"stale"} if search.include_ghosts else set()
+    stale = {"stale"} if search.include_stale else set()
     wanted = Wanted(
         key=search.msg_id or search.key, since=search.begin or 0,
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
@@ -158,7 +158,7 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
     )
     with out.progress("scanning", log_size(store)) as progress:
         return scan_for(store, wanted, engine=engine.scanner(), topic=search.topic, queue=search.queue,
-                        only_stale=way == "ghosts", limit=search.limit, progress=progress)
+                        only_stale=way == "stale", limit=search.limit, progress=progress)
 
 
 def _summary(answer: look.Answer) -> str:
@@ -277,7 +277,7 @@ def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
         "uniq_key": record.uniq_key, "keys": record.keys, "tags": record.tags, "sys_flag": record.sys_flag,
         "flag": record.flag, "reconsume_times": record.reconsume_times,
         "prepared_transaction_offset": record.prepared_transaction_offset, "properties": record.property_map(),
-        "body_length": len(record.body), "body_crc": record.body_crc, "ghost": found.ghost,
+        "body_length": len(record.body), "body_crc": record.body_crc, "ghost": found.stale,
         "superseded": found.superseded,
     }
     if body:
@@ -313,7 +313,7 @@ def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_li
 
 
 def _mark(found: look.Found) -> str:
-    return " stale" if found.ghost else " superseded" if found.superseded else ""
+    return " stale" if found.stale else " superseded" if found.superseded else ""
 
 
 def _row(found: look.Found, body: bool) -> list[object]:

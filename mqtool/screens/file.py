@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 
 from formats import sysflag
-from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import clean, count, exact_size, human_time
+from recover.look.file import bits_of
 from recover.look.items import Field, FileReport, Item
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
@@ -45,23 +45,10 @@ def show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bo
         out.show(Text(f"{item.kind} at {item.offset:,}{cut}", style="bold"), Text(hex_dump(item.raw, item.offset)))
     bad = [item for item in report.items if not item.ok]
     at_damage = chosen and bool(bad) and bad[0] is report.items[0]
-    # damage that its own offset does not confirm may be the inside of something, at which the user pointed
-    own = [check.ok for check in bad[0].checks if check.name == "own offset"] if at_damage else []
-    inside = at_damage and bad[0].kind == "damage" and own != [True]
     steps = [] if report.complete else [
         Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the items after these")]
     out.summary(_summary(report, bad, at_damage=at_damage), steps)
-    return _bits(report, bad[1:] if inside else bad)
-
-
-def _bits(report: FileReport, bad: list[Item]) -> int:
-    """A record that nobody can read, and damage with one after it, cost messages; after the last it may be a tail."""
-    bits = 0
-    for item in bad:
-        goes_on = item.kind == "damage" and item.offset + item.size < report.length
-        lost = report.kind == "commitlog" and (item.kind == "record" or goes_on)
-        bits |= exits.MESSAGES if lost else exits.DERIVED
-    return bits
+    return bits_of(report, chosen=chosen)
 
 
 def _summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> str:

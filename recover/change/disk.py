@@ -16,7 +16,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from formats.layout import Buffer
-from recover.store.reading import BLANK, Piece, crc32c, crc_joined, crc_with_zeros, data_extents, gaps, in_order
+from recover.store.reading import (
+    BLANK,
+    Piece,
+    between_extents,
+    crc32c,
+    crc_joined,
+    crc_with_zeros,
+    data_extents,
+    in_order,
+)
 
 
 class Operation(Struct, frozen=True):
@@ -231,7 +240,7 @@ def append(path: Path, data: bytes) -> None:
 def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
     """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
     with _opened(path, os.O_RDWR | os.O_NOFOLLOW) as fd:
-        for first, last in gaps(keep, start, stop):
+        for first, last in between_extents(keep, start, stop):
             punch(fd, path, first, last)
 
 

@@ -1,4 +1,4 @@
-"""What each family of steps does: save, change, check, take back.
+"""What each family of steps does: save, change, check, revert.
 
 A change in a file keeps its old bytes and what else it changes (length, holes, mtime) in the journal. A replaced file
 keeps its inode: a second name in `retired` where the file system allows it, so that at any instant the store has the
@@ -25,7 +25,7 @@ from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
-from recover.store.reading import READ, file_crc, gaps, read_chunks, zeros
+from recover.store.reading import READ, between_extents, file_crc, read_chunks, zeros
 
 LARGEST = 512
 """Steps in a batch."""
@@ -117,7 +117,7 @@ class Work(Generic[S]):
         return self.look()
 
     def settle_reverted(self) -> dict[str, Any]:
-        """Check what was taken back: size and mtime for the journal."""
+        """Check what was reverted: size and mtime for the journal."""
         if not self.holds_old():
             raise Refusal(f"{self.step.file} could not be put back as it was", file=self.step.file)
         return self.look()
@@ -226,7 +226,7 @@ class _InPlace(Work[InPlace]):
             start, stop = max(first, begin), min(last, end)
             if start < stop:
                 disk.write_range(self.path, start, read_chunks(self.preimage, start - begin, stop - begin))
-        for position, last in gaps(extents, begin, end):
+        for position, last in between_extents(extents, begin, end):
             for chunk in read_chunks(self.path, position, last):
                 if any(chunk):
                     disk.write_range(self.path, position, [bytes(len(chunk))])
@@ -255,7 +255,7 @@ def _even(chunks: Iterable[Buffer], length: int) -> Iterator[bytes]:
 
 
 def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]]) -> bool:
-    holes = (hole for hole in gaps(extents, start, stop) if hole[0] < hole[1])
+    holes = (hole for hole in between_extents(extents, start, stop) if hole[0] < hole[1])
     return not any(any(chunk) for first, last in holes for chunk in read_chunks(path, first, last))
 
 

@@ -185,7 +185,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
-    for start, stop in queue.gaps():
+    for start, stop in queue.missing_ranges():
         far = queue.find(stop)
         if stop not in missing and far is not None:
             yield far_file(store, far, start, log.log_end)
@@ -224,7 +224,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
 def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
     found = []
     kinds = (
-        (log.ghosts, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
+        (log.stale, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
     )
     for count, bit, code in kinds:
         for scan in log.files if count else ():

@@ -389,7 +389,7 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
         return
     for scan in bare:
         # the very first write of a broker can be torn before its magic
-        if any(hole.last_data > hole.start + BLANK_SIZE for hole in scan.holes):
+        if any(gap.last_data > gap.start + BLANK_SIZE for gap in scan.gaps):
             with FileReader(scan.mapped_file.path) as reader:
                 head = reader.read(0, BLANK_SIZE)
                 if BLANK.decode(head).magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):

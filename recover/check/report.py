@@ -126,7 +126,7 @@ class VerifyReport(Struct):
             "engine": self.survey.options.scanner.json(),
             "commitlog": {
                 "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
-                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.ghosts,
+                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.stale,
                 "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
                 "damaged_messages": self.damaged_messages, "fillers": log.fillers, "markers": log.markers,
             },
@@ -225,7 +225,7 @@ def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
     yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
     untold = [*untold_size(store, pointers.log, pointers.log_end)]
     yield from untold
-    for start, stop in pointers.gaps if not untold else ():
+    for start, stop in pointers.missing_ranges if not untold else ():
         yield finding("commitlog-missing-file", COMMITLOG, None, start=start, stop=stop, bytes=stop - start,
                       intact_after="not counted:")
 

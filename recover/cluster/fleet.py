@@ -33,6 +33,7 @@ from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
+from recover.findings.exit_bits import BUG, OPERATIONAL
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.store.source import is_remote, list_remote, remote_matches, remote_root
@@ -51,7 +52,6 @@ _RUN = "run="
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a write would get another time than the last one; clocks of file systems are coarse."""
 _DIES_WITH_PARENT = 1
-_BUG = 128
 
 
 class StoreRow(Struct):
@@ -390,7 +390,7 @@ def _apart(item: Listed, rules: str) -> _Judged:
         return found
     how = f"by {signal.Signals(-status).name}" if status < 0 else "without an answer"
     # the kernel kills whom there is no memory for; any other end is ours
-    return StoreRow(item.place, socket.gethostname(), exit_code=8 if status == -signal.SIGKILL else _BUG,
+    return StoreRow(item.place, socket.gethostname(), exit_code=OPERATIONAL if status == -signal.SIGKILL else BUG,
                     error=f"the process that verified it ended {how}"), []
 
 
@@ -416,12 +416,13 @@ def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
     except Refusal as refusal:
         row.error, row.exit_code = refusal.message, refusal.exit_code
     except (OSError, MemoryError) as error:
-        row.error, row.exit_code = str(error) or type(error).__name__, 8
+        row.error, row.exit_code = str(error) or type(error).__name__, OPERATIONAL
     except Exception as error:
-        row.error, row.exit_code = f"a bug in mqtool: {type(error).__name__}: {error}", _BUG
-    if item.fingerprint and not (row.error and row.exit_code & 8) \
+        row.error, row.exit_code = f"a bug in mqtool: {type(error).__name__}: {error}", BUG
+    if item.fingerprint and not (row.error and row.exit_code & OPERATIONAL) \
             and listed(item.place, rules).fingerprint != item.fingerprint:
-        row.error, row.fingerprint, row.exit_code = "it changed while it was read", "", row.exit_code & ~_BUG | 8
+        row.error, row.fingerprint = "it changed while it was read", ""
+        row.exit_code = row.exit_code & ~BUG | OPERATIONAL
     row.seconds = round(time.monotonic() - began, 3)
     return row, findings
 

@@ -102,9 +102,9 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
 def _broken(scan: FileScan, reader: FileReader) -> Rows:
     """Records that are whole but for a checksum or a field; their queues are added to those of the scan."""
     rows = [np.empty(0, dtype=RECORD)]
-    for hole in scan.holes:
-        if "size" in hole.facts and hole.envelope:
-            content = reader.read(hole.start - scan.mapped_file.file_from_offset, hole.facts["size"])
+    for gap in scan.gaps:
+        if "size" in gap.facts and gap.envelope:
+            content = reader.read(gap.start - scan.mapped_file.file_from_offset, gap.facts["size"])
             with suppress(FormatError):
                 record = decode(content, check_crc=False)
                 scan.queues.append((record.topic, record.queue_id))

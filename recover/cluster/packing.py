@@ -17,7 +17,7 @@ from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import QUEUE_TALLY, RECORD
 from recover.cluster.views import Seen
 from recover.derived.index_keys import key_counts
-from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
+from recover.log.file_scan import FileScan, Gap, SplitRange, SplitScan
 from recover.log.split_scan import one_split
 from recover.store.columns import Holder, Rows, Split, Summary
 from recover.store.reader import ReadFailure
@@ -51,14 +51,14 @@ class PackedSplit(Struct, frozen=True):
     summary: Summary | None
     tally: bytes
     queues: list[tuple[bytes, int]]
-    holes: list[Hole]
+    gaps: list[Gap]
     blank: int | None
     blank_size: int
     end: int
     entry: int | None
     enters_at: str
     crossed: int | None
-    open_hole: Hole | None
+    open_gap: Gap | None
     last_data: int
     over_record: bool
     unreadable: list[tuple[int, int, int, int, str]]
@@ -83,8 +83,8 @@ def pack(scan: SplitScan, seen: Seen, seed: int) -> tuple[bytes, bytes]:
             int(rows.hashes.size), key_counts(rows), tally[:0], totals,
         )
     packed = PackedSplit(
-        summary, pack_rows(tally), found.queues, found.holes, found.blank, found.blank_size, found.end, scan.entry,
-        scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
+        summary, pack_rows(tally), found.queues, found.gaps, found.blank, found.blank_size, found.end, scan.entry,
+        scan.enters_at, scan.crossed, scan.open_gap, scan.last_data, found.over_record,
         [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], seen,
     )
     return packed_home(packed), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
@@ -107,12 +107,12 @@ def unpack(packed: PackedSplit, part: SplitRange, holder: Holder) -> SplitScan:
     if packed.summary is not None:
         summary = structs.replace(packed.summary, queues=unpack_rows(packed.tally, QUEUE_TALLY))
         found.splits.append(Split.elsewhere(summary, holder))
-    found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
+    found.queues, found.gaps, found.end = packed.queues, packed.gaps, packed.end
     found.blank, found.blank_size, found.over_record = packed.blank, packed.blank_size, packed.over_record
     for offset, wanted, got, number, text in packed.unreadable:
         found.unreadable.append(ReadFailure(part.mapped_file.path, offset, wanted, got, OSError(number, text)))
     return SplitScan(
-        part, found, packed.entry, packed.enters_at, packed.crossed, packed.open_hole, packed.last_data
+        part, found, packed.entry, packed.enters_at, packed.crossed, packed.open_gap, packed.last_data
     )
 
 

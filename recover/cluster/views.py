@@ -53,7 +53,7 @@ class Views(Struct):
             base, path = scan.mapped_file.file_from_offset, str(scan.mapped_file.path.absolute())
             if path not in self.reads or self._is_written_to(path):
                 continue
-            for dead in dead_ranges(scan, ghosts=log.ghosts > 0):
+            for dead in dead_ranges(scan, stale=log.stale > 0):
                 start, stop = dead.start - base, dead.last_data - base + 1
                 for host, reads in self.reads[path]:
                     _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()

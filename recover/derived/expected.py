@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1_500_000
 _LMQ_LIMIT = 10_000
 
-NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
+NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
 
 
@@ -244,7 +244,7 @@ class ConsumeQueueReport(Struct):
         return {
             "queues": self.queues, "units": units, "expected": expected, "missing": missing, "right": of_kind[RIGHT],
             "wrong": of_kind[WRONG], "beyond_log": of_kind[BEYOND_LOG], "expired": of_kind[EXPIRED],
-            "lost": of_kind[LOST], "holes": of_kind[HOLE],
+            "lost": of_kind[LOST], "holes": of_kind[PRE_BLANK_UNIT],
         }
 
 

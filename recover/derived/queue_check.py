@@ -16,9 +16,9 @@ from recover.broker.settings import DelayTable, is_delayed
 from recover.derived.expected import (
     BEYOND_LOG,
     EXPIRED,
-    HOLE,
     LOST,
     NOTHING,
+    PRE_BLANK_UNIT,
     RIGHT,
     WRONG,
     ConsumeQueueReport,
@@ -127,13 +127,13 @@ def classify_units(
     expected = (at < rows.size) & (of_rows(rows["queue_offset"]) == index)
     lost = expected & (of_rows(is_lost(rows)) != 0)
     named = expected & (offset == of_rows(rows["phy_offset"])) & (size == of_rows(rows["size"]))
-    hole = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+    blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
     damage = np.searchsorted(starts, offset, side="right") - 1
     damaged = (damage >= 0) & (offset < np.append(stops, 0)[damage])
     right = named & (tags == of_rows(row_tags))
     # the first that holds decides; a cell of which none does is wrong
     cases = [
-        (hole, HOLE),  # no position: what stands before a queue's first unit
+        (blank, PRE_BLANK_UNIT),  # no position: what stands before a queue's first unit
         (offset < 0, WRONG),  # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
         ((offset < min_offset) & ~(expected & ~lost) & ~inside, EXPIRED),  # before the log, and of no live message
         (lost & (named | repeats), LOST),  # for a lost message, as recover writes it: its marker, or the unit before
@@ -148,7 +148,7 @@ def classify_units(
         [condition for condition, _ in cases], [np.uint8(kind) for _, kind in cases], np.uint8(WRONG)
     )
     missing = ~is_lost(rows)
-    missing[at[expected & ~hole]] = False
+    missing[at[expected & ~blank]] = False
     return classes, missing
 
 
@@ -309,7 +309,7 @@ class _Checker:
         ext = ExtFiles(self.store, key.topic, key.queue_id)
         self._check_files(verdict, files.mapped_files)
         if self.has_ext:
-            self._check_files(verdict, ext.mapped_files, gaps=False)
+            self._check_files(verdict, ext.mapped_files, may_lack=True)
         self._check_units(verdict, files, ext, rows)
         for failure in (*(files.failures or once), *ext.failures):
             verdict.findings.append(finding(
@@ -318,7 +318,7 @@ class _Checker:
             ))
         return verdict
 
-    def _check_files(self, verdict: QueueVerdict, queue: MappedFileQueue, *, gaps: bool = True) -> None:
+    def _check_files(self, verdict: QueueVerdict, queue: MappedFileQueue, *, may_lack: bool = False) -> None:
         facts: dict[str, Any] = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
         for wrong in queue.wrong_lengths():
             verdict.findings.append(finding(
@@ -326,7 +326,7 @@ class _Checker:
                 expected=queue.file_size,
             ))
         verdict.findings += [odd_queue_name(self.store, odd) for odd in queue.odd]
-        for start, stop in queue.gaps() if gaps else ():
+        for start, stop in queue.missing_ranges() if not may_lack else ():
             verdict.findings.append(finding(
                 "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,
                 first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
@@ -413,7 +413,7 @@ class _Checker:
         for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):
             if kind != NOTHING and count:
                 verdict.counts[kind] = verdict.counts.get(kind, 0) + count
-        verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
+        verdict.units += int(((classes != NOTHING) & (classes != PRE_BLANK_UNIT)).sum())
         for kind, code in _UNIT_CODES.items():
             if kind not in verdict.counts:
                 continue

@@ -17,8 +17,8 @@ from formats.consumequeue import CQ_UNIT
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, STALE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
-from recover.log.file_scan import FileScan, Hole
-from recover.log.scan import GHOSTS, MISSING_FILE, Damage, LogView, Tail, dead_ranges
+from recover.log.file_scan import FileScan, Gap
+from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 
@@ -195,7 +195,7 @@ def lost_positions(
         taken[key].append(queue_offset)
     for places in (*named.values(), *taken.values()):
         places.sort()
-    for gap in _gaps(log, expectation):
+    for gap in _unexplained_gaps(log, expectation):
         known, others = (_between(places[gap.key], gap.first, gap.last) for places in (named, taken))
         missing = gap.last - gap.first + 1 - len(others)
         if missing <= len(known):
@@ -241,7 +241,7 @@ def _between(places: list[int], first: int, last: int) -> list[int]:
     return places[bisect_left(places, first) : bisect_right(places, last)]
 
 
-def _gaps(log: LogView, expectation: Expectation) -> Iterator[UnexplainedGap]:
+def _unexplained_gaps(log: LogView, expectation: Expectation) -> Iterator[UnexplainedGap]:
     """The missing numbers of all queues: where nothing is damaged, not of those that LMQ records alone fill."""
     tally, counts = log.tally, expectation.counts
     may = np.full(counts.size, bool(log.damaged))
@@ -261,7 +261,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
     """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
 
     A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
-    Ghosts may be among them.
+    Stale ones may be among them.
     """
     if not log.superseded:
         return None
@@ -277,7 +277,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not live.size or not full[chained["queue"]].any():
             return None
         start = int(run["phy_offset"][0])
-        return None if any(damage.stop > start and damage.reason != GHOSTS for damage in log.damaged) else start
+        return None if any(damage.stop > start and damage.reason != STALE_RECORDS for damage in log.damaged) else start
     return None
 
 
@@ -316,13 +316,13 @@ def _fits(log: LogView, phy_offset: int, size: int) -> bool:
 
 def _in_reach(log: LogView, positions: Iterable[LostPosition]) -> Iterator[LostPosition]:
     """Those that stand in no file that goes on in another way, up to the first that is too far from all others."""
-    holes = [(hole.start, hole.stop) for _, hole in _holes_behind(log)]
+    gaps = [(gap.start, gap.stop) for _, gap in _gaps_behind(log)]
     files = [(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files]
     reach = log.files[-1].file_end + log.queue.file_size
     for position in positions:
         if position.start > reach:
             return
-        if _is_in(holes, position.start) or not _is_in(files, position.start):
+        if _is_in(gaps, position.start) or not _is_in(files, position.start):
             reach = max(reach, position.start + log.queue.file_size)
             yield position
 
@@ -360,23 +360,23 @@ def _queues_adjoin(named: list[LostPosition]) -> bool:
     return any(ends.get(position.start, position.key) != position.key for position in named)
 
 
-def _holes_behind(log: LogView) -> Iterator[tuple[FileScan, Hole]]:
+def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
-            yield from ((scan, hole) for hole in dead_ranges(scan, ghosts=log.ghosts > 0) if hole.stop > log.log_end)
+            yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
 
 
 def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> Iterator[Damage]:
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
-    for scan, hole in _holes_behind(log):
-        start = max([hole.start, *(d.stop for d in behind if d.start < hole.stop and d.stop > hole.start)])
-        first, last = (bisect_left(named, offset, key=lambda position: position.start) for offset in (start, hole.stop))
+    for scan, gap in _gaps_behind(log):
+        start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
+        first, last = (bisect_left(named, offset, key=lambda position: position.start) for offset in (start, gap.stop))
         own = named[first:last]
         if not own:
             continue
-        facts = dict(hole.facts) if start == hole.start else {}
+        facts = dict(gap.facts) if start == gap.start else {}
         stop = min(max(position.stop for position in own), scan.file_end)
-        if own[0].start < hole.last_data:
+        if own[0].start < gap.last_data:
             yield Damage(start, stop, TORN_RECORD, 0, "record", False, scan.mapped_file, facts)
         elif not scan.record_count or witness:
             yield Damage(own[0].start, stop, ZEROED, 0, "record", False, scan.mapped_file)

@@ -21,7 +21,7 @@ from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NO_M
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
-from recover.log.file_scan import FileScan, Hole
+from recover.log.file_scan import FileScan, Gap
 from recover.log.generations import numbered
 from recover.log.judge import Claim, believed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
@@ -152,8 +152,8 @@ def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
             copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
-        holes = [Hole(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
-        copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
+        gaps = [Gap(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
+        copy.gaps = sorted([*([] if whole else scan.gaps), *gaps], key=lambda gap: gap.start)
         taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
         copy.set_aside = [*scan.set_aside, *taken]
         scans.append(copy)
@@ -226,7 +226,7 @@ def _foreign_by_units(
     nowhere = {(position.key, position.queue_offset) for position in unheld}
     found = []
     for file in files:
-        # only what names bytes of the file's records contradicts them: a hole may have held anything
+        # only what names bytes of the file's records contradicts them: a gap may have held anything
         stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
         inside = _under_records(file.scan, named[slice(*stretch)])
         if not file.broken:
@@ -352,7 +352,7 @@ def _old_records(log: LogView) -> set[LostPosition]:
     keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
     return {
         LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
-        for split in (log.splits() if log.ghosts or log.superseded else ())
+        for split in (log.splits() if log.stale or log.superseded else ())
         for row in split.records[(split.records["bits"] & STALE) != 0]
     }
 

@@ -7,15 +7,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from recover.findings import exit_bits
+
 Severity = Literal["info", "warning", "error"]
 Leads = Literal["", "find", "setting", "stop"]
-
-BIT_DERIVED = 2
-BIT_MESSAGES = 4
-BIT_OPERATIONAL = 8
-BIT_UNSUPPORTED = 64
-SEVERITY_BITS = {"info": 0, "warning": BIT_DERIVED, "error": BIT_MESSAGES}
-
 
 BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
 """The remedy for a pipe, a socket, a device, or a folder in the place of a file: no plan moves these."""
@@ -51,4 +46,4 @@ class Code(Struct, frozen=True):
 
     @property
     def exit_bits(self) -> int:
-        return SEVERITY_BITS[self.severity] if self.bits is None else self.bits
+        return exit_bits.OF_SEVERITY[self.severity] if self.bits is None else self.bits

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BIT_OPERATIONAL, Code
+from recover.findings.code import Code
+from recover.findings.exit_bits import OPERATIONAL
 
 _REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
 
@@ -282,7 +283,7 @@ INDEX_CODES: tuple[Code, ...] = (
         cause="No permission, or a failing disk.",
         broker="It fails to load the file, and 5.x then does not start.",
         action="Copy the store to a sound disk first.",
-        bits=BIT_OPERATIONAL,
+        bits=OPERATIONAL,
     ),
     Code(
         "index-newer-than-checkpoint", "info",

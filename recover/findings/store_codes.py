@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BIT_OPERATIONAL, BIT_UNSUPPORTED, Code
+from recover.findings.code import Code
+from recover.findings.exit_bits import OPERATIONAL, UNSUPPORTED
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -62,7 +63,7 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Everything else was judged. Recover works on the rest and leaves `abort` in place, so that the broker "
         "still runs its own recovery over this part. Recover, truncate and the rebuilds refuse where they would have "
         "to judge by the part, or write what it holds. Whether the part is sound, a broker on a copy shows.",
-        bits=BIT_UNSUPPORTED,
+        bits=UNSUPPORTED,
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
@@ -442,7 +443,7 @@ FLEET_CODES: tuple[Code, ...] = (
         "the driver, or a process that was killed, for instance for want of memory.",
         broker="It has no part in this.",
         action="Remove what the error names and run again: only stores without a trusted row are read.",
-        bits=BIT_OPERATIONAL,
+        bits=OPERATIONAL,
     ),
 )
 
@@ -464,7 +465,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "play is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like stands in the place of a file.",
         broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
         action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
-        bits=BIT_UNSUPPORTED,
+        bits=UNSUPPORTED,
     ),
     Code(
         "start-loses-messages", "error",

@@ -269,7 +269,7 @@ _NAMES = 1 << 17
 ProgressCallback = Callable[[int, int], None]
 
 
-class Hole(Struct):
+class Gap(Struct):
     """Bytes [start, stop) of the log that hold no intact record; physical offsets.
 
     `ended_by` says what stands at `stop`: "record", "blank", or "file-end". `envelope` is true when
@@ -300,7 +300,7 @@ class FileScan:
         self.file_size = file_size
         self.splits: list[Split] = []
         self.queues: list[tuple[bytes, int]] = []
-        self.holes: list[Hole] = []
+        self.gaps: list[Gap] = []
         self.blank: int | None = None
         self.blank_size = 0
         self.end = 0
@@ -321,7 +321,7 @@ class FileScan:
     @property
     def written(self) -> bool:
         """Whether anything stands in the file."""
-        written = any(hole.last_data > hole.start for hole in self.holes)
+        written = any(gap.last_data > gap.start for gap in self.gaps)
         return written or bool(self.record_count) or self.blank is not None
 
     def copied(self, splits: list[Split]) -> FileScan:
@@ -349,7 +349,7 @@ class SplitScan(Struct):
     """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
 
     `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.
-    `crossed` is the position, at or after the split's end, where the walk goes on; `open_hole` a gap that
+    `crossed` is the position, at or after the split's end, where the walk goes on; `open_gap` a gap that
     reaches the split's end. With neither the file ended here. `last_data` is the physical offset
     after the last byte seen that is not zero, where `entry` is None.
     """
@@ -359,7 +359,7 @@ class SplitScan(Struct):
     entry: int | None
     enters_at: str
     crossed: int | None = None
-    open_hole: Hole | None = None
+    open_gap: Gap | None = None
     last_data: int = 0
 
 
@@ -425,7 +425,7 @@ class _Scanner:
         self.length = min(part.mapped_file.length, part.file_size)
         self.stop = WHOLE if part.is_last else part.stop
         self.result = FileScan(part.mapped_file, part.file_size)
-        self.open_hole: Hole | None = None
+        self.open_gap: Gap | None = None
         self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
@@ -456,9 +456,9 @@ class _Scanner:
         self._report(self.part.stop - self.part.start - self._reported, 0)
         result = self.result
         result.queues, result.unreadable = self.queues.keys(), window.failures
-        goes_on = self.open_hole is None and result.blank is None and result.end >= self.base + self.stop
+        goes_on = self.open_gap is None and result.blank is None and result.end >= self.base + self.stop
         crossed = result.end - self.base if entry is not None and goes_on else None
-        return SplitScan(self.part, result, entry, enters_at, crossed, self.open_hole, last_data)
+        return SplitScan(self.part, result, entry, enters_at, crossed, self.open_gap, last_data)
 
     def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
@@ -529,48 +529,48 @@ class _Scanner:
         self._report(self.length - position, 0)
 
     def _resynchronise(self, window: Window, position: int) -> int | None:
-        """Note the hole at `position` and find the first intact record or the end mark after it."""
-        hole = self._hole_at(window, position)
-        found, hole.last_data = self._search(window, position, position + 1, hole.start)
+        """Note the gap at `position` and find the first intact record or the end mark after it."""
+        gap = self._gap_at(window, position)
+        found, gap.last_data = self._search(window, position, position + 1, gap.start)
         if found is not None:
             kind, where = found
-            return self._close_hole(window, hole, position, where, kind)
-        self._end_in_hole(hole, position)
+            return self._close_gap(window, gap, position, where, kind)
+        self._end_in_gap(gap, position)
         return None
 
     def _search(self, window: Window, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
         search = HoleSearch(window, self.base, self.length, self.stop, self.result.file_end)
         return search.first_intact(position, first, last_data)
 
-    def _end_in_hole(self, hole: Hole, position: int) -> None:
+    def _end_in_gap(self, gap: Gap, position: int) -> None:
         """Nothing intact follows `position`: note the gap up to where the file ends at its full size."""
         if not self.part.is_last:
-            self.open_hole = hole
+            self.open_gap = gap
             return
         if self.length > position:
-            hole.stop = self.result.file_end
-            self.result.holes.append(hole)
-            self.result.end = hole.start
+            gap.stop = self.result.file_end
+            self.result.gaps.append(gap)
+            self.result.end = gap.start
         elif self.result.file_size > self.length:
-            hole.reason, hole.stop = "short-file", self.result.file_end
-            self.result.holes.append(hole)
+            gap.reason, gap.stop = "short-file", self.result.file_end
+            self.result.gaps.append(gap)
         self._report(self.length - position, 0)
 
-    def _close_hole(self, window: Window, hole: Hole, position: int, where: int, kind: str) -> int | None:
-        hole.stop, hole.ended_by = self.base + where, kind
-        hole.last_data = min(hole.last_data, hole.stop)
-        self.result.holes.append(hole)
+    def _close_gap(self, window: Window, gap: Gap, position: int, where: int, kind: str) -> int | None:
+        gap.stop, gap.ended_by = self.base + where, kind
+        gap.last_data = min(gap.last_data, gap.stop)
+        self.result.gaps.append(gap)
         self._report(where - position, 0)
         if kind == "record":
             return where
         self._end_at_blank(window, where)
         return None
 
-    def _hole_at(self, window: Window, position: int) -> Hole:
+    def _gap_at(self, window: Window, position: int) -> Gap:
         offset = self.base + position
         reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end, window.sums)
         size = envelope_size(window.bytes_at, position, self.base, self.result.file_end, window.sums)
-        return Hole(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
+        return Gap(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
 
     def _make_room(self) -> None:
         """Flush the rows; grow whatever was too small for a single record."""

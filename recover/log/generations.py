@@ -1,4 +1,4 @@
-"""Old generations of records: ghosts after a break, and queue offsets that were given out twice.
+"""Old generations of records: stale ones after a break, and queue offsets that were given out twice.
 
 Truncation zeroes nothing, so records of an earlier life of the log can stand after its end.
 A queue that lost its units can number its messages again from a lower offset.
@@ -34,12 +34,12 @@ def numbered(records: Rows) -> Rows:
 
 
 def counted(records: Rows) -> Rows:
-    """Those of them that are no ghosts."""
+    """Those of them that are not stale."""
     return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
 
 
 def with_place(records: Rows) -> Rows:
-    """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and not misnumbered."""
+    """Those that hold a position of their queue (bool array): neither stale nor superseded, and not misnumbered."""
     return np.asarray(numbered(records) & ((records["bits"] & NOT_IN_QUEUE) == 0))
 
 
@@ -141,14 +141,14 @@ _AT_ONCE = 1 << 21
 """Rows of queues that are put in order together."""
 
 
-def mark_ghosts(scans: list[FileScan], queues: int) -> int:
+def mark_stale(scans: list[FileScan], queues: int) -> int:
     """Set BIT_GHOST on records after a break that are older than the log before it; how many.
 
-    A record after a break is a ghost when its queue had come further, or its store timestamp lies
+    A record after a break is stale when its queue had come further, or its store timestamp lies
     before those of the last two records before (three, where these two are not in order); before
     that of the last one alone where another one after the break bears that out, whose number its
     queue had come to. One record proves nothing: a wrong bit in its number or time, which no
-    checksum covers, would make ghosts of all that follows. A file whose first record is no ghost
+    checksum covers, would make all that follows stale. A file whose first record is not stale
     takes the chain up again.
     """
     if not _is_broken(scans):
@@ -159,16 +159,16 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     broken = False
     total = 0
     for scan in scans:
-        breaks = [hole.start for hole in scan.holes]
+        breaks = [gap.start for gap in scan.gaps]
         # a stretch without a break is held against what stands before it, however its rows are cut
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [records for _, records in runs]
             if number > 0 or broken:
-                ghosts = _ghosts(stretch, reached, last_times)
-                broken = bool(ghosts[0][0])
+                stale = _stale(stretch, reached, last_times)
+                broken = bool(stale[0][0])
             else:
-                ghosts = [np.zeros(len(records), dtype=bool) for records in stretch]
-            for records, old in zip(stretch, ghosts, strict=True):
+                stale = [np.zeros(len(records), dtype=bool) for records in stretch]
+            for records, old in zip(stretch, stale, strict=True):
                 live = records
                 if old.any():
                     records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
@@ -181,8 +181,8 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     return total
 
 
-def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
-    """Which rows of a stretch after a break are ghosts (bool arrays)."""
+def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
+    """Which rows of a stretch after a break are stale (bool arrays)."""
     borne_out = any(
         (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
          & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
@@ -197,14 +197,14 @@ def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[R
 
 
 def _is_broken(scans: list[FileScan]) -> bool:
-    """Whether a record stands after a break: after a hole, or in a file after one without its end mark."""
+    """Whether a record stands after a break: after a gap, or in a file after one without its end mark."""
     last = max((split.last for scan in scans for split in scan.splits if split.size), default=-1)
-    broken = [scan for scan in scans if scan.holes or scan.blank is None]
-    return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
+    broken = [scan for scan in scans if scan.gaps or scan.blank is None]
+    return any((scan.gaps[0].start if scan.gaps else scan.file_end) <= last for scan in broken)
 
 
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
-    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are before."""
+    """Rows of each split, cut where a gap lies between two records, with how many gaps of the file are before."""
     for split in scan.splits:
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})

@@ -26,8 +26,8 @@ from formats.native.rows import (
 from formats.native.walk import crc_name
 from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, STALE
-from recover.log.file_scan import FileScan, Hole, ProgressCallback
-from recover.log.generations import mark_ghosts, mark_jumps, mark_superseded
+from recover.log.file_scan import FileScan, Gap, ProgressCallback
+from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
 from recover.log.split_scan import OpenError, number_rows, parts_of, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, Summary
@@ -38,7 +38,7 @@ from recover.store.memo import Stamp, stamp_of
 
 
 MISSING_FILE = "missing-file"
-GHOSTS = "ghosts"
+STALE_RECORDS = "ghosts"
 OVERWRITTEN = "overwritten"
 """A whole record of an earlier life of the log stands where units name another message."""
 OTHER_LOG = "other-log"
@@ -49,7 +49,7 @@ DENIED = frozenset({OVERWRITTEN, OTHER_LOG})
 
 class Damage(Struct):
     """Bytes [start, stop) of the log that hold no intact record although the log goes on after them, or a
-    damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
+    damaged last message. `file` is None for a missing file; `ended_by` is as in `Gap`, or "next-file"."""
 
     start: int
     stop: int
@@ -79,7 +79,7 @@ SEED = int.from_bytes(os.urandom(8)) >> 1
 
 
 class Tally(Struct, frozen=True, eq=False):
-    """Counts over the live rows of a log, those without ghosts and superseded records.
+    """Counts over the live rows of a log, those without stale and superseded records.
 
     `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags` are those of all rows, or-ed.
     Fillers, markers and times (ms) are also those of superseded records.
@@ -140,7 +140,7 @@ class LogView(Struct):
     log_end: int
     damaged: list[Damage]
     tail: Tail | None
-    ghosts: int
+    stale: int
     superseded: int
     tally: Tally
     written: dict[int, Record] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class LogView(Struct):
     @property
     def is_plain(self) -> bool:
         """The log says all by itself: no damage, nothing after the end, and no record of an earlier life."""
-        return not (self.damaged or self.tail is not None or self.ghosts or self.superseded or self.written)
+        return not (self.damaged or self.tail is not None or self.stale or self.superseded or self.written)
 
     @property
     def messages(self) -> int:
@@ -182,13 +182,13 @@ class LogView(Struct):
         return sum(1 for scan in self.files if scan.blank is not None)
 
     def splits(self) -> Iterator[Split]:
-        """All rows in log order, ghosts and superseded ones included (see the bits)."""
+        """All rows in log order, stale and superseded ones included (see the bits)."""
         for scan in self.files:
             yield from scan.splits
 
     def live(self) -> Iterator[Split]:
-        """Rows in log order without ghosts and superseded records."""
-        if not self.ghosts and not self.superseded:
+        """Rows in log order without stale and superseded records."""
+        if not self.stale and not self.superseded:
             yield from self.splits()
             return
         for split in self.splits():
@@ -229,7 +229,7 @@ def kept_rows(split: Split, drop: Rows, columns: ColumnStore) -> Split:
 
 
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:
-    """Count the rows of these scans, whose rows number `queues` queues, without ghosts and superseded records."""
+    """Count the rows of these scans, whose rows number `queues` queues, without stale and superseded records."""
     found, counts = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
@@ -286,17 +286,17 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
         own = [numbers.setdefault(key, len(numbers)) for key in scan.queues]
         number_rows(scan.splits, np.array(own, dtype=np.int32))
     queues = list(numbers)
-    ghosts = mark_ghosts(scans, len(queues))
-    ghosts -= sum(map(_weigh_marks, scans))
+    stale = mark_stale(scans, len(queues))
+    stale -= sum(map(_weigh_marks, scans))
     superseded, counts = in_order(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     log_end = _log_end(scans, min_offset)
-    damaged, tail = _damage(scans, log_end, ghosts > 0)
+    damaged, tail = _damage(scans, log_end, stale > 0)
     behind = _intact_behind(scans, [damage.stop for damage in damaged])
     for damage, intact in zip(damaged, behind, strict=True):
         damage.intact_after = intact
     return LogView(
-        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
+        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, stale, superseded,
         counts,
     )
 
@@ -313,7 +313,7 @@ def _weigh_marks(scan: FileScan) -> int:
         if believed(claims, "ends") == "ends":
             scan.unweighed = scan.copied(scan.splits)
             scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
-            scan.holes = [hole for hole in scan.holes if hole.start < mark]
+            scan.gaps = [gap for gap in scan.gaps if gap.start < mark]
             scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
             return stale
     return 0
@@ -368,14 +368,14 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
     for scan in scans:
         if scan.mapped_file.file_from_offset != position:
             return before
-        first_hole = scan.holes[0].start if scan.holes else scan.file_end
-        if scan.blank is None or first_hole < scan.blank:
-            return first_hole if scan.holes else scan.end
+        first_gap = scan.gaps[0].start if scan.gaps else scan.file_end
+        if scan.blank is None or first_gap < scan.blank:
+            return first_gap if scan.gaps else scan.end
         before, position = scan.blank, scan.file_end
     return before
 
 
-def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Damage], Tail | None]:
+def _damage(scans: list[FileScan], log_end: int, stale: bool) -> tuple[list[Damage], Tail | None]:
     """Dead ranges before `log_end` are damage; what follows it is the tail, unless it was a whole message."""
     damaged: list[Damage] = []
     tail: Tail | None = None
@@ -384,7 +384,7 @@ def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Dam
         start = scan.mapped_file.file_from_offset
         if start > position and not open_before(scans, scan, log_end):
             damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
-        for dead in dead_ranges(scan, ghosts=ghosts):
+        for dead in dead_ranges(scan, stale=stale):
             if dead.start < log_end:
                 damaged.append(_damage_of(scan, dead, dead.stop))
             elif dead.envelope:
@@ -408,22 +408,20 @@ def open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
     if last is None or far not in behind or last.doubted:
         return False
     return not any(scan.written for scan in behind) and last.blank is None and not any(
-        hole.last_data > log_end for hole in last.holes)
+        gap.last_data > log_end for gap in last.gaps)
 
 
-def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
-    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
+def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
+    """Gaps of a file together with stale records that adjoin them, ascending; the reason of these alone is theirs.
 
-    `ghosts`: false where it is known that there are none.
+    `stale`: false where it is known that there are none.
     """
-    parts = [*scan.holes]
-    for split in scan.splits if ghosts else ():
-        old = split.records[(split.records["bits"] & BIT_GHOST) != 0]
-        parts += [
-            Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
-            for row in old
-        ]
-    merged: list[Hole] = []
+    parts = [*scan.gaps]
+    for split in scan.splits if stale else ():
+        for row in split.records[(split.records["bits"] & BIT_GHOST) != 0]:
+            start, stop = int(row["phy_offset"]), int(row["phy_offset"] + row["size"])
+            parts.append(Gap(start, stop, STALE_RECORDS, "record", False, stop))
+    merged: list[Gap] = []
     for part in sorted(parts, key=lambda p: p.start):
         if merged and merged[-1].stop >= part.start:
             last = merged[-1]
@@ -436,14 +434,14 @@ def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
     return merged
 
 
-def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:
-    return Damage(hole.start, stop, hole.reason, 0, hole.ended_by, hole.envelope, scan.mapped_file, dict(hole.facts))
+def _damage_of(scan: FileScan, gap: Gap, stop: int) -> Damage:
+    return Damage(gap.start, stop, gap.reason, 0, gap.ended_by, gap.envelope, scan.mapped_file, dict(gap.facts))
 
 
-def _tail_of(scan: FileScan, hole: Hole, start: int) -> Tail | None:
-    if hole.last_data <= start:
+def _tail_of(scan: FileScan, gap: Gap, start: int) -> Tail | None:
+    if gap.last_data <= start:
         return None
-    return Tail(start, hole.last_data, hole.reason, scan.mapped_file, dict(hole.facts))
+    return Tail(start, gap.last_data, gap.reason, scan.mapped_file, dict(gap.facts))
 
 
 # --- The engines that scan the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte.

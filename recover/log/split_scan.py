@@ -21,7 +21,7 @@ from recover.log.file_scan import (
     WHOLE,
     WINDOW,
     FileScan,
-    Hole,
+    Gap,
     ProgressCallback,
     SplitRange,
     SplitScan,
@@ -91,8 +91,8 @@ class FileJoin(Struct):
         for first in self.scans:
             if walk.is_over:
                 break
-            if walk.hole is not None:
-                walk.go_on_in_hole(first)
+            if walk.gap is not None:
+                walk.go_on_in_gap(first)
                 continue
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
@@ -136,7 +136,7 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     stop = found.mapped_file.file_from_offset + behind.entry
     found.doubted = [*found.doubted, (mark, len(found.splits))]
     found.splits = [*found.splits, *behind.scan.splits]
-    found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.holes]
+    found.gaps = [*found.gaps, Gap(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.gaps]
     found.queues = list(numbers)
     found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
     found.over_record = behind.scan.over_record
@@ -148,7 +148,7 @@ REACH = 64 << 20
 
 
 def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> FileScan:
-    """What a scan of the whole file finds in one split: rows, without keys, and holes that begin in it.
+    """What a scan of the whole file finds in one split: rows, without keys, and gaps that begin in it.
 
     It begins at the last place before the split that no record can reach over: whatever the walk met before, it goes on
     from there in the same way. Records of up to `reach` bytes are thought of. `Refusal` (8) in the split that has a
@@ -157,8 +157,8 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_free(part, reader, reach), part.stop),
                        reader=reader, with_keys=False)
     found = first.scan
-    if first.open_hole is not None:
-        found.holes.append(first.open_hole)
+    if first.open_gap is not None:
+        found.gaps.append(first.open_gap)
     while (past := past_mark(found)) is not None and past.start < part.stop:
         past = structs.replace(past, stop=min(past.stop, part.stop))
         if not take_past_mark(found, scan_split(past, reader=reader, with_keys=False)):
@@ -170,7 +170,7 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
         Split(split.records[slice(*np.searchsorted(split.records["phy_offset"], (low, high)))], split.hashes)
         for split in found.splits
     ]
-    found.holes = [hole for hole in found.holes if low <= hole.start < high]
+    found.gaps = [gap for gap in found.gaps if low <= gap.start < high]
     longest = max([0 if found.blank is None else found.blank_size,
                    *(int(split.records["size"].max(initial=0)) for split in found.splits)])
     if longest > reach and not part.is_last:
@@ -219,43 +219,43 @@ def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
 
 
 class _Walk:
-    """The walk through a file's splits: at a position, or in a hole, or over."""
+    """The walk through a file's splits: at a position, or in a gap, or over."""
 
     def __init__(self, part: SplitRange) -> None:
         self.result = FileScan(part.mapped_file, part.file_size)
         self.base = part.mapped_file.file_from_offset
         self.position: int | None = 0
-        self.hole: Hole | None = None
+        self.gap: Gap | None = None
         self.needed: list[Again] = []
         self._taken: list[FileScan] = []
 
     @property
     def is_over(self) -> bool:
-        return self.position is None and self.hole is None
+        return self.position is None and self.gap is None
 
     def take(self, scan: SplitScan) -> None:
         """Go through a split that the walk enters where the split's own scan began."""
         found = scan.scan
-        self.position, self.hole = scan.crossed, None if scan.open_hole is None else structs.replace(scan.open_hole)
+        self.position, self.gap = scan.crossed, None if scan.open_gap is None else structs.replace(scan.open_gap)
         if scan.entry is None:
             # only a guess of a split that is scanned again comes here: nothing intact begins in it
-            self.hole = Hole(0, 0, "", "file-end", False, 0)
+            self.gap = Gap(0, 0, "", "file-end", False, 0)
             return
         self._taken.append(found)
-        self.result.holes += found.holes
+        self.result.gaps += found.gaps
         self.result.unreadable += found.unreadable
         self.result.blank, self.result.blank_size, self.result.end = found.blank, found.blank_size, found.end
         self.result.over_record = found.over_record
 
-    def go_on_in_hole(self, scan: SplitScan) -> None:
-        """A hole reaches into this split: it ends where the split's first record is, or goes on."""
-        assert self.hole is not None
+    def go_on_in_gap(self, scan: SplitScan) -> None:
+        """A gap reaches into this split: it ends where the split's first record is, or goes on."""
+        assert self.gap is not None
         if scan.entry is None:
-            self.hole.last_data = max(self.hole.last_data, scan.last_data)
+            self.gap.last_data = max(self.gap.last_data, scan.last_data)
             self.result.unreadable += scan.scan.unreadable
             return
         stop = self.base + scan.entry
-        self.result.holes.append(structs.replace(self.hole, stop=stop, ended_by=scan.enters_at, last_data=stop))
+        self.result.gaps.append(structs.replace(self.gap, stop=stop, ended_by=scan.enters_at, last_data=stop))
         self.take(scan)
 
     def whole(self) -> FileScan:
@@ -266,9 +266,9 @@ class _Walk:
             own = [queues.setdefault(key, len(queues)) for key in found.queues]
             number_rows(found.splits, np.array(own, dtype=np.int32))
             result.splits += found.splits
-        if self.hole is not None:
-            result.holes.append(structs.replace(self.hole, stop=result.file_end))
-            result.end = self.hole.start
+        if self.gap is not None:
+            result.gaps.append(structs.replace(self.gap, stop=result.file_end))
+            result.end = self.gap.start
         result.queues = list(queues)
         result.unreadable = list({(each.offset, each.wanted): each for each in result.unreadable}.values())
         return result

@@ -21,6 +21,7 @@ from formats.index import INDEX_HEADER, IndexGeometry
 from formats.names import is_index_name, offset_in_name
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
+from recover.findings.exit_bits import CLEAN, DERIVED, MESSAGES
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.look.items import (
     TABLES,
@@ -287,6 +288,22 @@ def inspect_file(
         if limit and len(items) > limit:
             report.complete, report.next_offset = False, items[limit].offset
         return report
+
+
+def bits_of(report: FileReport, *, chosen: bool) -> int:
+    """The exit bits of what is shown of a file; `chosen`: a person pointed at the first item.
+
+    A record that nobody can read, and damage with one after it, cost messages; after the last it may be a tail. Damage
+    that its own offset does not confirm may be the inside of something, at which a person pointed: it sets no bit.
+    """
+    bits = CLEAN
+    for item in report.items:
+        pointed_at = chosen and item is report.items[0] and item.kind == "damage"
+        if item.ok or (pointed_at and not any(check.name == "own offset" and check.ok for check in item.checks)):
+            continue
+        goes_on = item.kind == "damage" and item.offset + item.size < report.length
+        bits |= MESSAGES if report.kind == "commitlog" and (item.kind == "record" or goes_on) else DERIVED
+    return bits
 
 
 def _start(reader: FileReader, kind: Kind, offset: int | None) -> int:

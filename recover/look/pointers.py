@@ -25,8 +25,8 @@ from recover.store.store import Store
 class Pointers(Struct):
     """Offsets in bytes of the log, times in ms. `dispatched_to`: the largest end of a unit; None without one.
 
-    `log` has misnamed files where their records belong, and `misnamed` their right offsets. `gaps`: ranges of the log
-    whose files are missing; `far`: empty files far after the log's end, each with where the room before it begins.
+    `log` has misnamed files where their records belong, and `misnamed` their right offsets. `missing_ranges`: those
+    without a file; `far`: empty files far after the log's end, each with where the room before it begins.
     """
 
     min_offset: int = 0
@@ -40,7 +40,7 @@ class Pointers(Struct):
     queues: dict[str, dict[int, int]] = field(default_factory=dict)
     log: MappedFileQueue = field(default_factory=lambda: MappedFileQueue(()))
     misnamed: list[tuple[MappedFile, int]] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
+    missing_ranges: list[tuple[int, int]] = field(default_factory=list)
     far: list[tuple[MappedFile, int]] = field(default_factory=list)
 
     @property
@@ -81,15 +81,15 @@ def _end_of_log(queue: MappedFileQueue) -> LogView:
 
 def _missing(store: Store, pointers: Pointers, end: LogView) -> None:
     """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
-    for start, stop in pointers.log.gaps():
+    for start, stop in pointers.log.missing_ranges():
         far = next((scan for scan in end.files if scan.mapped_file.file_from_offset == stop), None)
         if far is not None and open_before(end.files, far, end.log_end):
             pointers.far.append((far.mapped_file, start))
         else:
-            pointers.gaps.append((start, stop))
+            pointers.missing_ranges.append((start, stop))
     gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), pointers.checkpoint)
     if gone is not None:
-        pointers.gaps.append((gone.start, gone.stop))
+        pointers.missing_ranges.append((gone.start, gone.stop))
 
 
 def _queues(store: Store, pointers: Pointers) -> None:

@@ -31,10 +31,10 @@ from recover.store.unread import unread_parts
 
 
 class Found(Struct, frozen=True):
-    """One message. `ghost`: old bytes after a break of the log; `superseded`: its queue offset was given out again."""
+    """One message. `stale`: of an earlier generation of the log; `superseded`: its queue offset was given out again."""
 
     record: Record
-    ghost: bool = False
+    stale: bool = False
     superseded: bool = False
 
 

@@ -343,7 +343,7 @@ class StoreReport(Struct):
             "config": [item.json() for item in self.config],
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
-            "log_files": self.log_files, "gaps": [list(gap) for gap in self.pointers.gaps],
+            "log_files": self.log_files, "gaps": [list(item) for item in self.pointers.missing_ranges],
         }
 
 

@@ -186,7 +186,7 @@ class BrokerLog:
         return self.files[0].file_from_offset if self.files else -1
 
     def index_of(self, offset: int) -> int | None:
-        """The file that holds physical `offset`, None in a gap or outside."""
+        """The file that holds physical `offset`, None if that is missing, or outside."""
         starts = [mapped_file.file_from_offset for mapped_file in self.files]
         index = int(np.searchsorted(starts, offset, side="right")) - 1
         return index if index >= 0 and offset < starts[index] + self.file_size else None

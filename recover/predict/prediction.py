@@ -14,7 +14,7 @@ from recover.broker.record_check import UNKNOWN_LEVEL_MS
 from recover.broker.recovery import Mode
 from recover.broker.settings import is_delayed
 from recover.derived.expected import expect
-from recover.findings.code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
+from recover.findings.exit_bits import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
@@ -80,11 +80,11 @@ class Prediction(Struct):
 
     @property
     def exit_code(self) -> int:
-        """0 costs nothing, 2 only what the log gives back, 4 do not start; 64: it cannot be said."""
-        code = BIT_UNSUPPORTED if self.unsupported else 0
+        """0 costs nothing, 2 only what the log gives back, 4 do not start; 64: it cannot be said. Never 2 beside 4."""
+        code = UNSUPPORTED if self.unsupported else 0
         for item in self.findings():
             code |= item.bits
-        return code & ~BIT_DERIVED if code & BIT_MESSAGES else code
+        return code & ~DERIVED if code & MESSAGES else code
 
     @property
     def says_nothing(self) -> bool:

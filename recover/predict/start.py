@@ -18,7 +18,7 @@ from recover.check.log import first_file_findings, misnamed_findings, only_copie
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.lost import file_named_elsewhere
-from recover.findings.code import BIT_MESSAGES
+from recover.findings.exit_bits import MESSAGES
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, rightly_placed
@@ -329,7 +329,7 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
     for item in other_offsets(store, pairs, given):
-        yield item if item.severity == "info" else structs.replace(item, severity="error", bits=BIT_MESSAGES)
+        yield item if item.severity == "info" else structs.replace(item, severity="error", bits=MESSAGES)
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:
@@ -356,8 +356,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
     # a start reads such a file where its name puts it, and none of its messages is there
-    named = [structs.replace(item, severity="error", bits=BIT_MESSAGES) for item in misnamed_findings(store, misnamed)]
-    if untold or (named and not list(placed.gaps())):
+    named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
+    if untold or (named and not list(placed.missing_ranges())):
         # nothing is known to be missing: the rest of a file may hold it, and recover gives files their names back
         return gone + named
     return gone + named + [

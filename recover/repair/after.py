@@ -22,7 +22,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
-from recover.log.file_scan import FileScan, Hole
+from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import LogView, assemble, kept_rows
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -75,9 +75,9 @@ def after_replacing(
 def _changed_scan(
     scan: FileScan, changes: list[Replaced], ranges: _Ranges, splits: list[Split], cut_from: int
 ) -> FileScan:
-    filled = ranges.hold(np.array([hole.start for hole in scan.holes], dtype=np.int64)).tolist()
-    holes = [
-        hole for hole, is_filled in zip(scan.holes, filled, strict=True) if hole.start < cut_from and not is_filled
+    filled = ranges.hold(np.array([gap.start for gap in scan.gaps], dtype=np.int64)).tolist()
+    gaps = [
+        gap for gap, is_filled in zip(scan.gaps, filled, strict=True) if gap.start < cut_from and not is_filled
     ]
     blank = scan.blank
     for change in changes:
@@ -88,18 +88,18 @@ def _changed_scan(
         blank = None
     end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
     if blank is None and end < scan.file_end:
-        holes.append(Hole(end, scan.file_end, "zeroed", "file-end", False, end))
+        gaps.append(Gap(end, scan.file_end, "zeroed", "file-end", False, end))
     changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
-    changed.splits, changed.queues, changed.holes = splits, scan.queues, _distinct(holes)
+    changed.splits, changed.queues, changed.gaps = splits, scan.queues, _distinct(gaps)
     changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
     changed.end = end
     return changed
 
 
-def _distinct(holes: list[Hole]) -> list[Hole]:
-    seen: dict[int, Hole] = {}
-    for hole in holes:
-        seen.setdefault(hole.start, hole)
+def _distinct(gaps: list[Gap]) -> list[Gap]:
+    seen: dict[int, Gap] = {}
+    for gap in gaps:
+        seen.setdefault(gap.start, gap)
     return [seen[start] for start in sorted(seen)]
 
 
@@ -130,10 +130,10 @@ class _Ranges:
 
 
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
-    """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
+    """Copies without stale and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        ghosts = (split.records["bits"] & BIT_GHOST) != 0
-        yield kept_rows(split, ghosts | ranges.hold(split.records["phy_offset"]), columns)
+        stale = (split.records["bits"] & BIT_GHOST) != 0
+        yield kept_rows(split, stale | ranges.hold(split.records["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
@@ -198,7 +198,7 @@ def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritt
 
 def _says_the_same(before: LogView, after: LogView) -> bool:
     """True if everything in the log is the same that derived files are judged by."""
-    if before.ghosts:
+    if before.stale:
         return False
     same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
     return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)

@@ -41,7 +41,7 @@ _MARKER_BODY = 1
 (ProcessQueue.putMessage)."""
 
 
-class Gap(Struct, frozen=True):
+class BridgeRange(Struct, frozen=True):
     """A range [start, stop) of one mapped file to be bridged; `to_file_end` when it ends with the file.
 
     `timestamp` (ms) is that of the last good record before; `property_crc` when the neighbours carry one.
@@ -55,10 +55,10 @@ class Gap(Struct, frozen=True):
 
 
 class Bridge(Struct, frozen=True):
-    """What is written over a gap: `content` from `start` on; markers by lost position, filler, and the blank if any.
+    """What is written over a range: `content` from `start` on; markers by lost position, filler, and the blank if any.
 
-    `content` can be shorter than the gap: after a blank the bytes do not matter. That of a wide gap is made when it is
-    asked for.
+    `content` can be shorter than the range: after a blank the bytes do not matter. That of a wide range is made when it
+    is asked for.
     """
 
     start: int
@@ -73,37 +73,37 @@ class Bridge(Struct, frozen=True):
         return sorted([*(record for _, record in self.markers), *self.filler], key=lambda r: r.phy_offset)
 
 
-def build_bridge(gap: Gap, lost: Iterable[LostPosition], *, with_markers: bool = True) -> Bridge:
-    """Fill a gap: a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
+def build_bridge(where: BridgeRange, lost: Iterable[LostPosition], *, with_markers: bool = True) -> Bridge:
+    """Fill a range: a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
 
-    `Refusal` (8) for a gap between two records that is too narrow for any record.
+    `Refusal` (8) for a range between two records that is too narrow for any record.
     """
-    room = gap.stop - gap.start - (BLANK_SIZE if gap.to_file_end else 0)
-    markers = list(_markers(gap, room, lost)) if with_markers else []
-    position = markers[-1][1].phy_offset + markers[-1][1].total_size if markers else gap.start
-    rest = gap.start + room - position
+    room = where.stop - where.start - (BLANK_SIZE if where.to_file_end else 0)
+    markers = list(_markers(where, room, lost)) if with_markers else []
+    position = markers[-1][1].phy_offset + markers[-1][1].total_size if markers else where.start
+    rest = where.start + room - position
     filler: list[Record] = []
-    if gap.to_file_end:
-        if not markers and rest >= _least_filler(gap):
+    if where.to_file_end:
+        if not markers and rest >= _least_filler(where):
             # one piece of filler tells later scans that something stood here
-            filler = [_filler(gap, position, _least_filler(gap))]
+            filler = [_filler(where, position, _least_filler(where))]
             position += filler[0].total_size
     elif rest:
-        filler = _filler_pieces(gap, position, rest)
+        filler = _filler_pieces(where, position, rest)
         if not filler and markers:
             lost_position, last = markers[-1]
-            markers[-1] = lost_position, _marker(gap, lost_position, last.phy_offset, stretch=rest)
+            markers[-1] = lost_position, _marker(where, lost_position, last.phy_offset, stretch=rest)
         elif not filler:
             raise Refusal(
-                f"{count(rest, 'byte')} at {gap.start} between two intact records are too few for a bridge",
+                f"{count(rest, 'byte')} at {where.start} between two intact records are too few for a bridge",
                 "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
-                start=gap.start,
+                start=where.start,
             )
-        position = gap.stop
+        position = where.stop
     records = sorted([*(record for _, record in markers), *filler], key=lambda r: r.phy_offset)
-    blank = position if gap.to_file_end else None
-    end_mark = b"" if blank is None else encode_blank(gap.stop - blank)
-    return Bridge(gap.start, _content(gap.start, records, end_mark), tuple(markers), tuple(filler), blank)
+    blank = position if where.to_file_end else None
+    end_mark = b"" if blank is None else encode_blank(where.stop - blank)
+    return Bridge(where.start, _content(where.start, records, end_mark), tuple(markers), tuple(filler), blank)
 
 
 def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
@@ -115,13 +115,13 @@ def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
     return LazyContent(size, made) if size > PIECE else BytesContent(b"".join(made()))
 
 
-def _markers(gap: Gap, room: int, lost: Iterable[LostPosition]) -> Iterator[tuple[LostPosition, Record]]:
-    position = gap.start
+def _markers(where: BridgeRange, room: int, lost: Iterable[LostPosition]) -> Iterator[tuple[LostPosition, Record]]:
+    position = where.start
     for lost_position in lost:
         if not has_marker(lost_position):
             continue
-        record = _marker(gap, lost_position, position)
-        if position + record.total_size > gap.start + room:
+        record = _marker(where, lost_position, position)
+        if position + record.total_size > where.start + room:
             continue
         yield lost_position, record
         position += record.total_size
@@ -132,7 +132,7 @@ def has_marker(lost: LostPosition) -> bool:
     return not lost.key.topic.startswith(LMQ_PREFIX)
 
 
-def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Record:
+def _marker(where: BridgeRange, lost: LostPosition, position: int, stretch: int = 0) -> Record:
     properties = {MARKER_PROPERTY: "1"}
     if lost.key.topic == TOPIC_SCHEDULE:
         # without a real topic and queue, 4.9 stops a delay level here for ever
@@ -141,43 +141,44 @@ def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Re
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
     elif lost.key.topic == TOPIC_TIMER:
         # without a time, real topic and queue the timer takes up the same unit again and again
-        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(gap.timestamp)}
+        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(where.timestamp)}
     return make_record(
-        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=gap.timestamp,
-        queue_id=lost.key.queue_id, queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,
+        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=where.timestamp,
+        queue_id=lost.key.queue_id, queue_offset=lost.queue_offset, phy_offset=position,
+        property_crc=where.property_crc,
     )
 
 
-def _least_filler(gap: Gap) -> int:
-    return MIN_RECORD_SIZE + 1 + (PROPERTY_CRC_SIZE if gap.property_crc else 0)
+def _least_filler(where: BridgeRange) -> int:
+    return MIN_RECORD_SIZE + 1 + (PROPERTY_CRC_SIZE if where.property_crc else 0)
 
 
-def _filler_pieces(gap: Gap, position: int, length: int) -> list[Record]:
+def _filler_pieces(where: BridgeRange, position: int, length: int) -> list[Record]:
     """Filler of exactly `length` bytes; nothing when that is too short for one record."""
-    least = _least_filler(gap)
+    least = _least_filler(where)
     if length < least:
-        gap = Gap(gap.start, gap.stop, gap.to_file_end, gap.timestamp, False)
-        least = _least_filler(gap)
+        where = BridgeRange(where.start, where.stop, where.to_file_end, where.timestamp, False)
+        least = _least_filler(where)
     pieces: list[Record] = []
     while length >= least:
         size = min(length, PIECE)
         if 0 < length - size < least:
             size -= least
-        pieces.append(_filler(gap, position, size))
+        pieces.append(_filler(where, position, size))
         position, length = position + size, length - size
     return pieces
 
 
-def _filler(gap: Gap, position: int, size: int) -> Record:
-    topic_room = size - MIN_RECORD_SIZE - (PROPERTY_CRC_SIZE if gap.property_crc else 0)
+def _filler(where: BridgeRange, position: int, size: int) -> Record:
+    topic_room = size - MIN_RECORD_SIZE - (PROPERTY_CRC_SIZE if where.property_crc else 0)
     topic = FILLER_TOPIC[:topic_room]
     return make_record(
-        topic, _zeros(topic_room - len(topic)), store_timestamp=gap.timestamp, phy_offset=position,
-        sys_flag=sysflag.TRANSACTION_ROLLBACK, property_crc=gap.property_crc,
+        topic, _zeros(topic_room - len(topic)), store_timestamp=where.timestamp, phy_offset=position,
+        sys_flag=sysflag.TRANSACTION_ROLLBACK, property_crc=where.property_crc,
     )
 
 
 @lru_cache(maxsize=2)
 def _zeros(size: int) -> bytes:
-    """The body of all pieces of a size: those of a hole of 256 MiB would take as much memory again."""
+    """The body of all pieces of a size: those of damage of 256 MiB would take as much memory again."""
     return bytes(size)

@@ -24,7 +24,7 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
 from recover.repair.after import Replaced
-from recover.repair.bridge import Bridge, Gap, build_bridge
+from recover.repair.bridge import Bridge, BridgeRange, build_bridge
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
@@ -65,7 +65,8 @@ def keep_everything(
         for number, damage in enumerate(log.damaged):
             positions = look.losses.by_damage[number]
             if damage.mapped_file is None and bridge and damage.start < changes.cut_from:
-                _lay_files(look, changes, damage, _gap(surroundings, damage), positions, with_markers=lost != "gap")
+                where = _range_of(surroundings, damage)
+                _lay_files(look, changes, damage, where, positions, with_markers=lost != "gap")
             if damage.mapped_file is None or damage.start > changes.cut_from:
                 continue
             if damage.start == changes.cut_from:
@@ -83,14 +84,14 @@ def keep_everything(
             if restored:
                 _write_edits(look, changes, damage.start, damage.stop, restored)
                 continue
-            gap = _gap(surroundings, damage)
+            where = _range_of(surroundings, damage)
             _lay(look.store, changes, damage, damage.mapped_file,
-                 build_bridge(gap, positions, with_markers=lost != "gap"), positions)
+                 build_bridge(where, positions, with_markers=lost != "gap"), positions)
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         _write_edits(look, changes, start, own[0].stop, own)
     changes.steps += _dirty_end(look, changes.cut_from)
-    _drop_after_gap(look.store, log, changes)
+    _drop_after_missing(look.store, log, changes)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
         _rename(look.store, changes, mapped_file, right)
@@ -101,7 +102,7 @@ def end_of_live_log(log: LogView) -> int:
     """Where the next record would go after the last live one: its end, or the next file if an end mark follows it."""
     for scan in log.files:
         if scan.mapped_file.file_from_offset <= log.log_end <= scan.file_end and scan.blank is not None:
-            behind = any(hole.start >= log.log_end for hole in scan.holes)
+            behind = any(gap.start >= log.log_end for gap in scan.gaps)
             return log.log_end if behind else scan.file_end
     return log.log_end
 
@@ -162,11 +163,11 @@ def _edited(edit: Edit) -> dict[str, Any]:
     }
 
 
-def _gap(surroundings: Surroundings, damage: Damage) -> Gap:
+def _range_of(surroundings: Surroundings, damage: Damage) -> BridgeRange:
     beside = [neighbour for neighbour in surroundings.of(damage) if neighbour is not None]
     timestamp = beside[0].store_timestamp if beside else 1
     crc = any(neighbour.bits & BIT_PROP_CRC for neighbour in beside)
-    return Gap(damage.start, damage.stop, damage.ended_by == "file-end", timestamp, crc)
+    return BridgeRange(damage.start, damage.stop, damage.ended_by == "file-end", timestamp, crc)
 
 
 def _lay(
@@ -187,7 +188,8 @@ def _lay(
 
 
 def _lay_files(
-    look: Survey, changes: LogChanges, damage: Damage, gap: Gap, positions: list[LostPosition], *, with_markers: bool
+    look: Survey, changes: LogChanges, damage: Damage, where: BridgeRange, positions: list[LostPosition], *,
+    with_markers: bool,
 ) -> None:
     """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
     size = look.log.queue.file_size
@@ -201,7 +203,7 @@ def _lay_files(
     for start in starts:
         own = [position for position in positions if start <= max(damage.start, position.start) < start + size]
         bridge = build_bridge(
-            Gap(start, start + size, True, gap.timestamp, gap.property_crc), own, with_markers=with_markers
+            BridgeRange(start, start + size, True, where.timestamp, where.property_crc), own, with_markers=with_markers
         )
         path = before.path.with_name(offset_to_name(start))
         content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
@@ -222,7 +224,7 @@ def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition
 
 
 def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
-    """Zeroes for everything after the live log that is not zero already: ghosts, end marks and what follows those."""
+    """Zeroes for all after the live log that is not zero already: stale records, end marks and what follows those."""
     for scan in look.log.files:
         base = scan.mapped_file.file_from_offset
         start = max(base, cut_from)
@@ -231,12 +233,12 @@ def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
             yield from zeroes(look.store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
 
 
-def _drop_after_gap(store: Store, log: LogView, changes: LogChanges) -> None:
-    """Files without any data after missing ones at the log's end: left in place they would keep the gap for ever."""
-    gaps = [stop for start, stop in log.queue.gaps() if start >= changes.cut_from]
-    for scan in log.files if gaps else ():
+def _drop_after_missing(store: Store, log: LogView, changes: LogChanges) -> None:
+    """Files without any data after missing ones at the log's end: left in place the log would lack these for ever."""
+    missing = [stop for start, stop in log.queue.missing_ranges() if start >= changes.cut_from]
+    for scan in log.files if missing else ():
         mapped_file = scan.mapped_file
-        if mapped_file.file_from_offset >= min(gaps) and not scan.written:
+        if mapped_file.file_from_offset >= min(missing) and not scan.written:
             changes.steps.append(Retire(store.relative(mapped_file.path)))
             changes.dropped.append(str(mapped_file.path))
 

@@ -37,7 +37,7 @@ from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
-from recover.repair.bridge import Gap, build_bridge
+from recover.repair.bridge import BridgeRange, build_bridge
 from recover.repair.losses import untold_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
@@ -216,7 +216,7 @@ class _Log:
                     lost.append(position)
         lost.sort(key=lambda position: (position.key, position.queue_offset))
         self.bridged += len(lost)
-        bridge = build_bridge(Gap(start, stop, to_file_end, int(beside["store_timestamp"]), crc), lost)
+        bridge = build_bridge(BridgeRange(start, stop, to_file_end, int(beside["store_timestamp"]), crc), lost)
         at = start - base
         for chunk in bridge.content.chunks():
             yield at, chunk

@@ -27,7 +27,7 @@ from recover.derived.index_rebuild import rebuild_index
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
-from recover.findings.code import BIT_UNSUPPORTED
+from recover.findings.exit_bits import UNSUPPORTED
 from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
@@ -390,7 +390,7 @@ def _in_order(
 
 def _needs_a_start(before: VerifyReport) -> list[str]:
     """The parts that mqtool does not read, and that the recovery of a broker has still to look at."""
-    unread = {item.file or "" for item in before.findings if item.bits & BIT_UNSUPPORTED}
+    unread = {item.file or "" for item in before.findings if item.bits & UNSUPPORTED}
     return sorted(unread | {held.part for held in before.survey.elsewhere.values()})
 
 

@@ -1,4 +1,4 @@
-"""Mapped files and queues of them: names, gaps, odd names, wrong lengths, offset to file."""
+"""Mapped files and queues of them: names, missing files, odd names, wrong lengths, offset to file."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ class MappedFileQueue(Struct):
         return [file.length for file in (*self.files, *self.duplicates)] + odd
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds `offset`, or None in a gap or outside."""
+        """The file that holds `offset`, or None if that is missing, or outside."""
         index = bisect_right(self.files, offset, key=lambda f: f.file_from_offset) - 1
         if index < 0 or offset >= self.files[index].file_from_offset + self.file_size:
             return None
         return self.files[index]
 
-    def gaps(self) -> list[tuple[int, int]]:
+    def missing_ranges(self) -> list[tuple[int, int]]:
         """Ranges [start, stop) between the first and the last file that no file covers."""
         found = []
         for before, after in pairwise(self.files):

@@ -84,7 +84,7 @@ def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
     return extents
 
 
-def gaps(extents: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """What lies in [start, stop) between ascending ranges."""
     position = start
     for first, last in extents:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume, undo
+from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume
 from recover.change.content import LazyContent
 from recover.change.journal import journal
 from recover.change.lock import StoreLock
 from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
+from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, LOG, LOG_SIZE, NEW_QUEUE, NEXT_LOG, QUEUE, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest

@@ -9,10 +9,11 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover.change.carry_out import apply_plan, undo
+from recover.change.carry_out import apply_plan
 from recover.change.model import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
 from recover.change.steps import batches
+from recover.change.undo import undo
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
 from tests.support.plans import INDEX, LOG, QUEUE, hole_map, small_store
 from tests.support.trees import assert_same_tree, tree_digest

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, resume, undo
+from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import journal
 from recover.change.model import Plan, RetireFolder
 from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
+from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.plans import LOG, count_operations, killed_at, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, resume, undo
+from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import decode_records, encode_record, journal, run_findings
 from recover.change.model import Plan, Retire
 from recover.change.preconditions import seal
+from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, QUEUE, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest

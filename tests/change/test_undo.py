@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, resume, undo
+from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import journal
 from recover.change.model import Plan, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
+from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, NEXT_LOG, PLANS, QUEUE, hole_map, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest

@@ -26,7 +26,7 @@ from recover.evidence.lost import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding
-from recover.log.scan import GHOSTS, MISSING_FILE
+from recover.log.scan import MISSING_FILE, STALE_RECORDS
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.brokers import oracle
@@ -117,7 +117,7 @@ def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
              for path in (ROOT / place).glob("*.py")]
     given = {name for text in texts for name in re.findall(r'FormatError\(\s*"([a-z-]+)"', text)}
     given |= set(re.findall(r'"(bad-[a-z-]+|short|blank)"', (ROOT / "formats/record/grammar.py").read_text()))
-    given |= {rule.reason for rule in RULES} | {MISSING_FILE, GHOSTS, TORN_RECORD, ZEROED}
+    given |= {rule.reason for rule in RULES} | {MISSING_FILE, STALE_RECORDS, TORN_RECORD, ZEROED}
     given |= {"bad-blank-size", "unread"}
     assert given - {"", "bad-", "bad-host"} <= REASONS.keys()
     for name in REASONS:

@@ -71,7 +71,7 @@ def one_by_one(root: Path) -> list[dict[str, Any]]:
                 join.add(scan_split(again, entry))
         content = file.path.read_bytes()
         places = [(int(offset), True) for split in scan.splits for offset in split.records["phy_offset"]]
-        for offset, is_sound in places + [(hole.start, False) for hole in scan.holes if hole.facts.get("size")]:
+        for offset, is_sound in places + [(gap.start, False) for gap in scan.gaps if gap.facts.get("size")]:
             with suppress(FormatError):
                 record = decode(content, offset - file.file_from_offset, check_crc=False)
                 found.append(row_of(record, file.name, is_sound))

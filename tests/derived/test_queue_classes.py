@@ -7,7 +7,7 @@ import pytest
 
 from formats.consumequeue import PRE_BLANK
 from formats.record.rows import BIT_MARKER, EXPECTED
-from recover.derived.expected import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG
+from recover.derived.expected import BEYOND_LOG, EXPIRED, LOST, NOTHING, PRE_BLANK_UNIT, RIGHT, WRONG
 from recover.derived.queue_check import classify_units
 
 Cell = tuple[int, int, int]
@@ -40,7 +40,7 @@ def classes(
     ((900, 100, 7), WRONG, False),
     ((1_550, 100, 7), WRONG, False),
     ((1_950, 100, 7), BEYOND_LOG, False),
-    (PRE_BLANK, HOLE, True),
+    (PRE_BLANK, PRE_BLANK_UNIT, True),
     (BLANK, NOTHING, True),
 ])
 def test_cell_of_an_expected_message(cell: Cell, kind: int, is_missing: bool) -> None:
@@ -49,7 +49,7 @@ def test_cell_of_an_expected_message(cell: Cell, kind: int, is_missing: bool) ->
 
 @pytest.mark.parametrize(("cell", "kind"), [
     (GOOD, WRONG), ((900, 100, 7), EXPIRED), ((1_550, 100, 7), LOST), ((1_901, 100, 7), BEYOND_LOG),
-    (PRE_BLANK, HOLE),
+    (PRE_BLANK, PRE_BLANK_UNIT),
 ])
 def test_cell_that_no_message_claims(cell: Cell, kind: int) -> None:
     assert classes(cell) == ([kind], [])

@@ -18,7 +18,7 @@ from recover.store.store import Store
 from tests.support.looks import opened
 from tests.support.stores import EXPECTED, STORES, write_at
 
-# --- The log as a whole: damage, end, ghosts, old generations, strays, misplaced files.
+# --- The log as a whole: damage, end, stale records, old generations, strays, misplaced files.
 
 
 Copies = Callable[[str], Path]
@@ -45,13 +45,13 @@ def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> No
     assert log.messages == 49
 
 
-def _ghost(record: Record, position: int, **changes: int) -> bytes:
+def _old_record(record: Record, position: int, **changes: int) -> bytes:
     fields = {"queue_offset": record.queue_offset, "store_timestamp": record.store_timestamp} | changes
     return encode(make_record(record.topic, b"old", phy_offset=position, queue_id=record.queue_id, **fields))
 
 
 @pytest.mark.parametrize("older", ["queue_offset", "store_timestamp"])
-def test_records_behind_the_end_are_ghosts_by_offset_or_by_time(tmp_path: Path, older: str) -> None:
+def test_records_behind_the_end_are_stale_by_offset_or_by_time(tmp_path: Path, older: str) -> None:
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     records = [writer.put("T", b"x" * 20, queue_id=0) for _ in range(30)]
     written = writer.close()
@@ -60,19 +60,19 @@ def test_records_behind_the_end_are_ghosts_by_offset_or_by_time(tmp_path: Path, 
         "queue_offset": last.queue_offset + 5, "store_timestamp": records[3].store_timestamp,
     }
     _put(tmp_path, written.log_end, b"\x01torn", 65536)
-    _put(tmp_path, written.log_end + 40, _ghost(last, written.log_end + 40, **changes), 65536)
+    _put(tmp_path, written.log_end + 40, _old_record(last, written.log_end + 40, **changes), 65536)
     log = _log(tmp_path)
-    assert (log.ghosts, log.messages, log.log_end) == (1, 30, written.log_end)
+    assert (log.stale, log.messages, log.log_end) == (1, 30, written.log_end)
     assert log.tail is not None and log.tail.start == written.log_end
 
 
-def test_a_record_that_continues_its_queue_behind_damage_is_no_ghost(tmp_path: Path) -> None:
+def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     records = [writer.put("T", b"x" * 20) for _ in range(30)]
     writer.close()
     _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
     log = _log(tmp_path)
-    assert (log.ghosts, log.messages, len(log.damaged)) == (0, 29, 1)
+    assert (log.stale, log.messages, len(log.damaged)) == (0, 29, 1)
 
 
 def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: Path) -> None:

@@ -81,18 +81,18 @@ def test_damage_anywhere_costs_only_the_records_it_touches(tmp_path: Path, windo
         untouched = (before["phy_offset"] + before["size"] <= base + at) | (before["phy_offset"] >= base + at + length)
         kept = set(_rows(scan)["phy_offset"].tolist()) if scan.splits else set()
         assert set(before["phy_offset"][untouched].tolist()) <= kept
-        assert all(hole.start < hole.stop for hole in scan.holes)
+        assert all(gap.start < gap.stop for gap in scan.gaps)
 
 
-def test_the_hole_before_an_intact_end_mark_ends_at_it(store: Copies) -> None:
+def test_the_gap_before_an_intact_end_mark_ends_at_it(store: Copies) -> None:
     root = store("clean-5.3.3")
     last = [p for p in placed_records("clean-5.3.3") if p.file_from_offset == 0][-1]
     path = root / "commitlog" / "00000000000000000000"
     content = bytearray(path.read_bytes())
     content[last.offset + 90] ^= 1
     path.write_bytes(content)
-    (hole,) = _scans(root)[0].holes
-    assert (hole.start, hole.stop, hole.ended_by) == (last.offset, last.offset + last.record.total_size, "blank")
+    (gap,) = _scans(root)[0].gaps
+    assert (gap.start, gap.stop, gap.ended_by) == (last.offset, last.offset + last.record.total_size, "blank")
 
 
 def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_records_are_found_behind_a_hole_behind_damage(tmp_path: Path) -> None:
     path.write_bytes(content)
     (dense, *_) = _scans(tmp_path / "s")
     (sparse, *_) = _scans(_with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False))
-    assert sparse.holes == dense.holes and sparse.record_count == dense.record_count > 1000
+    assert sparse.gaps == dense.gaps and sparse.record_count == dense.record_count > 1000
     assert dense.end == sparse.end
 
 
@@ -284,4 +284,4 @@ def test_a_record_is_found_whose_size_begins_in_a_hole(tmp_path: Path, shift: in
     sparse = _with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False)
     for root in (tmp_path / "s", sparse):
         (scan,) = _scans(root)
-        assert scan.holes[0].stop == at and scan.record_count == 1
+        assert scan.gaps[0].stop == at and scan.record_count == 1

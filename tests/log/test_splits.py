@@ -36,10 +36,10 @@ def told(log: LogView) -> dict[str, Any]:
     tally = {name: getattr(log.tally, name) for name in type(log.tally).__slots__}  # type: ignore[attr-defined]
     return {
         "rows": rows.records.tolist(), "hashes": rows.hashes.tolist(), "queues": log.queues, "has_keys": log.has_keys,
-        "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.ghosts, log.superseded),
+        "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.stale, log.superseded),
         "tally": {name: value.tolist() if name == "queues" else value for name, value in tally.items()},
         "files": [
-            (scan.mapped_file, scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end, scan.record_count)
+            (scan.mapped_file, scan.queues, scan.gaps, scan.blank, scan.blank_size, scan.end, scan.record_count)
             for scan in log.files
         ],
     }
@@ -86,7 +86,7 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
         content[at : at + 8] = struct.pack(">q", number // 2)
     paths[1].write_bytes(content)
     queue = opened(tmp_path / "s").commitlog
-    assert scan_log(queue).ghosts > 0
+    assert scan_log(queue).stale > 0
     assert_same(queue, 3000)
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_shrank_since_it_was_listed_ends_where_it_ends_now(tmp_path:
     (mapped_file,) = queue.files
     os.truncate(mapped_file.path, mapped_file.length // 64)  # after it was listed
     scan = scan_file(mapped_file, queue.file_size, window=4096)
-    assert 0 < scan.end <= mapped_file.length // 64 and scan.holes[-1].stop == scan.file_end
+    assert 0 < scan.end <= mapped_file.length // 64 and scan.gaps[-1].stop == scan.file_end
 
 
 def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
@@ -140,7 +140,7 @@ def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
     monkeypatch.setattr(split_scan, "scan_split", noted)
     queue = opened(tmp_path / "s").commitlog
     whole = scan_log(queue)
-    assert whole.messages == 60 and not whole.damaged and not whole.ghosts
+    assert whole.messages == 60 and not whole.damaged and not whole.stale
     assert_same(queue, 9_999)
     assert sum(entry is not None for entry in entries) > 5, "splits began in bodies, and were scanned again"
 

@@ -39,14 +39,14 @@ def _recovered(root: Path) -> list[object]:
 def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: Path) -> None:
     root = tmp_path / "s"
     written = synth_store(root, messages=100, topics=1, queues=2)
-    ghost = root / "consumequeue" / "Topic0" / "7"
-    ghost.mkdir()
+    extra = root / "consumequeue" / "Topic0" / "7"
+    extra.mkdir()
     unit = (written.log_end + 100).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
-    (ghost / f"{0:020d}").write_bytes(unit.ljust(2000, b"\0"))
+    (extra / f"{0:020d}").write_bytes(unit.ljust(2000, b"\0"))
     found = [item.code for item in verify(opened(root)).findings if item.severity != "info"]
     assert found == ["consumequeue-beyond-log"]
     _recovered(root)
-    assert not list(ghost.iterdir())
+    assert not list(extra.iterdir())
     assert verify(opened(root)).exit_code == 0
 
 

@@ -165,7 +165,7 @@ def test_t07_swapped_pages_do_not_stand_where_they_say(drill: Start) -> None:
 # --- T08: stale bytes ---------------------------------------------------------------------------------
 
 
-def test_t08_ghosts_in_their_own_place_are_shown_only_when_asked_for(drill: Start) -> None:
+def test_t08_stale_records_in_their_own_place_are_shown_only_when_asked_for(drill: Start) -> None:
     store = drill(PLAIN)
     facts = store.strike("ghosts-behind-tail").facts
     found = store.finds("commitlog-ghosts", *store.place(facts["phy_offset"]), exit_code=2)

@@ -43,7 +43,7 @@ def test_what_does_not_fit_into_memory_comes_back_from_the_disk() -> None:
         kept = store.keep(ROWS, HASHES)
         assert kept.records.tolist() == ROWS.tolist()
         assert kept.hashes.tolist() == HASHES.tolist()
-        kept.records["bits"] |= 1  # a scan marks ghosts in place
+        kept.records["bits"] |= 1  # a scan marks stale records in place
 
 
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(small_disk: Path) -> None:

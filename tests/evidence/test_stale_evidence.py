@@ -35,7 +35,7 @@ def raised(placed: Placed, field: str, more: int) -> bytes:
 @pytest.mark.parametrize(("name", "field", "more"), sampled(
     STORES, ("queue_offset", "store_timestamp"), (3, 50, 1 << 27, 1 << 40, 1 << 61), quick=10,
 ))
-def test_a_wrong_number_or_time_right_before_damage_makes_no_ghosts(
+def test_a_wrong_number_or_time_right_before_damage_makes_no_stale_records(
     store: Callable[[str], Path], name: str, field: str, more: int
 ) -> None:
     root = store(name)
