@@ -166,6 +166,8 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("messages without a unit", _count(document["unreachable_messages"], "bold yellow")),
         ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow")),
     ]
+    if light := document["missing_lmq_units"]:
+        rows.append(("units of light queues missing", _count(light, "bold yellow")))
     deleted = document["deleted_files"]
     rows += [("deletes", name) for name in deleted[:_SHOWN]]
     if len(deleted) > _SHOWN:
@@ -210,8 +212,8 @@ class Which(Struct, frozen=True, kw_only=True):
 def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
     """Compare what consumer groups have committed with their queues, as they are and once a broker has started.
 
-    0: every offset was read and lies in its queue. 2: an offset out of range, or offsets that cannot be read. 4: the
-    start forgets the offsets, lowers queues, or does not come about.
+    0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
+    that ends before its messages. 4: the start forgets the offsets, lowers queues, or does not come about.
     """
     opened = store.open(broker)
     settings, assumed = settings_of(opened, *broker.said)
@@ -233,6 +235,8 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     codes, steps = {item.code for item in found.findings}, []
     if NO_LOG in codes:
         steps += Scene("checked", out.given, code, found.findings).by_hand(NO_LOG)
+    if codes & {"consumequeue-missing-units", "consumequeue-missing-file"}:
+        steps.append(Step(out.given.line("recover", "--dry-run"), "what makes the queues whole; nothing is written"))
     if "consumer-offset-above-max" in codes:
         steps.append(Step(out.given.line("recover", "--clamp-offsets", "--dry-run"),
                           "lower the offsets that are above the end of their queues"))
@@ -245,9 +249,14 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
 def _groups_line(found: Groups) -> str:
     groups = count(len({row.group for row in found.rows}), "group") if found.rows else "no group"
     skips, again, lag = (sum(getattr(row, name) or 0 for row in found.rows) for name in ("skips", "again", "lag"))
+    unknown = sum(row.lag is None for row in found.rows)
     text = f"{groups}, {count(lag, 'message')} not consumed yet"
-    if found.rows and all(row.lag is None for row in found.rows):
-        text = f"{groups}; what is not consumed yet is not known: the log that holds the messages is not here"
+    if unknown == len(found.rows) and (found.rows or found.unread):
+        text = f"{groups}; what is not consumed yet is not known"
+        if any(item.code == NO_LOG for item in found.findings):
+            text += ": the log that holds the messages is not here"
+    elif unknown:
+        text += f", and of {count(unknown, 'offset')} it is not known"
     if not found.prediction.starts:
         return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
     unknown = sum(row.skips is None for row in found.rows)

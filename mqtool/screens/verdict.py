@@ -97,6 +97,8 @@ def start_line(document: dict[str, Any]) -> str:
         costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
     if document["unreachable_messages"]:
         costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
+    elif document["misaligned_units"]:
+        costs.append(f"put {count(document['misaligned_units'], 'unit')} at other positions than their messages have")
     if document["duplicated_offsets"]:
         costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
     if document["lowered_queues"]:
@@ -105,6 +107,12 @@ def start_line(document: dict[str, Any]) -> str:
         costs.append(f"forget {', '.join(document['config_lost'])}")
     if document["deleted_files"]:
         costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
+    light = document["missing_lmq_units"]
+    if light and (costs or unread):
+        costs.append(f"leave out {count(light, 'unit')} of light queues")
+    elif light:
+        missing = f"{count(light, 'unit')} of light queues {'is' if light == 1 else 'are'} missing"
+        costs.append(f"lose nothing, but {missing}: only other queues lead to what they stand for")
     if unread:
         does = f" and {', '.join(costs)}" if costs else ""
         return f"{who} would start{does}; mqtool cannot say what becomes of {unread}"

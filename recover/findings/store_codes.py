@@ -489,6 +489,20 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Rebuild the consume queues before the start.",
     ),
     Code(
+        "start-leaves-light-queues", "error",
+        "broker {broker} would leave {count} units of light queues missing: consumers of these queues do not get the "
+        "messages, which only their other queues lead to",
+        "mqtool rebuild-consumequeue {store} --dry-run",
+        one="broker {broker} would leave one unit of a light queue missing: its consumers do not get the message, which "
+            "only its other queues lead to",
+        meaning="The messages are in the log and in the queues of their own topics; light queues (LMQ) that they name "
+                "have no unit of them.",
+        cause="The units are gone, and a start makes none for light queues without enableMultiDispatch=true, or puts "
+              "them into other queues without enableLmq=true.",
+        broker="It notices nothing.",
+        action="Start it with the settings that it had. If it had these, rebuild the consume queues before the start.",
+    ),
+    Code(
         "start-reuses-offsets", "error",
         "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
         "mqtool rebuild-consumequeue {store} --dry-run",

@@ -92,8 +92,9 @@ def detect(path: Path, reader: FileReader) -> Kind:
     found = _by_content(path, reader, base)
     if found is None:
         if (at := _first_head(reader)) is not None:
-            raise NotAStore(f"{path} does not begin like a RocketMQ file, but has a record's head at byte {at}: a "
-                            "piece of a log, or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
+            raise NotAStore(
+                f"{path} does not begin like a RocketMQ file, but has a record's head at byte {at}: a piece of a log, "
+                "or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     return found

@@ -255,6 +255,7 @@ class Dispatcher:
         self.first_offset: int | None = None
         self.dispatched = 0
         self.multi_skipped = 0
+        self.lmq_elsewhere = 0
         self.delayed = 0
 
     def rows(self, rows: Rows) -> None:
@@ -329,6 +330,7 @@ class Dispatcher:
             if not text.isdecimal() or "/" in queue:
                 continue
             number = 0 if self.lmq and queue.startswith(LMQ_PREFIX) else queue_id
+            self.lmq_elsewhere += number != 0 and queue.startswith(LMQ_PREFIX)
             one = np.array([unit.item()], dtype=CQ_UNIT.dtype)
             self.state((queue, number)).append(np.array([int(text)], dtype=np.int64), one)
 

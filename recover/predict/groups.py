@@ -16,7 +16,7 @@ from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, check_config
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
-from recover.findings.model import Finding
+from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.prediction import STAND_INS, Prediction, right_units
@@ -29,6 +29,7 @@ from recover.store.store import COMMITLOG, CONFIG, Store
 
 _OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config",
                        "config-other-offsets"})
+_MISSING = frozenset({"consumequeue-missing-units", "consumequeue-missing-file"})
 _OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for end in ("", ".bak")) | {CONFIG}
 
 
@@ -82,8 +83,11 @@ def groups_of(
     config = check_config(look.store, look)
     unread: list[str] = []
     assumed: list[str] = []
+    committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
+    if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
+        unread.append("no offset is in config/, and there were groups: what they have committed is not known")
     rows = [
-        row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)
+        row for row in committed
         if (group is None or fnmatch.fnmatchcase(row.group, group))
         and (topic is None or fnmatch.fnmatchcase(row.topic, topic))
     ]
@@ -96,7 +100,10 @@ def groups_of(
     for row in rows:
         if row.topic not in counted_otherwise and row.committed >= 0:
             by_queue[QueueKey(row.topic, row.queue)].append(row)
-    _as_they_are(look, by_queue)
+    short = _as_they_are(look, by_queue)
+    if short:
+        unread.append(f"of {count(len(short), 'queue')} the units of the newest messages are missing: what is not "
+                      "consumed there is not known")
 
     queues: dict[Key, QueueState] = {}
 
@@ -115,7 +122,7 @@ def groups_of(
     of_start = [item for item in prediction.findings() if item.code in _OF_START]
     told = {item.code for item in of_start}
     found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
-                    and item.code not in told] + of_start
+                    and item.code not in told] + _of_queues(look, short) + of_start
     return Groups(rows, found, prediction, unread)
 
 
@@ -161,19 +168,39 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
         unread.append(f"{pair.name}: {len(offsets.rejected)} members are none of a broker and are not listed")
 
 
-def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> None:
+def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
+    """Fill in ranges and lag; the queues that end before messages of the log, whose lag stays unknown.
+
+    A queue without any unit, of which the log has messages, has lost its files: its range is not known either.
+    """
     if look.queues is None:
-        return
+        return set()
     for key, rows in by_queue.items():
         verdict = look.queues.verdicts.get(key)
         for row in rows:
             row.min = verdict.min_index + verdict.counts.get(EXPIRED, 0) if verdict and verdict.units else 0
             row.max = verdict.end if verdict and verdict.units else 0
             row.lag = 0
+    short: set[QueueKey] = set()
     for key, positions in look.expectation.grouped(set(by_queue)):
         offsets = np.sort(_messages(positions)["queue_offset"])
         for row in by_queue[key]:
-            row.lag = _between(offsets, row.committed, row.max or 0)
+            assert row.max is not None
+            row.lag = _between(offsets, row.committed, row.max)
+            if offsets.size and offsets[-1] >= max(row.committed, row.max):
+                row.lag = None
+                short.add(key)
+            if offsets.size and not row.max:
+                row.min = row.max = row.lag = None
+                short.add(key)
+    return short
+
+
+def _of_queues(look: Survey, keys: set[QueueKey]) -> list[Finding]:
+    """What is said of missing units of these queues."""
+    found = look.queues.findings if look.queues is not None else []
+    return [item for item in found if item.code in _MISSING
+            and QueueKey(item.facts["topic"], item.facts["queue"]) in keys]
 
 
 def _once_started(

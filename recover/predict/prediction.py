@@ -32,7 +32,8 @@ class Prediction(Struct):
 
     `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has
     caught up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log,
-    without a right unit. `duplicated_offsets`: queue offsets of messages in the log that the next
+    without a right unit in their own queue; `missing_lmq_units` counts those of light queues.
+    `duplicated_offsets`: queue offsets of messages in the log that the next
     messages get again. `misaligned_units`: units appended at an index that is not their message's queue
     offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries
     are deleted and not made again.
@@ -120,12 +121,14 @@ class Prediction(Struct):
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
                 lost=self.lost_messages, start_file=self.start_file, remedy=remedy,
             ))
-        unreachable = self.unreachable_messages + self.missing_lmq_units + self.misaligned_units
-        if unreachable:
+        if self.unreachable_messages or self.misaligned_units:
             found.append(finding(
-                "start-leaves-unreachable", broker=broker, count=self.unreachable_messages or unreachable,
+                "start-leaves-unreachable", broker=broker, count=self.unreachable_messages or self.misaligned_units,
                 light_queue_units=self.missing_lmq_units, misaligned_units=self.misaligned_units, remedy=remedy,
             ))
+        if self.missing_lmq_units:
+            found.append(finding("start-leaves-light-queues", broker=broker, count=self.missing_lmq_units,
+                                 remedy=remedy))
         if self.duplicated_offsets:
             found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets,
                                  remedy=remedy))

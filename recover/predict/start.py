@@ -255,6 +255,9 @@ class _Start:
             self._assume(
                 f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages get no unit in their LMQ queues"
             )
+        if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
+            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} units of LMQ queues go to the queue "
+                         "number of their topic instead of 0")
 
     def _names_made(self) -> set[str]:
         """Queue files that dispatch makes: one may have the name of a file that was deleted before."""

@@ -183,7 +183,7 @@ def test_a_message_whose_unit_a_start_appends_elsewhere_is_not_skipped(
     root = store("clean-4.5.1")
     damage("queues-behind", root, 0)
     consumer_offsets(root, {"TopicA@CG_middle": {3: committed_at}})
-    row = rows_of(root, "--broker", "5.3.3", "--group", "CG_middle")["CG_middle", "TopicA", 3]
+    row = rows_of(root, "--broker", "5.3.3", "--group", "CG_middle", code=exits.DERIVED)["CG_middle", "TopicA", 3]
     assert (row["max_after"], row["skips"], row["again"]) == (130, 1, 0)
 
 
@@ -242,6 +242,37 @@ def test_predict_and_recover_list_the_same_rows(
     if recipe == "page-zeroed":
         skipped = sum(row["skips"] for row in rows)
         assert sum(row["skips"] for row in document["groups_after"]) <= skipped
+
+
+@pytest.mark.parametrize("gone", ["", "TopicA/2"])
+def test_what_is_not_consumed_of_a_queue_without_its_units_is_not_known(gone: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "consumequeue" / gone)
+    done = mqtool("groups", root, "--group", "CG_retry", "--json")
+    unknown = {(row["topic"], row["queue"]) for row in done.document["groups"]
+               if (row["min"], row["max"], row["lag"]) == (None, None, None)}
+    assert unknown == {(row["topic"], row["queue"]) for row in done.document["groups"]
+                       if gone in ("", f"{row['topic']}/{row['queue']}")}
+    assert done.code == exits.DERIVED and done.document["complete"] is False
+    assert "not known" in done.document["summary"] and "recover" in done.document["next"][0]["command"]
+
+
+def test_messages_after_the_end_of_a_cut_queue_leave_its_lag_unknown(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    file = root / "consumequeue" / "TopicA" / "0" / f"{0:020}"
+    content = file.read_bytes()
+    file.write_bytes(content[: 150 * 20].ljust(len(content), b"\0"))
+    done = mqtool("groups", root, "--group", "CG_retry", "--topic", "TopicA", "--json")
+    assert [(row["max"], row["lag"]) for row in done.document["groups"] if row["queue"] == 0] == [(150, None)]
+    assert done.code == exits.DERIVED
+
+
+def test_no_group_is_not_said_to_have_consumed_everything_where_the_offsets_are_gone(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "config")
+    done = mqtool("groups", root, "--json")
+    assert done.code & exits.MESSAGES and done.document["groups"] == [] and done.document["complete"] is False
+    assert "not known" in done.document["summary"] and "0 messages not consumed" not in done.document["summary"]
 
 
 def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
 from mqtool import exits
+from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.check.report import verify
@@ -178,6 +179,21 @@ def test_messages_of_lmq_queues_are_dispatched_only_if_the_broker_is_told_to(sto
     assert plain.missing_lmq_units == 80 and any("enableMultiDispatch" in text for text in plain.assumptions)
     told = ask(root, "5.3.3", enableMultiDispatch="true", enableLmq="true")
     assert told.missing_lmq_units == 0 and told.queues["%LMQ%one/0"] == [0, 40]
+
+
+def test_units_of_light_queues_left_out_are_said_to_be_that_and_no_unreachable_messages(
+    store: Callable[[str], Path],
+) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "consumequeue")
+    found = ask(root)
+    costs = {item.code: item.facts["count"] for item in found.findings() if item.severity == "error"}
+    assert (found.unreachable_messages, costs) == (0, {"start-leaves-light-queues": 80})
+    line = start_line(found.json())
+    assert "lose nothing, but 80 units of light queues are missing" in line and found.exit_code == 4
+    elsewhere = ask(root, "5.3.3", enableMultiDispatch="true")
+    assert any("enableLmq=false" in text for text in elsewhere.assumptions) and elsewhere.exit_code == 4
+    assert "lose nothing" not in start_line(elsewhere.json())
 
 
 def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Path]) -> None:
