@@ -33,6 +33,7 @@ from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
+from recover.look.query import not_looked_at
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
@@ -62,7 +63,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         """Write what is legible of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
-        notes: list[str] = []
+        notes = [*not_looked_at(look.store)]
         damaged = cut = 0
         with output_file(self.loss_out, resume=False) as (stream, left):
             writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
