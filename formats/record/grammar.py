@@ -233,11 +233,6 @@ class Rule(Struct, frozen=True):
         elif unused := size - -(-(self.values.stop - 1).bit_length() // 8):
             yield bytes(unused)
 
-    @property
-    def covered_by(self) -> list[str]:
-        """Names of the checksums over what the rule looks at."""
-        return [rule.name for rule in RULES if rule.covers in (EVERYTHING, self.where) and rule.where != self.where]
-
 
 # --- Rules that are functions.
 

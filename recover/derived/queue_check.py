@@ -127,7 +127,7 @@ def classify_units(
     expected = (at < rows.size) & (of_rows(rows["queue_offset"]) == index)
     lost = expected & (of_rows(is_lost(rows)) != 0)
     named = expected & (offset == of_rows(rows["phy_offset"])) & (size == of_rows(rows["size"]))
-    blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+    blank = _are_pre_blank(offset, size, tags)
     damage = np.searchsorted(starts, offset, side="right") - 1
     damaged = (damage >= 0) & (offset < np.append(stops, 0)[damage])
     right = named & (tags == of_rows(row_tags))
@@ -150,6 +150,10 @@ def classify_units(
     missing = ~is_lost(rows)
     missing[at[expected & ~blank]] = False
     return classes, missing
+
+
+def _are_pre_blank(offset: Rows, size: Rows, tags: Rows) -> Rows:
+    return np.asarray((offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code))
 
 
 _LISTED = 10_000
@@ -296,7 +300,7 @@ class _Checker:
 
     def _are_expired(self, units: Rows) -> bool:
         offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
-        blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+        blank = _are_pre_blank(offset, size, tags)
         before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
         return bool((before & ~blank).all())
 

@@ -365,7 +365,7 @@ class QueueBuilder:
             inside = self._inside(old, self.log_end if self.bridge else self.min_offset)
             kept = np.flatnonzero(inside)
             queue = self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
-            self._stand_in(queue.cells, inside[: queue.cells.size] & _is_hole(queue.cells))
+            self._stand_in(queue.cells, inside[: queue.cells.size] & _is_pre_blank(queue.cells))
             return queue
         first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
         first = self.first_in_file(first_live)
@@ -473,16 +473,16 @@ class QueueBuilder:
         """
         if not missing.any():
             return
-        _repeat_neighbours(cells, missing, ~missing & ~_is_hole(cells))
-        still = missing & _is_hole(cells)
+        _repeat_neighbours(cells, missing, ~missing & ~_is_pre_blank(cells))
+        still = missing & _is_pre_blank(cells)
         if still.any():
-            _repeat_neighbours(cells, still, ~_is_hole(cells))
-            still &= _is_hole(cells)
+            _repeat_neighbours(cells, still, ~_is_pre_blank(cells))
+            still &= _is_pre_blank(cells)
             if self.bridge:
                 cells[still] = (*self.bridge, 0)
 
 
-def _is_hole(cells: Rows) -> Rows:
+def _is_pre_blank(cells: Rows) -> Rows:
     return np.asarray(cells["size"] == PRE_BLANK.size)
 
 

@@ -63,16 +63,17 @@ class Surroundings:
             offsets = live["phy_offset"]
             end = int(np.searchsorted(starts, offsets[-1], side="right"))
             places = np.searchsorted(offsets, starts[len(fronts) : end]).tolist()
-            fronts += [_neighbour(live, at - 1) if at else last for at in places]
+            fronts += [neighbour_in(live, at - 1) if at else last for at in places]
             end = int(np.searchsorted(stops, offsets[-1], side="right"))
-            backs += [_neighbour(live, at) for at in np.searchsorted(offsets, stops[len(backs) : end]).tolist()]
-            last = _neighbour(live, live.size - 1)
+            backs += [neighbour_in(live, at) for at in np.searchsorted(offsets, stops[len(backs) : end]).tolist()]
+            last = neighbour_in(live, live.size - 1)
         fronts += [last] * (len(damaged) - len(fronts))
         backs += [None] * (len(damaged) - len(backs))
         return dict(zip((damage.start for damage in damaged), zip(fronts, backs, strict=True), strict=True))
 
 
-def _neighbour(rows: Rows, at: int) -> Neighbour:
+def neighbour_in(rows: Rows, at: int) -> Neighbour:
+    """The record in row `at`."""
     return Neighbour(int(rows["store_timestamp"][at]), int(rows["bits"][at]))
 
 

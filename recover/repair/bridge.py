@@ -26,9 +26,9 @@ from formats.record import (
     encode_blank,
     make_record,
 )
-from formats.record.rows import FILLER_TOPIC, MARKER_PROPERTY
+from formats.record.rows import BIT_PROP_CRC, FILLER_TOPIC, MARKER_PROPERTY
 from recover.change.content import BytesContent, Content, LazyContent
-from recover.evidence.lost import LostPosition
+from recover.evidence.lost import LostPosition, Neighbour
 from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.store.config_files import LMQ_PREFIX
@@ -44,7 +44,7 @@ _MARKER_BODY = 1
 class BridgeRange(Struct, frozen=True):
     """A range [start, stop) of one mapped file to be bridged; `to_file_end` when it ends with the file.
 
-    `timestamp` (ms) is that of the last good record before; `property_crc` when the neighbours carry one.
+    `timestamp` (ms) is that of the intact record before, else after; `property_crc` when either carries one.
     """
 
     start: int
@@ -52,6 +52,15 @@ class BridgeRange(Struct, frozen=True):
     to_file_end: bool
     timestamp: int
     property_crc: bool
+
+
+def range_between(
+    start: int, stop: int, beside: tuple[Neighbour | None, Neighbour | None], *, to_file_end: bool
+) -> BridgeRange:
+    """The range [start, stop) as the intact records before and after it have it; either may be missing."""
+    there = [neighbour for neighbour in beside if neighbour is not None]
+    timestamp = there[0].store_timestamp if there else 1
+    return BridgeRange(start, stop, to_file_end, timestamp, any(item.bits & BIT_PROP_CRC for item in there))
 
 
 class Bridge(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from formats.names import offset_to_name
 from formats.record import encode, encode_blank
-from formats.record.rows import BIT_GHOST, BIT_PROP_CRC
+from formats.record.rows import BIT_GHOST
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
@@ -24,7 +24,7 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
 from recover.repair.after import Replaced
-from recover.repair.bridge import Bridge, BridgeRange, build_bridge
+from recover.repair.bridge import Bridge, BridgeRange, build_bridge, range_between
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
@@ -164,10 +164,7 @@ def _edited(edit: Edit) -> dict[str, Any]:
 
 
 def _range_of(surroundings: Surroundings, damage: Damage) -> BridgeRange:
-    beside = [neighbour for neighbour in surroundings.of(damage) if neighbour is not None]
-    timestamp = beside[0].store_timestamp if beside else 1
-    crc = any(neighbour.bits & BIT_PROP_CRC for neighbour in beside)
-    return BridgeRange(damage.start, damage.stop, damage.ended_by == "file-end", timestamp, crc)
+    return range_between(damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
 
 
 def _lay(

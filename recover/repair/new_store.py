@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from formats.names import offset_to_name
 from formats.record import encode_blank
-from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NOT_IN_QUEUE
+from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
@@ -31,13 +31,13 @@ from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions
 from recover.derived.expected import QueueKey, expect
-from recover.evidence.lost import LostPosition, lost_positions
+from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.export.messages import Counts, count_key
 from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
-from recover.repair.bridge import BridgeRange, build_bridge
+from recover.repair.bridge import build_bridge, range_between
 from recover.repair.losses import untold_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
@@ -114,7 +114,7 @@ class _Log:
         self.lost = self._lost()
         self.starts = sorted(self.lost)
         self.numbers = {key: number for number, key in enumerate(map(self._key, range(len(self.log.queues))))}
-        self.before: Any = None
+        self.before: Neighbour | None = None
 
     def _spans(self) -> tuple[Rows, Rows]:
         """For each queue of the log the first and the last position that has to stand for something; last -1: none."""
@@ -183,10 +183,10 @@ class _Log:
         for first, behind in pairwise(breaks):
             run, run_end = int(starts[first]), int(ends[behind - 1])
             if run > at:
-                yield from self._bridge(base, at, run, taken[first], left, to_file_end=False)
+                yield from self._bridge(base, at, run, neighbour_in(taken, first), left, to_file_end=False)
             assert scan is not None
             yield from _copied(scan, base, run, run_end)
-            self.before = taken[behind - 1]
+            self.before = neighbour_in(taken, behind - 1)
             at = run_end
         if is_last:
             for chunk in zeros(stop - at):
@@ -200,10 +200,8 @@ class _Log:
             yield from self._bridge(base, at, stop, self.before, left, to_file_end=True)
 
     def _bridge(
-        self, base: int, start: int, stop: int, behind: Any, left: Rows, *, to_file_end: bool
+        self, base: int, start: int, stop: int, behind: Neighbour | None, left: Rows, *, to_file_end: bool
     ) -> Iterator[Piece]:
-        beside = self.before if self.before is not None else behind
-        crc = any(int(row["bits"]) & BIT_PROP_CRC for row in (self.before, behind) if row is not None)
         low, high = np.searchsorted(left["phy_offset"], [start, stop])
         lost = [
             LostPosition(self._key(int(row["queue"])), int(row["queue_offset"]), int(row["phy_offset"]),
@@ -216,7 +214,7 @@ class _Log:
                     lost.append(position)
         lost.sort(key=lambda position: (position.key, position.queue_offset))
         self.bridged += len(lost)
-        bridge = build_bridge(BridgeRange(start, stop, to_file_end, int(beside["store_timestamp"]), crc), lost)
+        bridge = build_bridge(range_between(start, stop, (self.before, behind), to_file_end=to_file_end), lost)
         at = start - base
         for chunk in bridge.content.chunks():
             yield at, chunk

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from formats.config.tables import CONFIG_FILES
-from formats.record.grammar import ALWAYS, NEVER, RULES, SERVICE
+from formats.record.grammar import ALWAYS, EVERYTHING, NEVER, RULES, SERVICE
 from tests.support.formats import BY_NAME, FORMATS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
@@ -55,7 +55,9 @@ def _rules() -> str:
         must = rule.bounds if rule.test is None else rule.must
         reason = f"`{rule.reason}`" if rule.reason else "told" if rule.kind == SERVICE else ""
         broker = rule.broker if rule.broker in (ALWAYS, NEVER) else f"where `{rule.broker}`"
-        rows.append(f"| {rule.name} | `{rule.where}` | {must} | {reason} | {', '.join(rule.covered_by)} | {broker} |")
+        covered = ", ".join(
+            sums.name for sums in RULES if sums.covers in (EVERYTHING, rule.where) and sums.where != rule.where)
+        rows.append(f"| {rule.name} | `{rule.where}` | {must} | {reason} | {covered} | {broker} |")
     return "\n".join(rows)
 
 
