@@ -146,6 +146,25 @@ def test_t18_queues_without_a_log_warn_of_a_start(tmp_path: Path) -> None:
     assert "Do not start the broker" in mqtool("inspect", store).stdout
 
 
+def test_without_a_log_nothing_is_stated_that_only_the_log_tells(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "commitlog")
+    assert "log 1.0 GiB (assumed: no file tells), queue 19.5 KiB," in mqtool("inspect", root).stdout
+    screen = mqtool("predict", root).stdout
+    assert "yes, but do not start it" in screen and "-1 to 0" not in screen
+    for row in ("log after load", "intact messages cut off", "messages without a unit", "queue offsets given twice"):
+        (told,) = [line for line in screen.splitlines() if line.startswith(row)]
+        assert not any(char.isdigit() for char in told)
+
+
+def test_what_to_do_without_a_log_is_to_find_it_and_no_try(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "commitlog")
+    done = mqtool("predict", root, "--json")
+    (step,) = done.document["next"]
+    assert "Mount the disk" in step["command"] and done.code & 4
+
+
 def test_running_broker_is_named(tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
     script = (
