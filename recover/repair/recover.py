@@ -330,7 +330,7 @@ def plan_from_changes(
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
-    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
+    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
         left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
@@ -409,9 +409,3 @@ def _abnormal_is_better(
         return True
     moved = prediction.search_limited and bool(changes.dropped)
     return not (moved and limited_search_cuts(log, options.settings))
-
-
-def _parts(store: Store) -> list[str]:
-    """Absolute folders outside of the root that steps may touch."""
-    folders = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir]
-    return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(store.root)})
