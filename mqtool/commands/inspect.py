@@ -68,6 +68,7 @@ _TOPICS = 15
 _STATES = {
     "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
     "running": ("held now", "bold yellow"),
+    "unknown": ("not known: neither abort nor a checkpoint is here", "yellow"),
 }
 _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
                 "unknown": "not known to us", "missing": "missing"}
@@ -194,7 +195,8 @@ def _summary(report: StoreReport, bad: int) -> str:
     if report.log_is_gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}"}
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}",
+             "unknown": "nothing tells how it was stopped"}
     at = report.pointers
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
     line += f", log {at.min_offset:,} to {at.log_end:,}"

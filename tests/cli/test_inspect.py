@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats import sysflag
+from formats.checkpoint import decode, encode
 from formats.errors import FormatError
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.names import offset_to_name
@@ -80,15 +81,42 @@ def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) 
 
 @pytest.mark.parametrize(("broken", "bits", "code"), [
     ("config/topics.json*", 2, "config-topics-guessed"), ("checkpoint", 2, "checkpoint-missing"),
-    ("commitlog/*131072", 4, "commitlog-missing-file"),
+    ("commitlog/*131072", 4, "commitlog-missing-file"), ("consumequeue", 2, "consumequeue-missing"),
+    ("index", 2, "index-missing"),
 ])
 def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, code: str, tmp_path: Path) -> None:
     store = real_store("clean-manyfiles-5.3.3" if "log" in broken else "clean-5.3.3", tmp_path)
     for path in store.glob(broken):
-        path.write_bytes(b"{") if "config" in broken else path.unlink()
+        path.write_bytes(b"{") if "config" in broken else shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = mqtool("inspect", store, "--json")
     assert result.code == bits
     assert code in {item["code"] for item in result.document["findings"]}
+
+
+@pytest.mark.parametrize(("field", "value", "code"), [
+    ("logics_msg_timestamp", 9_162_656_531_219_994_239, "checkpoint-later-than-log"),
+    ("index_msg_timestamp", -5, "checkpoint-impossible-time"),
+    ("logics_physical_offset", 1 << 50, "checkpoint-offset-no-record"),
+])
+def test_inspect_names_what_no_checkpoint_of_this_log_can_have(
+    field: str, value: int, code: str, tmp_path: Path,
+) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    path = store / "checkpoint"
+    path.write_bytes(encode(decode(path.read_bytes(), extend=True)._replace(**{field: value}), path.read_bytes()))
+    for command in ("inspect", "verify"):
+        found = mqtool(command, store, "--json")
+        assert found.code == 2 and code in {item["code"] for item in found.document["findings"]}
+
+
+def test_log_files_alone_do_not_tell_how_the_broker_was_stopped(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    for path in store.iterdir():
+        if path.name != "commitlog":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = mqtool("inspect", store, "--json")
+    assert found.document["exit_state"]["verdict"] == "unknown" and "stopped cleanly" not in found.document["summary"]
+    assert "queue 5.7 MiB (assumed: no file tells)" in mqtool("inspect", store).stdout
 
 
 @pytest.mark.parametrize(("name", "recipe", "told"), [
