@@ -25,7 +25,7 @@ from formats.native.rows import (
 )
 from formats.native.walk import crc_name
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, STALE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
@@ -192,8 +192,8 @@ class LogView(Struct):
             yield from self.splits()
             return
         for split in self.splits():
-            stale = (split.records["bits"] & STALE) != 0
-            yield without_rows(split, stale) if stale.any() else split
+            dead = (split.records["bits"] & NOT_LIVE) != 0
+            yield without_rows(split, dead) if dead.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
         """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
