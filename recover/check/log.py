@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
@@ -16,6 +16,7 @@ from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
+from recover.findings.log_codes import ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -161,7 +162,8 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
         where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
-        return finding(NOT_A_FILE, file, None, name=name, what="under another name, packed or a copy that broke off")
+        return finding(NOT_A_FILE, file, None, message=STANDS_FOR, name=name,
+                       what="under another name, packed or a copy that broke off")
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
                    remedy=BY_HAND if odd.by_hand else None)
 
@@ -204,6 +206,12 @@ def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding
     return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)
 
 
+def missing_files(file_size: int, *, start: int, stop: int, **facts: Any) -> Finding:
+    """Of the log files from `start` on up to `stop`, which are not here; one is called by its name."""
+    one = ONE_MISSING.replace("{name}", offset_to_name(start)) if stop - start <= file_size else None
+    return finding("commitlog-missing-file", "commitlog", None, message=one, start=start, stop=stop, **facts)
+
+
 def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:
     facts = {
         "start": damage.start, "stop": damage.stop, "bytes": damage.stop - damage.start, "reason": damage.reason,
@@ -211,7 +219,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
         **{f"read_{name}": value for name, value in damage.facts.items()},
     }
     if damage.reason == MISSING_FILE:
-        return finding("commitlog-missing-file", "commitlog", None, **facts)
+        return missing_files(log.queue.file_size, **facts)
     assert damage.mapped_file is not None
     code = "commitlog-damaged-range"
     if end_mark:

@@ -25,6 +25,7 @@ from recover.check.log import (
     damaged_messages,
     far_file,
     misnamed_findings,
+    missing_files,
     place_in_file,
     untold_size,
 )
@@ -228,8 +229,7 @@ def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
     untold = [*untold_size(store, pointers.log, pointers.log_end)]
     yield from untold
     for start, stop in pointers.missing_ranges if not untold else ():
-        yield finding("commitlog-missing-file", COMMITLOG, None, start=start, stop=stop, bytes=stop - start,
-                      intact_after="not counted:")
+        yield missing_files(pointers.log.file_size, start=start, stop=stop, bytes=stop - start, intact_after=None)
 
 
 def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:

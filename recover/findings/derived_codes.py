@@ -370,7 +370,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-later-than-log", "warning",
-        "the checkpoint's {field} is {value} ms, {ahead_ms} ms after the newest record of the log ({newest}); after an "
+        "the checkpoint's {field} is {value} ms, {ahead_ms:span} after the newest record of the log ({newest}); after an "
         "unclean stop a broker would begin too late",
         _RECOVER,
         meaning="No part can be flushed up to a time at which no record was stored.",

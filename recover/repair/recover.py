@@ -139,10 +139,9 @@ class _Repairer:
         self.repair.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:
             self._write_backup(content)
-        text = (
-            f"A GUESS: {count(len(guess.topics), 'topic')} from queues and log, {len(guess.read)} of them as the "
-            "broken text has them; look through it before the start"
-        )
+        read = f", {len(guess.read)} of them as the broken text has them" if guess.read else ""
+        topics = count(len(guess.topics), "topic")
+        text = f"A GUESS: {topics} from queues and log{read}; look through it before the start"
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
     def _put_together(self) -> None:

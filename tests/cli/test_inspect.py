@@ -146,6 +146,23 @@ def test_inspect_names_log_files_that_are_missing_or_elsewhere_as_verify_does(
     assert bool(shown["offsets"]["log_end"]) and (told == "commitlog-missing-file") == bool(shown["gaps"])
 
 
+def test_one_missing_log_file_is_called_by_its_name(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    _, gone, *_ = sorted((root / "commitlog").iterdir())
+    gone.unlink()
+    for command in ("inspect", "verify", "predict"):
+        told = {item["code"]: item["message"] for item in mqtool(command, root, "--json").document["findings"]}
+        assert told["commitlog-missing-file"].startswith(f"the log file {gone.name} is missing")
+
+
+def test_a_packed_log_file_is_not_said_to_have_two_names(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    last = max((root / "commitlog").iterdir())
+    last.rename(last.with_name(last.name + ".gz"))
+    told = {item["code"]: item["message"] for item in mqtool("verify", root, "--json").document["findings"]}
+    assert told["commitlog-not-a-file"].startswith(f"{last.name}.gz stands for a log file that is not here")
+
+
 def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
     store = real_store("clean-plain-4.9.7", tmp_path)
     (store / "lock").unlink(missing_ok=True)
