@@ -22,7 +22,7 @@ from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
-from recover.change.places import Places
+from recover.change.places import Places, check_space
 from recover.change.plan_file import refuse_taken, save_plan
 from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
@@ -200,6 +200,7 @@ class Change(Struct):
         if self.output is None:
             Places(root, store.options.folders).check_plan(plan)
         if self.consent.dry_run:
+            self._note_space(store, plan)
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code
@@ -231,6 +232,14 @@ class Change(Struct):
             if not bears(store, made):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
+
+    def _note_space(self, store: Store, plan: Plan) -> None:
+        """Say of a plan for this very store what it would be refused for."""
+        if self.output is None:
+            try:
+                check_space(store.root.absolute(), plan)
+            except Refusal as refusal:
+                self.out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""

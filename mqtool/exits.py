@@ -5,6 +5,7 @@ Commands return bits and errors are mapped to bits here; Python's own 1 and the 
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import signal
@@ -106,6 +107,8 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
 
 
 def _os_error_remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room there, or name a place on another disk."
     if isinstance(error, PermissionError):
         return "Run as the user that the broker runs as, or as root."
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):

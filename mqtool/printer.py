@@ -190,6 +190,7 @@ class Printer:
         self.again = ""
         """The command line that plans once more, where that is not the one that was typed."""
         self._summary = ""
+        self._clean = True
         self._steps: list[Step] = []
         self._undo: Step | None = None
         self._screen: Console | None = None
@@ -254,9 +255,12 @@ class Printer:
     def found(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)
 
-    def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None) -> None:
-        """The one line that is always printed, what to do next, and apart from that what reverts a change."""
-        self._summary, self._steps, self._undo = line, list(steps), undo
+    def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None, *, clean: bool = True) -> None:
+        """The one line that is always printed, what to do next, and apart from that what reverts a change.
+
+        Not `clean`: an exit code of 0 says that the question was answered, and nothing of how the store is.
+        """
+        self._summary, self._steps, self._undo, self._clean = line, list(steps), undo, clean
 
     def finish(self, code: int) -> int:
         self._end(code, None)
@@ -342,7 +346,8 @@ class Printer:
         style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \
             "bold yellow" if code & exits.DERIVED else "bold green"
         line = Text.assemble((f"{clean(self._summary) or 'done'} ", style),
-                             (f"(exit {code}: {', '.join(exits.names(code))})", "dim"))
+                             (f"(exit {code}: {', '.join(exits.names(code))})" if code or self._clean else
+                              "(exit 0)", "dim"))
         self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=True)
         if self.options.quiet:
             return

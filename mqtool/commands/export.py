@@ -26,6 +26,7 @@ from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, 
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
+from recover.look.query import not_looked_at
 from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.repair.losses import assumptions_of
@@ -236,6 +237,8 @@ class Reading:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
             look = survey(source.store, ScanOptions(threads=self.engine.thread_count, engine=self.engine.scanner()))
+            for line in not_looked_at(source.store):
+                self.missed(line)
             self.damaged_ranges += len(look.log.damaged)
             yield from damaged_messages(look)
             return

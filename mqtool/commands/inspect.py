@@ -19,6 +19,7 @@ from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.look.file import inspect_file
 from recover.look.store import Start, StoreReport, inspect_store
+from recover.store.store import Store
 
 _PANEL = "One file"
 
@@ -67,6 +68,7 @@ _TOPICS = 15
 _STATES = {
     "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
     "running": ("held now", "bold yellow"),
+    "unknown": ("not known: neither abort nor a checkpoint is here", "yellow"),
 }
 _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
                 "unknown": "not known to us", "missing": "missing"}
@@ -84,7 +86,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
                      if item.state == "whole" and f"config/{item.name}" in problems else item for item in report.config]
     out.answer(**report.json())
     out.found(found)
-    for item in (_head(report), _parts(report), _pointers(report)):
+    for item in (_head(store, report), _parts(report), _pointers(report)):
         out.show(item)
     if report.pointers.queues:
         out.show(_topics(report))
@@ -97,15 +99,18 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     return found.bits
 
 
-def _head(report: StoreReport) -> Table:
+def _head(store: Store, report: StoreReport) -> Table:
     state = report.exit_state
     words, style = _STATES[state.verdict]
     holder = f" by {state.holder_text}" if state.holder is not None else ""
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
     evidence = "; ".join(f"{item.why} ({item.since})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
+    config = f"{whole} of {count(len(report.config), 'file')} whole" if report.config else \
+        "no file" if store.config_dir.exists() else "missing"
     sizes = report.sizes
-    log, queue = _size(sizes["mapped_file_size"]), _size(sizes["queue_file_size"])
+    log = _size(sizes["mapped_file_size"], told=bool(store.commitlog.file_size))
+    queue = _size(sizes["queue_file_size"], told=store.queue_file_size_is_told)
     index = f"{sizes['index_slots']:,} slots, {sizes['index_entries']:,} entries" if sizes["index_slots"] else "unknown"
     return facts("", [
         ("store", report.root),
@@ -113,12 +118,12 @@ def _head(report: StoreReport) -> Table:
         ("lock file", "there, held" if state.holder is not None else "there, not held" if state.lock_file else "none"),
         ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
         ("file sizes", f"log {log}, queue {queue}, index {index}"),
-        ("config", f"{whole} of {count(len(report.config), 'file')} whole"),
+        ("config", config),
     ])
 
 
-def _size(size: int | None) -> str:
-    return "unknown" if size is None else human_size(size)
+def _size(size: int | None, *, told: bool) -> str:
+    return "unknown" if size is None else human_size(size) + ("" if told else " (assumed: no file tells)")
 
 
 def _parts(report: StoreReport) -> Table:
@@ -190,7 +195,8 @@ def _summary(report: StoreReport, bad: int) -> str:
     if report.log_is_gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}"}
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}",
+             "unknown": "nothing tells how it was stopped"}
     at = report.pointers
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
     line += f", log {at.min_offset:,} to {at.log_end:,}"

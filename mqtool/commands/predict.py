@@ -33,11 +33,14 @@ from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
+from recover.look.query import not_looked_at
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
+_COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
+                    "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
 _SHOWN, _GROUPS = 15, 200
 _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
@@ -62,7 +65,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         """Write what is legible of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
-        notes: list[str] = []
+        notes = [*not_looked_at(look.store)]
         damaged = cut = 0
         with output_file(self.loss_out, resume=False) as (stream, left):
             writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
@@ -144,6 +147,8 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     out.found([*found, *runs])
     _show(out, document)
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
+    # with part of the log missing no start is tried, on a copy either: what is missing comes first
+    found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
     scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
     return code
@@ -157,14 +162,19 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         return
     starts = Text("yes", style="green") if document["starts"] else Text("NO", style="bold red")
     rows: list[tuple[str, object]] = [("broker", document["broker"]), ("starts", starts)]
+    if document["starts"] and document["reason"]:
+        rows[-1] = "starts", Text("yes, but do not start it", style="bold red")
     if document["reason"]:
         rows.append(("because", document["reason"]))
+    log, known = f"{document['min_phy']:,} to {document['max_phy']:,}", True
+    if document["starts"] and document["min_phy"] < 0:
+        log, known = "no file of it", not document["reason"]
     rows += [
         ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
-        ("log after load", f"{document['min_phy']:,} to {document['max_phy']:,}"),
-        ("intact messages cut off", _count(document["lost_messages"], "bold red")),
-        ("messages without a unit", _count(document["unreachable_messages"], "bold yellow")),
-        ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow")),
+        ("log after load", log),
+        ("intact messages cut off", _count(document["lost_messages"], "bold red", known=known)),
+        ("messages without a unit", _count(document["unreachable_messages"], "bold yellow", known=known)),
+        ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
         rows.append(("units of light queues missing", _count(light, "bold yellow")))
@@ -185,8 +195,8 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN))
 
 
-def _count(number: int, style: str) -> Text:
-    return Text(f"{number:,}", style=style if number else "")
+def _count(number: int, style: str, *, known: bool = True) -> Text:
+    return Text(f"{number:,}" if known else "?", style=style if number else "")
 
 
 # --- groups --------------------------------------------------------------------------------------

@@ -118,7 +118,8 @@ def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engine
         out.say(f"{count(answer.left_out, 'more message')} not shown: raise --limit, or export them")
     elif answer.more:
         out.say(f"there are more than {search.limit}: raise --limit")
-    out.summary(_summary(answer), _next(out, answer, search, way))
+    out.summary(_summary(answer), _next(out, answer, search, way),
+                clean=not answer.damaged and not answer.damaged_ranges)
     return exits.CLEAN if answer.complete else exits.OPERATIONAL
 
 

@@ -233,7 +233,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
 # --- words ---------------------------------------------------------------------------------------
 
 _STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker was not stopped cleanly",
-            "running": "A broker holds the store now"}
+            "running": "A broker holds the store now", "unknown": "Nothing tells how the broker was stopped"}
 
 
 def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:

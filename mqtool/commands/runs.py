@@ -158,8 +158,10 @@ def undo(
     with step_by_step(out, "undoing") as how:
         undone = undo_last(root, parts=parts.parts, **how)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
-    restored = count(len(undone.restored), "file")
-    out.summary(f"Run {undone.run.id} is undone, {restored} restored", next_steps(Scene("undone", out.given)))
+    removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
+    said = [f"{count(restored, 'file')} restored"] if restored or not removed else []
+    said += [f"{count(removed, 'file')} taken away again"] if removed else []
+    out.summary(f"Run {undone.run.id} is undone, {', '.join(said)}", next_steps(Scene("undone", out.given)))
     return exits.CLEAN
 
 

@@ -6,6 +6,7 @@ fails half way.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,12 @@ Progress = Callable[[int, int, str], None]
 
 
 class Undone(Struct, frozen=True):
-    """A run that was undone, and the files it had changed (as the plan names them)."""
+    """A run that was undone, and the files it had changed (as the plan names them); `removed`: of these what it had
+    made, so that they are gone again."""
 
     run: RunInfo
     restored: tuple[str, ...]
+    removed: tuple[str, ...]
 
 
 def never() -> bool:
@@ -171,7 +174,9 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
         disk.set_times(resolve(run.root, directory), mtime_ns)
         disk.fsync_dir(resolve(run.root, directory))
     record(run, "undone")
-    return Undone(run.info(), tuple(sorted({steps[number].file for number in begun})))
+    files = sorted({steps[number].file for number in begun})
+    removed = [file for file in files if not os.path.lexists(resolve(run.root, file))]
+    return Undone(run.info(), tuple(files), tuple(removed))
 
 
 def _revert(run: Run, batch: list[int]) -> None:

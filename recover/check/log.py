@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
@@ -16,6 +16,7 @@ from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
+from recover.findings.log_codes import NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -30,6 +31,10 @@ NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
+_NO_RETENTION = (
+    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, "
+    "a backup. Only somebody who deleted them, or a full disk, explains that they are gone."
+)
 _HOUR_MS = 3_600_000
 
 
@@ -127,11 +132,13 @@ def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str])
     stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
     first, newest = _first_timestamp(log), log.newest_timestamp
-    late = newest - first < hours * _HOUR_MS
+    late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
+    # no broker keeps messages for less than an hour
+    remedy = None if age or not late else _NO_RETENTION
     yield finding(
         "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
-        first_time=_utc(first), newest_time=_utc(newest), hours=hours, age_hours=max(0, newest - first) // _HOUR_MS,
+        first_time=_utc(first), newest_time=_utc(newest), hours=hours, age_hours=age, remedy=remedy,
     )
 
 
@@ -161,12 +168,13 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
         where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
-        return finding(NOT_A_FILE, file, None, name=name, what="under another name, packed or a copy that broke off")
+        return finding(NOT_A_FILE, file, None, message=STANDS_FOR, name=name,
+                       what="under another name, packed or a copy that broke off")
     place = _place_left_open(store, odd)
     if place is not None:
-        right = offset_to_name(place)
-        return finding(NOT_A_FILE, file, None, name=name, what=f"another one: its first record is that of {right}",
-                       remedy=f"Give the log file its name, {right}; then: mqtool verify {{store}}")
+        return finding(NOT_A_FILE, file, None, message=NAMELESS, name=name, right=offset_to_name(place),
+                       remedy="Give the log file its name, {right}; then: mqtool verify {store}",
+                       what="under another name")
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
                    remedy=BY_HAND if odd.by_hand else None)
 
@@ -219,6 +227,13 @@ def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding
     return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)
 
 
+def missing_files(store: Store, file_size: int, *, start: int, stop: int, **facts: Any) -> Finding:
+    """Of the log files from `start` on up to `stop`, which are not here; one is called by its name."""
+    one = ONE_MISSING.replace("{name}", offset_to_name(start)) if stop - start <= file_size else None
+    return finding("commitlog-missing-file", "commitlog", None, message=one, remedy=look_beside(store),
+                   **{"start": start, "stop": stop, "bytes": stop - start, **facts})
+
+
 def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:
     facts = {
         "start": damage.start, "stop": damage.stop, "bytes": damage.stop - damage.start, "reason": damage.reason,
@@ -226,7 +241,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
         **{f"read_{name}": value for name, value in damage.facts.items()},
     }
     if damage.reason == MISSING_FILE:
-        return finding("commitlog-missing-file", "commitlog", None, **facts, remedy=look_beside(store))
+        return missing_files(store, log.queue.file_size, **facts)
     assert damage.mapped_file is not None
     code = "commitlog-damaged-range"
     if end_mark:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from formats.checkpoint import CHECKPOINT, FILE_SIZE
+from formats.checkpoint import CHECKPOINT, FILE_SIZE, Checkpoint
 from formats.record.rows import BITS_REJECTED
 from recover.check.config import ConfigReport, check_config, judged_pairs, pair_findings
 from recover.check.flips import (
@@ -25,6 +25,7 @@ from recover.check.log import (
     damaged_messages,
     far_file,
     misnamed_findings,
+    missing_files,
     place_in_file,
     untold_size,
 )
@@ -38,7 +39,7 @@ from recover.check.parts import (
     remains_findings,
 )
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
-from recover.derived.checkpoint import CheckpointReport, check_checkpoint
+from recover.derived.checkpoint import OFFSET, TIMES, CheckpointReport, check_checkpoint
 from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
@@ -48,7 +49,7 @@ from recover.look.store import StoreReport, log_is_gone
 from recover.store.config_files import Topics
 from recover.store.reader import opened_once, read_small
 from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere
 
 
@@ -73,6 +74,7 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
             )
 
 
+_DAY = 24 * 3600 * 1000
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
 
@@ -212,6 +214,7 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store, store.options.settings)
     found += _log_at_a_look(store, report.pointers)
+    found += _derived_at_a_look(store, report)
     found += _checkpoint_at_a_look(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
@@ -226,8 +229,17 @@ def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
     untold = [*untold_size(store, pointers.log, pointers.log_end)]
     yield from untold
     for start, stop in pointers.missing_ranges if not untold else ():
-        yield finding("commitlog-missing-file", COMMITLOG, None, start=start, stop=stop, bytes=stop - start,
-                      intact_after="not counted:")
+        yield missing_files(store, pointers.log.file_size, start=start, stop=stop, intact_after=None)
+
+
+def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
+    """Queues or an index that are not there at all, beside a log with messages."""
+    at, elsewhere = report.pointers, held_elsewhere(store)
+    if at.last_timestamp and not at.queues and CONSUMEQUEUE not in elsewhere:
+        yield finding("consumequeue-missing", store.relative(store.consumequeue_dir))
+    indexed = at.checkpoint is not None and at.checkpoint.index_msg_timestamp > 0
+    if at.last_timestamp and indexed and not at.index_files and INDEX not in elsewhere:
+        yield finding("index-missing", store.relative(store.index_dir))
 
 
 def _checkpoint_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
@@ -244,3 +256,20 @@ def _checkpoint_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding
         if len(content) < FILE_SIZE:
             yield finding("checkpoint-short", CHECKPOINT_FILE, len(content), length=len(content), expected=FILE_SIZE,
                           cut_fields=len(content) < CHECKPOINT.size, **facts)
+        if report.pointers.checkpoint is not None and report.pointers.last_timestamp:
+            yield from _impossible(report.pointers.checkpoint, report.pointers)
+
+
+def _impossible(checkpoint: Checkpoint, at: Pointers) -> Iterator[Finding]:
+    """Values that no checkpoint of this log has. Only its end was read: a record before it may be a little newer."""
+    for name in TIMES:
+        value, offset = getattr(checkpoint, name), CHECKPOINT.offset(name)
+        if value < 0:
+            yield finding("checkpoint-impossible-time", CHECKPOINT_FILE, offset, field=name, value=value)
+        elif value > at.last_timestamp + _DAY:
+            yield finding("checkpoint-later-than-log", CHECKPOINT_FILE, offset, field=name, value=value,
+                          newest=at.last_timestamp, ahead_ms=value - at.last_timestamp)
+    value = checkpoint.logics_physical_offset
+    if not 0 <= value <= at.log_end:
+        yield finding("checkpoint-offset-no-record", CHECKPOINT_FILE, CHECKPOINT.offset(OFFSET), value=value,
+                      log_end=at.log_end)

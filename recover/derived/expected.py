@@ -10,14 +10,14 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.errors import FormatError
-from formats.native.rows import group_rows
+from formats.native.rows import group_rows, numbered
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
 from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
 from recover.findings.model import Finding
-from recover.log.generations import batches, numbered
+from recover.log.generations import batches
 from recover.log.judge import LogReader
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows, roomy

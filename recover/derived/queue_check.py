@@ -31,7 +31,7 @@ from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Rows
+from recover.store.columns import Rows, within
 from recover.store.derived_files import (
     UNIT_SIZE,
     ExtFiles,
@@ -128,8 +128,7 @@ def classify_units(
     lost = expected & (of_rows(is_lost(rows)) != 0)
     named = expected & (offset == of_rows(rows["phy_offset"])) & (size == of_rows(rows["size"]))
     blank = _are_pre_blank(offset, size, tags)
-    damage = np.searchsorted(starts, offset, side="right") - 1
-    damaged = (damage >= 0) & (offset < np.append(stops, 0)[damage])
+    damaged = within(offset, starts, stops)
     right = named & (tags == of_rows(row_tags))
     # the first that holds decides; a cell of which none does is wrong
     cases = [

@@ -18,7 +18,7 @@ from recover.change.content import Spool
 from recover.change.model import Install, Retire, Step, patches
 from recover.derived.expected import ConsumeQueueReport, Expectation, Producer, QueueKey, is_lost
 from recover.log.scan import LogView
-from recover.store.columns import Rows
+from recover.store.columns import Rows, within
 from recover.store.derived_files import (
     UNIT_SIZE,
     ExtFiles,
@@ -304,11 +304,7 @@ class Evidence(Struct, frozen=True):
 
     def of(self, units: Rows) -> Rows:
         """Which units of a queue on disk are evidence (bool array)."""
-        offsets = units["phy_offset"].astype(np.int64)
-        at = np.searchsorted(self.starts, offsets, side="right") - 1
-        found = np.zeros(offsets.size, dtype=bool)
-        if self.starts.size:
-            found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
+        found = within(units["phy_offset"].astype(np.int64), self.starts, self.stops)
         return np.asarray(found & (units["size"] > 0) & (units["size"] != PRE_BLANK.size))
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
-from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, STALE
+from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, NOT_LIVE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
@@ -272,7 +272,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not rows:
             continue
         records = np.concatenate(rows)
-        live = np.flatnonzero((records["bits"] & STALE) == 0)
+        live = np.flatnonzero((records["bits"] & NOT_LIVE) == 0)
         run = records[live[-1] + 1 if live.size else 0 :]
         chained = run[(run["bits"] & BIT_SUPERSEDED) != 0]
         if not live.size or not full[chained["queue"]].any():

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NO_MESSAGE, STALE
+from formats.native.rows import numbered
+from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
-from recover.log.generations import numbered
 from recover.log.judge import Claim, believed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split
@@ -353,7 +353,7 @@ def _old_records(log: LogView) -> set[LostPosition]:
     return {
         LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
         for split in (log.splits() if log.stale or log.superseded else ())
-        for row in split.records[(split.records["bits"] & STALE) != 0]
+        for row in split.records[(split.records["bits"] & NOT_LIVE) != 0]
     }
 
 

@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from formats.errors import FormatError
 from formats.names import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, rightly_placed
-from recover.log.judge import judge
+from recover.log.judge import is_intact
 from recover.log.scan import Engine, LogView
 from recover.look.query import not_looked_at
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
@@ -201,12 +200,8 @@ def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
         length = reader.length
         sums = RangeSums(reader, length)
 
-        def is_intact(position: int, base: int) -> bool:
-            try:
-                judge(sums.read, position, base, base + length + BLANK_SIZE, sums)
-            except FormatError:
-                return False
-            return True
+        def fits(position: int, base: int) -> bool:
+            return is_intact(sums.read, position, base, base + length + BLANK_SIZE, sums)
 
         for start, content in _windows(reader, length, unread):
             heads = heads_in(content)
@@ -217,9 +212,8 @@ def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
             for run in np.split(np.arange(heads.size), turns) if heads.size else ():
                 base = int(bases[run[0]])
                 if last is None or base != last.base:
-                    free = end if last is not None and is_intact(at, last.base) else 0
-                    begins = next((place for place in places[run].tolist() if place >= free and is_intact(place, base)),
-                                  None)
+                    free = end if last is not None and fits(at, last.base) else 0
+                    begins = next((spot for spot in places[run].tolist() if spot >= free and fits(spot, base)), None)
                     if begins is None:
                         continue
                     if last is not None:

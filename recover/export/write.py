@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from formats.native.lines import write_lines
-from formats.record.rows import BIT_INNER_BATCH, STALE
+from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
@@ -226,9 +226,11 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
             yield stream, left
             stream.flush()
             os.fsync(stream.fileno())
-    except BaseException:
+    except BaseException as error:
         if not keeps:
             part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(part)
         raise
     part.rename(target)
 
@@ -255,7 +257,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
 
 _STRETCH = 4 << 20
 _LINES = 16 << 20
-_NO_LINE = BIT_INNER_BATCH | STALE
+_NO_LINE = BIT_INNER_BATCH | NOT_LIVE
 
 
 class Written(msgspec.Struct):

@@ -9,6 +9,14 @@ _REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue 
 
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
+        "consumequeue-missing", "warning", "no queue is here, and the log has messages",
+        "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --dry-run)",
+        meaning="The messages are in the log, but no queue names them, so no consumer is given any.",
+        cause="A copy of the store left consumequeue/ out, it is kept elsewhere, or it was deleted.",
+        broker="It makes the queues again from where its recovery begins; from 5.4.0 on that can leave older messages out.",
+        action="Name the folder with --consumequeue if it is elsewhere. Else recover, or rebuild the queues.",
+    ),
+    Code(
         "consumequeue-missing-units", "warning",
         "{topic}/{queue}: no unit at queue offsets {first} to {last} ({count}), but the log has the messages", _REBUILD,
         one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
@@ -147,6 +155,14 @@ _INDEX_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
 
 INDEX_CODES: tuple[Code, ...] = (
+    Code(
+        "index-missing", "warning", "no index file is here, and the checkpoint says that there was an index",
+        "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)",
+        meaning="Queries by key find nothing of what the log holds.",
+        cause="A copy of the store left index/ out, it is kept elsewhere, or it was deleted.",
+        broker="It begins a new index with what is stored from then on, or with what its recovery dispatches.",
+        action="Name the folder with --index if it is elsewhere. Else recover, or rebuild the index.",
+    ),
     Code(
         "index-missing-units", "warning",
         "the index lacks {count:entry|entries} of {records:message} from {first} to {last}", _INDEX_REBUILD,
@@ -354,7 +370,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-later-than-log", "warning",
-        "the checkpoint's {field} is {value} ms, {ahead_ms} ms after the newest record of the log ({newest}); after an "
+        "the checkpoint's {field} is {value} ms, {ahead_ms:span} after the newest record of the log ({newest}); after an "
         "unclean stop a broker would begin too late",
         _RECOVER,
         meaning="No part can be flushed up to a time at which no record was stored.",

@@ -13,10 +13,15 @@ _CUTS = (
     "deleted from disk. If its start file lies after the damage it starts and never notices."
 )
 
+_AFTER = "{intact_after:; intact message lies after|intact messages lie after}"
+ONE_MISSING = "the log file {name} is missing" + _AFTER
+NAMELESS = "{name} is no name of a log file, but its first record is that of {right}, which is not here"
+STANDS_FOR = "{name} stands for a log file that is not here: it has another name, is packed, or is a copy that broke off"
+
 COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-record", "error",
-        "one message at {start} is damaged ({reason}); {intact_after:intact message lies|intact messages lie} after it", _RECOVER,
+        "one message at {start} is damaged ({reason}){intact_after:; intact message lies after it|intact messages lie after it}", _RECOVER,
         meaning="A whole record of which a checksum or a field is not what was stored.",
         cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
         broker=_CUTS,
@@ -88,7 +93,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-damaged-range", "error",
-        "no intact record in {bytes:byte} from {start} to {stop} ({reason}); {intact_after:intact message lies|intact messages lie} after",
+        "no intact record in {bytes:byte} from {start} to {stop} ({reason}){intact_after:; intact message lies after|intact messages lie after}",
         _RECOVER,
         meaning="The chain of records breaks here and goes on at the end of the range.",
         cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
@@ -106,7 +111,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-missing-file", "error",
-        "the log files from {start} to {stop} are missing; {intact_after:intact message lies|intact messages lie} after",
+        "the log files from {start} to before {stop} are missing" + _AFTER,
         "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
         "backup. Without them recover refuses, unless --max-loss allows for their messages.",
         meaning="Two log files do not adjoin: the files between them are missing. Or queues, index or checkpoint know of messages "

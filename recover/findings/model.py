@@ -57,10 +57,18 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def _span(milliseconds: int) -> str:
+    for seconds, unit in ((365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        if milliseconds >= 2000 * seconds:
+            return count(milliseconds // (1000 * seconds), unit)
+    return f"{milliseconds} ms"
+
+
 class _Fact(Struct):
     """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
 
-    Text in the place of a number, such as "an unknown number of", has the plural.
+    Text in the place of a number, such as "an unknown number of", has the plural. `{n:; entry|entries}` is a clause,
+    left out for 0 and None; `{n:span}` says milliseconds as a person does.
     """
 
     value: Any
@@ -68,6 +76,10 @@ class _Fact(Struct):
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self.value)
+        if spec == "span":
+            return _span(self.value)
+        if spec.startswith("; "):
+            return f"; {format(self, spec[2:])}" if self.value else ""
         one, _, many = spec.partition("|")
         return count(self.value, one, many) if hasattr(self.value, "__index__") else f"{self.value} {many or one + 's'}"
 
@@ -84,17 +96,17 @@ class _Facts(dict[str, Any]):
 
 def finding(
     code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
-    remedy: str | None = None, **facts: Any,
+    message: str | None = None, remedy: str | None = None, **facts: Any,
 ) -> Finding:
     """Build a finding of a registered code; `KeyError` for a code that nobody registered.
 
-    `severity` and `remedy` are those of the code where they are not given.
+    `severity`, `message` and `remedy` are those of the code where they are not given.
     """
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else exit_bits.OF_SEVERITY[severity]
-    message = kind.said_of(facts).format_map(values)
+    message = (kind.said_of(facts) if message is None else message).format_map(values)
     remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
 

@@ -13,10 +13,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from formats.native.rows import note_last
+from formats.native.rows import note_last, numbered
 from formats.record import MIN_RECORD_SIZE
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NOT_IN_QUEUE
-from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
+from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NOT_IN_QUEUE
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader, without_place
 from recover.store.columns import Rows
@@ -26,20 +25,13 @@ _RUN = 3
 """So many records of a queue that follow on one another may all have wrong numbers."""
 
 
-def numbered(records: Rows) -> Rows:
-    """Rows whose queue offset counts in a queue (bool array): ordinary and committed messages, no filler."""
-    kind = records["sys_flag"] & TRANSACTION
-    counts = (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
-    return np.asarray(counts & ((records["bits"] & BIT_FILLER) == 0))
-
-
 def counted(records: Rows) -> Rows:
-    """Those of them that are not stale."""
+    """Rows whose queue offset counts in a queue, without stale ones (bool array)."""
     return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
 
 
 def with_place(records: Rows) -> Rows:
-    """Those that hold a position of their queue (bool array): neither stale nor superseded, and not misnumbered."""
+    """Rows that hold a position of their queue (bool array): neither stale nor superseded, and not misnumbered."""
     return np.asarray(numbered(records) & ((records["bits"] & NOT_IN_QUEUE) == 0))
 
 

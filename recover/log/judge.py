@@ -99,6 +99,15 @@ _LARGE = 4096
 _LONGEST_END = TOPIC_LENGTH_V2_SIZE + PROPERTIES_LENGTH_SIZE + 2 * 0x7FFF
 
 
+def is_intact(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> bool:
+    """Whether `judge` takes the record there."""
+    try:
+        judge(read, position, base, file_end, sums)
+    except FormatError:
+        return False
+    return True
+
+
 def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> Record:
     """The intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
 

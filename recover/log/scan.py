@@ -25,12 +25,12 @@ from formats.native.rows import (
 )
 from formats.native.walk import crc_name
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, STALE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
 from recover.log.split_scan import OpenError, number_rows, parts_of, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, Summary
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 
@@ -192,8 +192,8 @@ class LogView(Struct):
             yield from self.splits()
             return
         for split in self.splits():
-            stale = (split.records["bits"] & STALE) != 0
-            yield without_rows(split, stale) if stale.any() else split
+            dead = (split.records["bits"] & NOT_LIVE) != 0
+            yield without_rows(split, dead) if dead.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
         """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
@@ -206,12 +206,8 @@ class LogView(Struct):
 
     def in_damage(self, offsets: Rows) -> Rows:
         """For each physical offset, whether it lies in a damaged range (bool array)."""
-        if not self.damaged:
-            return np.zeros(offsets.shape, dtype=bool)
-        starts = np.array([d.start for d in self.damaged])
-        stops = np.array([d.stop for d in self.damaged])
-        at = np.searchsorted(starts, offsets, side="right") - 1
-        return np.asarray((at >= 0) & (offsets < stops[np.maximum(at, 0)]))
+        ranges = np.array([(d.start, d.stop) for d in self.damaged], dtype=np.int64).reshape(-1, 2)
+        return within(offsets, *ranges.T)
 
 
 def without_rows(split: Split, drop: Rows) -> Split:

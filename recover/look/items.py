@@ -22,7 +22,7 @@ from formats.record import BLANK, BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD
 from formats.record.grammar import Candidate, results
 from formats.record.layout import TOPIC_LENGTHS
 from recover.log.file_scan import own_heads
-from recover.log.judge import ReadAt, judge, reason_of
+from recover.log.judge import ReadAt, is_intact, judge, reason_of
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 
@@ -239,17 +239,9 @@ def _next_record(reader: FileReader, position: int, base: int, length: int, sums
         for at in range(max(position, first - HEAD_SIZE), last, _WINDOW):
             content = np.frombuffer(reader.read(at, _WINDOW + HEAD_SIZE), np.uint8)
             for spot in own_heads(content, 0, base + at).tolist():
-                if _intact(reader, at + spot, base, length, sums):
+                if is_intact(reader.read, at + spot, base, base + length, sums):
                     return at + int(spot)
     return length
-
-
-def _intact(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> bool:
-    try:
-        judge(reader.read, position, base, base + length, sums)
-    except FormatError:
-        return False
-    return True
 
 
 class Table(NamedTuple):

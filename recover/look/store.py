@@ -264,7 +264,10 @@ def _files(path: Path) -> Iterator[int]:
 
 
 class ExitState(Struct, frozen=True):
-    """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has."""
+    """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has.
+
+    `started`: there is a checkpoint, which every start makes; without it a missing abort tells nothing.
+    """
 
     abort: bool
     abort_pid: int | None
@@ -272,13 +275,14 @@ class ExitState(Struct, frozen=True):
     lock_file: bool
     holder: int | None
     holder_text: str = ""
+    started: bool = True
 
     @property
     def verdict(self) -> str:
-        """running, unclean or clean."""
+        """running, unclean, clean, or unknown."""
         if self.holder is not None:
             return "running"
-        return "unclean" if self.abort else "clean"
+        return "unclean" if self.abort else "clean" if self.started else "unknown"
 
     def json(self) -> dict[str, object]:
         return {
@@ -366,7 +370,8 @@ def exit_state(store: Store) -> ExitState:
     before = _abort_pid(store.root / abort.BACKUP_NAME)
     holder = probe(store.root)
     who = "" if holder is None else holder_text(store.root, holder)
-    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who)
+    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who,
+                     store.checkpoint_path.exists())
 
 
 def _abort_pid(path: Path) -> int | None:

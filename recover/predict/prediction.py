@@ -115,7 +115,7 @@ class Prediction(Struct):
         found += self.incomplete
         # no repair goes on without what is to be found first
         asked = [item.code for item in self.incomplete if not item.remedy.startswith("mqtool re")]
-        remedy = f"Do not start it. First see to {asked[0]}." if asked else None
+        remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
         if self.lost_messages:
             found.append(finding(
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,

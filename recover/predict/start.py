@@ -14,7 +14,7 @@ from recover.broker.record_check import CheckRules
 from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_searched, scan, start_file, unlinked
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.check.config import judged_pairs, other_offsets
-from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
+from recover.check.log import first_file_findings, misnamed_findings, missing_files, only_copies, untold_size
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.lost import file_named_elsewhere
@@ -361,8 +361,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         # nothing is known to be missing: the rest of a file may hold it, and recover gives files their names back
         return gone + named
     return gone + named + [
-        finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
-                bytes=damage.stop - damage.start, intact_after=damage.intact_after)
+        missing_files(store, log.queue.file_size, start=damage.start, stop=damage.stop,
+                      intact_after=damage.intact_after)
         for damage in missing
     ]
 

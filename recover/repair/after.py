@@ -24,7 +24,7 @@ from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import LogView, assemble, kept_rows
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
 
@@ -121,12 +121,12 @@ class _Ranges:
 
     def __init__(self, changes: Iterable[Replaced]) -> None:
         ranges = sorted((change.start, change.stop) for change in changes)
-        self._starts = np.array([start for start, _ in ranges], dtype=np.int64)
-        self._stops = np.maximum.accumulate(np.array([0, *(stop for _, stop in ranges)], dtype=np.int64))
+        self._starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        self._stops = np.maximum.accumulate(stops)
 
     def hold(self, offsets: Rows) -> Rows:
         """Which of these physical offsets lie in one of them (bool array)."""
-        return np.asarray(offsets < self._stops[np.searchsorted(self._starts, offsets, side="right")])
+        return within(offsets, self._starts, self._stops)
 
 
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:

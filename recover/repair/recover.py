@@ -139,10 +139,9 @@ class _Repairer:
         self.repair.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:
             self._write_backup(content)
-        text = (
-            f"A GUESS: {count(len(guess.topics), 'topic')} from queues and log, {len(guess.read)} of them as the "
-            "broken text has them; look through it before the start"
-        )
+        read = f", {len(guess.read)} of them as the broken text has them" if guess.read else ""
+        topics = count(len(guess.topics), "topic")
+        text = f"A GUESS: {topics} from queues and log{read}; look through it before the start"
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
     def _put_together(self) -> None:
@@ -330,7 +329,7 @@ def plan_from_changes(
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
-    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
+    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
         left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
@@ -409,9 +408,3 @@ def _abnormal_is_better(
         return True
     moved = prediction.search_limited and bool(changes.dropped)
     return not (moved and limited_search_cuts(log, options.settings))
-
-
-def _parts(store: Store) -> list[str]:
-    """Absolute folders outside of the root that steps may touch."""
-    folders = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir]
-    return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(store.root)})

@@ -54,6 +54,14 @@ _HASH = np.dtype(np.int32)
 _NONE = np.empty(0, dtype=_HASH)
 
 
+def within(values: Rows, starts: Rows, stops: Rows) -> Rows:
+    """Which values lie in one of the ranges [start, stop), which are ascending and apart (bool array)."""
+    if not starts.size:
+        return np.zeros(values.shape, dtype=bool)
+    at = np.searchsorted(starts, values, side="right") - 1
+    return np.asarray((at >= 0) & (values < np.append(stops, 0)[at]))
+
+
 class Summary(Struct, frozen=True):
     """What a split says without its rows: how many they are, the phy offsets of the first and of the last, and where
     that ends, how many hashes they have, how many of these are units of an index without tags and with them, and what

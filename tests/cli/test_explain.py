@@ -107,8 +107,17 @@ def test_findings_count_in_singular_and_plural() -> None:
     said = [finding("commitlog-damaged-record", start=9, reason="bad-magic", intact_after=n).message for n in (1, 2974)]
     assert said[0].endswith("; 1 intact message lies after it")
     assert said[1].endswith("; 2,974 intact messages lie after it")
-    unknown = finding("commitlog-missing-file", start=0, stop=9, intact_after="not counted:").message
-    assert unknown.endswith("; not counted: intact messages lie after")
+    for number in (0, None):
+        assert finding("commitlog-missing-file", start=0, stop=9, intact_after=number).message.endswith("are missing")
+
+
+@pytest.mark.parametrize(("ahead", "said"), [
+    (900, "900 ms after"), (7_000, "7 seconds after"), (3 * 86_400_000, "3 days after"),
+    (9_162_654_735_993_898_066, "290,545,875 years after"),
+])
+def test_a_time_ahead_is_said_as_a_person_says_it(ahead: int, said: str) -> None:
+    told = finding("checkpoint-later-than-log", field="f", value=ahead, ahead_ms=ahead, newest=0).message
+    assert f" ms, {said} the newest record" in told
 
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:

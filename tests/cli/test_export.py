@@ -281,6 +281,18 @@ def test_damaged_messages_come_with_what_is_doubtful(store: Callable[[str], Path
     assert message["queue_offset"] == before[lost].queue_offset
 
 
+def test_without_its_log_a_store_has_no_complete_list_of_damaged_messages(
+    store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store(STORE)
+    shutil.rmtree(root / "commitlog")
+    for command, key in ((("export", root, "-o", tmp_path / "x.ndjson", "--damaged"), None),
+                         (("predict", root, "--loss-out", tmp_path / "y.ndjson"), "loss_list")):
+        done = mqtool(*command, "--json")
+        answer = done.document if key is None else done.document[key]
+        assert done.code != 0 and answer["complete"] is False and "no commitlog" in answer["notes"][0]
+
+
 def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str], Path], tmp_path: Path) -> None:
     root = store(STORE)
     before = records(root)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats import sysflag
+from formats.checkpoint import decode, encode
 from formats.errors import FormatError
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.names import offset_to_name
@@ -90,15 +91,42 @@ def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) 
 
 @pytest.mark.parametrize(("broken", "bits", "code"), [
     ("config/topics.json*", 2, "config-topics-guessed"), ("checkpoint", 2, "checkpoint-missing"),
-    ("commitlog/*131072", 4, "commitlog-missing-file"),
+    ("commitlog/*131072", 4, "commitlog-missing-file"), ("consumequeue", 2, "consumequeue-missing"),
+    ("index", 2, "index-missing"),
 ])
 def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, code: str, tmp_path: Path) -> None:
     store = real_store("clean-manyfiles-5.3.3" if "log" in broken else "clean-5.3.3", tmp_path)
     for path in store.glob(broken):
-        path.write_bytes(b"{") if "config" in broken else path.unlink()
+        path.write_bytes(b"{") if "config" in broken else shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = mqtool("inspect", store, "--json")
     assert result.code == bits
     assert code in {item["code"] for item in result.document["findings"]}
+
+
+@pytest.mark.parametrize(("field", "value", "code"), [
+    ("logics_msg_timestamp", 9_162_656_531_219_994_239, "checkpoint-later-than-log"),
+    ("index_msg_timestamp", -5, "checkpoint-impossible-time"),
+    ("logics_physical_offset", 1 << 50, "checkpoint-offset-no-record"),
+])
+def test_inspect_names_what_no_checkpoint_of_this_log_can_have(
+    field: str, value: int, code: str, tmp_path: Path,
+) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    path = store / "checkpoint"
+    path.write_bytes(encode(decode(path.read_bytes(), extend=True)._replace(**{field: value}), path.read_bytes()))
+    for command in ("inspect", "verify"):
+        found = mqtool(command, store, "--json")
+        assert found.code == 2 and code in {item["code"] for item in found.document["findings"]}
+
+
+def test_log_files_alone_do_not_tell_how_the_broker_was_stopped(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    for path in store.iterdir():
+        if path.name != "commitlog":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = mqtool("inspect", store, "--json")
+    assert found.document["exit_state"]["verdict"] == "unknown" and "stopped cleanly" not in found.document["summary"]
+    assert "queue 5.7 MiB (assumed: no file tells)" in mqtool("inspect", store).stdout
 
 
 @pytest.mark.parametrize(("name", "recipe", "told"), [
@@ -128,6 +156,23 @@ def test_inspect_names_log_files_that_are_missing_or_elsewhere_as_verify_does(
     assert bool(shown["offsets"]["log_end"]) and (told == "commitlog-missing-file") == bool(shown["gaps"])
 
 
+def test_one_missing_log_file_is_called_by_its_name(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    _, gone, *_ = sorted((root / "commitlog").iterdir())
+    gone.unlink()
+    for command in ("inspect", "verify", "predict"):
+        told = {item["code"]: item["message"] for item in mqtool(command, root, "--json").document["findings"]}
+        assert told["commitlog-missing-file"].startswith(f"the log file {gone.name} is missing")
+
+
+def test_a_packed_log_file_is_not_said_to_have_two_names(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    last = max((root / "commitlog").iterdir())
+    last.rename(last.with_name(last.name + ".gz"))
+    told = {item["code"]: item["message"] for item in mqtool("verify", root, "--json").document["findings"]}
+    assert told["commitlog-not-a-file"].startswith(f"{last.name}.gz stands for a log file that is not here")
+
+
 def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
     store = real_store("clean-plain-4.9.7", tmp_path)
     (store / "lock").unlink(missing_ok=True)
@@ -154,6 +199,25 @@ def test_t18_queues_without_a_log_warn_of_a_start(tmp_path: Path) -> None:
     for path in (store / "commitlog").iterdir():
         path.unlink()
     assert "Do not start the broker" in mqtool("inspect", store).stdout
+
+
+def test_without_a_log_nothing_is_stated_that_only_the_log_tells(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "commitlog")
+    assert "log 1.0 GiB (assumed: no file tells), queue 19.5 KiB," in mqtool("inspect", root).stdout
+    screen = mqtool("predict", root).stdout
+    assert "yes, but do not start it" in screen and "-1 to 0" not in screen
+    for row in ("log after load", "intact messages cut off", "messages without a unit", "queue offsets given twice"):
+        (told,) = [line for line in screen.splitlines() if line.startswith(row)]
+        assert not any(char.isdigit() for char in told)
+
+
+def test_what_to_do_without_a_log_is_to_find_it_and_no_try(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "commitlog")
+    done = mqtool("predict", root, "--json")
+    (step,) = done.document["next"]
+    assert "Mount the disk" in step["command"] and done.code & 4
 
 
 def test_running_broker_is_named(tmp_path: Path) -> None:

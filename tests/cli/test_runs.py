@@ -169,6 +169,15 @@ def refused_alike(words: list[object], *names: str) -> None:
         assert name in dry.stderr and name in real.stderr, (dry.stderr, real.stderr)
 
 
+def test_undo_tells_files_that_it_takes_away_from_those_that_it_restores(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / "TopicA")
+    shutil.rmtree(store / "config")
+    planned = mqtool("recover", store, "--dry-run").stdout
+    assert "A GUESS" in planned and "broken text" not in planned
+    assert mqtool("rebuild-consumequeue", store, "--yes").code & 1
+    assert "undone, 4 files taken away again" in mqtool("undo", store, "--yes", "--json").document["summary"]
+
+
 @pytest.fixture
 def half_done(store: Path) -> Path:
     """A store with a run that was killed within its steps."""
