@@ -32,8 +32,8 @@ SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
 _NO_RETENTION = (
-    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, "
-    "a backup. Only somebody who deleted them, or a full disk, explains that they are gone."
+    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
+    "replica, a backup. Only somebody who deleted them, or a full disk, explains that they are gone."
 )
 _HOUR_MS = 3_600_000
 
