@@ -285,14 +285,21 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
 def bears(store: Store, made: RecoverPlan) -> bool:
     """Whether a plan may take something from a broker: one that writes to the log, or to queues.
 
-    Where there is no queue, the broker and the plan make all of the same records; of a plain log the same ones.
+    Where there is no queue, the broker and a plan that makes all of them take the same records; of a plain log the same
+    ones.
     """
-    look = made.before.survey
+    look, steps = made.before.survey, made.plan.steps
+    expected = look.expectation
     plain = look.log.is_plain and not look.log.tally.bits & BIT_MISNUMBERED and not (
-        look.contradictions or look.misnamed or look.foreign or look.expectation.unsafe)
-    queues = [] if plain and not store.queue_folders else [store.consumequeue_dir]
+        look.contradictions or look.misnamed or look.foreign or expected.unsafe)
+    queues = [store.consumequeue_dir]
+    if plain and not store.queue_folders:
+        written = {store.path(step.file).parent for step in steps}
+        all_made = all(store.consumequeue_dir / key.topic / str(key.queue_id) in written
+                       for key, count in zip(expected.keys, expected.counts.tolist(), strict=True) if count)
+        queues = [] if all_made else queues
     folders = [*store.commitlog_dirs, *queues]
-    return any(store.path(step.file).is_relative_to(folder) for step in made.plan.steps for folder in folders)
+    return any(store.path(step.file).is_relative_to(folder) for step in steps for folder in folders)
 
 
 def _changed(

@@ -79,6 +79,17 @@ def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_cover
     assert allowed.lost_messages == found.facts["count"] == sum(entry["messages"] for entry in allowed.plan.loss)
 
 
+def test_queues_of_one_topic_are_not_made_where_a_broker_alone_would_make_all(drill: Start) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    shutil.rmtree(store.root / "consumequeue")
+    damaged = tree_digest(store.root)
+    refused = store.run("rebuild-consumequeue", "--topic", "Orders", "--yes")
+    assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
+    assert "plan-loses-delivered" in {item["code"] for item in refused.document["findings"]}
+    assert_same_tree(damaged, tree_digest(store.root))
+    assert store.run("rebuild-consumequeue", "--yes").code & exits.CORRECTED
+
+
 @pytest.mark.parametrize("name", ["clean-manyfiles-5.3.3", "killed-lmq-4.9.7"])
 def test_what_a_cut_states_is_what_brokers_do_not_deliver_any_more(drill: Start, name: str) -> None:
     store = drill(name)
