@@ -163,7 +163,8 @@ COMBINED_QUEUES = _behaviour(
 
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
-    "invalid-config-deleted", "a config file that cannot be parsed is deleted", since="5.4.0",
+    "invalid-config-deleted", "a config file that cannot be parsed, or is empty, is deleted, unless its backup stops "
+    "the start", since="5.4.0",
 )
 
 # DefaultMessageStore.getMessage

@@ -264,7 +264,7 @@ _PERSISTED = (
 )
 _LOAD = (
     "It falls back to the backup without a word. Where the backup is missing or empty it starts with nothing; where "
-    "the backup is no text either it does not start. From 5.4 on it also deletes the broken file, so copy it first."
+    "the backup is no text either it does not start. From 5.4.0 on a start that gets over it deletes the broken file, so copy it first."
 )
 
 CONFIG_CODES: tuple[Code, ...] = (
@@ -549,8 +549,9 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
         one="broker {broker} would delete one file",
-        meaning="A start deletes log and queue files after the ends that it found, and after a crash index files.",
-        cause="Pre-allocated files, and whatever lies after a cut.",
+        meaning="A start deletes log and queue files after the ends that it found, after a crash index files, and from 5.4.0 on a "
+        "config file that it cannot read.",
+        cause="Pre-allocated files, whatever lies after a cut, and broken config files.",
         broker="Normal.",
         action="Nothing, unless another finding says what they held.",
     ),

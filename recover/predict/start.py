@@ -87,6 +87,8 @@ def predict(
         return prediction
     if prediction.not_emulated:
         return prediction
+    if settings.version.has(versions.INVALID_CONFIG_DELETED):
+        prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
     prediction.unsupported += timer_left_out(store, settings, view)
     with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
         start = _Start(store, settings, loaded, log, prediction)

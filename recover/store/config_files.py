@@ -182,6 +182,11 @@ class ConfigPair(Struct, frozen=True):
         """Whether a broker gets over this file at start, with or without what it held."""
         return self.main.state in _STARTED_WITH or not self.backup.stops_start
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether a broker that deletes what it cannot read (5.4.0 and later) deletes this file at its start."""
+        return self.starts and not self.main.missing and not self.main.error and self.main.state not in _STARTED_WITH
+
     def difference(self) -> dict[str, Any]:
         """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""
         main, backup = self.main.table, self.backup.table

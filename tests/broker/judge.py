@@ -116,7 +116,8 @@ def kept_mismatches(
     after = {name: limits for name, limits in {**sound, **changed}.items() if limits is not None}
     wrong += _differ_maps("queues", _filled(told["queues"]), _filled(after))
     gone, said = (
-        [path for path in files if not path.startswith("index")]
+        # the store alone reads no config file
+        [path for path in files if not path.startswith(("index", "config"))]
         for files in (seen.get("deleted_files", []), sorted(told["deleted_files"]))
     )
     wrong += _differ("deleted_files", said, gone)

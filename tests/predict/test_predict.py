@@ -205,6 +205,25 @@ def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Pat
     assert not found.starts and found.reason is not None and "topics.json" in found.reason
 
 
+@pytest.mark.parametrize(("version", "state", "gone"), [
+    ("5.5.0", "zeros", True), ("5.4.0", "cut", True), ("5.5.0", "empty", True), ("5.3.3", "zeros", False),
+    ("5.5.0", "sound", False), ("5.5.0", "flipped-name", False),
+])
+def test_from_5_4_0_on_a_config_file_that_cannot_be_read_is_deleted(
+    version: str, state: str, gone: bool, store: Callable[[str], Path],
+) -> None:
+    """As a whole 5.5.0 and 5.3.3 did. One with a bit flipped in the name of its table is text, and stays."""
+    root = store("clean-5.3.3")
+    path = root / "config" / "topics.json"
+    content = path.read_bytes()
+    path.with_name("topics.json.bak").write_bytes(content)
+    path.write_bytes({
+        "zeros": bytes(len(content)), "cut": content[: len(content) // 2], "empty": b"", "sound": content,
+        "flipped-name": content.replace(b"topicConfigTable", b"topicConfigTabme"),
+    }[state])
+    assert ("config/topics.json" in ask(root, version).deleted_files) == gone
+
+
 def test_config_that_is_forgotten_is_named(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "config" / "consumerOffset.json").write_text("")
