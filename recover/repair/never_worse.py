@@ -356,7 +356,8 @@ def missed_between(
                 file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
             same = np.array([part[1:] for part in stays if part.file in both], dtype=np.int64).reshape(-1, 2)
             asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
-            sizes = np.array([sum(file.wrote for file in states[key].files) // UNIT for key in asked])
+            held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
+            sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
             for some in batches(range(len(asked)), sizes, _AT_ONCE):
                 keys = [asked[number] for number in some]
                 was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
