@@ -340,7 +340,9 @@ def comparable(prediction: Prediction, seen: dict[str, Any]) -> dict[str, Any]:
     if "loaded_log" in seen:
         found["loaded_log"] = [prediction.min_phy, prediction.max_phy]
     if prediction.starts:
-        found["deleted_files"] = [f for f in prediction.deleted_files if not f.startswith("consumequeue_ext/")]
+        # the lab starts a message store, which loads no config files
+        found["deleted_files"] = [f for f in prediction.deleted_files
+                                  if not f.startswith(("consumequeue_ext/", "config/"))]
         found["queues"] = without_empty_schedule_queues(prediction.queues)
         found["lost"] = prediction.lost_messages
         found["unreachable"] = prediction.unreachable_messages
