@@ -236,6 +236,8 @@ class TestCluster:
         assert mqtool("recover", local, "--yes", "--json").code & ~7 == 0
         refused: dict[str, list[str]] = {}
         line = running.line(f"mqtool.splitSize={SPLIT}")
+        # both executors have Python by then: the task of one that does not start it in time goes to the other
+        assert mqtool("verify", local, *line).code == 0
         with running.mounted(other, root):
             for seed in range(TRIES):
                 for name in kinds:
