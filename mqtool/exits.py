@@ -20,7 +20,7 @@ from typing import NamedTuple
 import typer
 
 from mqtool import version
-from recover.findings.exit_bits import (
+from recover.findings.code import (
     BUG,
     CLEAN,
     CORRECTED,

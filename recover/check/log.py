@@ -16,7 +16,7 @@ from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
-from recover.findings.log_codes import NAMELESS, ONE_MISSING, STANDS_FOR
+from recover.findings.log_codes import FIND_FILES, NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -31,10 +31,7 @@ NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
-_NO_RETENTION = (
-    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
-    "replica, a backup. Only somebody who deleted them, or a full disk, explains that they are gone."
-)
+_NO_RETENTION = FIND_FILES + "Only somebody who deleted them, or a full disk, explains that they are gone."
 _HOUR_MS = 3_600_000
 
 

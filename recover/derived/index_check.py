@@ -8,7 +8,7 @@ chains against the hashes, its header against both.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -171,20 +171,22 @@ def compare_file(
         possible = 0 <= unit.time_diff <= _most_seconds(previous, key.timestamp)
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
-    for rule in (native.TAKE_KEYS, native.TAKE_ALL):
-        spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
-        if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
-            continue
-        with ThreadPoolExecutor(1) as beside:
-            holding = beside.submit(_held, reader, geometry, header, units.start)
+    with ThreadPoolExecutor(1) as beside:
+        holding: Future[tuple[int, int] | None] | None = None
+        for rule in (native.TAKE_KEYS, native.TAKE_ALL):
+            spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
+            if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
+                continue
+            holding = holding or beside.submit(_held, reader, geometry, header, units.start)
             sums = stream.sums(spans)
-        held = holding.result()
-        if held is None:
-            return None
-        ends = sums[-1].end_timestamp, sums[-1].end_offset
-        if ends == (header.end_timestamp, header.end_phy_offset) and sum(it.sum for it in sums) % (1 << 64) == held[0]:
-            stream.mark(spans)
-            return _verdict_of(file, header, held[1], rule, sums, unit, len(expired))
+            held = holding.result()
+            if held is None:
+                return None
+            ends = sums[-1].end_timestamp, sums[-1].end_offset
+            total = sum(it.sum for it in sums) % (1 << 64)
+            if ends == (header.end_timestamp, header.end_phy_offset) and total == held[0]:
+                stream.mark(spans)
+                return _verdict_of(file, header, held[1], rule, sums, unit, len(expired))
     return None
 
 

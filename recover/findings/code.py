@@ -7,7 +7,18 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from recover.findings import exit_bits
+CLEAN = 0
+CORRECTED = 1
+DERIVED = 2
+MESSAGES = 4
+OPERATIONAL = 8
+USAGE = 16
+INTERRUPTED = 32
+UNSUPPORTED = 64
+BUG = 128
+"""The bits of the exit code; `mqtool/exits.py` has the table that people see of them."""
+
+OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 
 Severity = Literal["info", "warning", "error"]
 Leads = Literal["", "find", "setting", "stop"]
@@ -46,4 +57,4 @@ class Code(Struct, frozen=True):
 
     @property
     def exit_bits(self) -> int:
-        return exit_bits.OF_SEVERITY[self.severity] if self.bits is None else self.bits
+        return OF_SEVERITY[self.severity] if self.bits is None else self.bits

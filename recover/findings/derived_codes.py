@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import Code
-from recover.findings.exit_bits import OPERATIONAL
+from recover.findings.code import OPERATIONAL, Code
 
 _REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
 

@@ -15,6 +15,10 @@ _CUTS = (
 
 _AFTER = "{intact_after:; intact message lies after|intact messages lie after}"
 ONE_MISSING = "the log file {name} is missing" + _AFTER
+FIND_FILES = (
+    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
+    "replica, a backup. "
+)
 NAMELESS = "{name} is no name of a log file, but its first record is that of {right}, which is not here"
 STANDS_FOR = "{name} stands for a log file that is not here: it has another name, is packed, or is a copy that broke off"
 
@@ -112,8 +116,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-missing-file", "error",
         "the log files from {start} to before {stop} are missing" + _AFTER,
-        "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
-        "backup. Without them recover refuses, unless --max-loss allows for their messages.",
+        FIND_FILES + "Without them recover refuses, unless --max-loss allows for their messages.",
         meaning="Two log files do not adjoin: the files between them are missing. Or queues, index or checkpoint know of messages "
         "after the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
@@ -270,8 +273,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-begins-late", "warning",
         "the log begins at {start}, but its first message ({first_time}) is not {hours} h older than its newest ({newest_time}), as it "
         "would be had the files before it expired: were they deleted on purpose, or not copied?",
-        "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
-        "backup. If they expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        FIND_FILES + "If they expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
         meaning="The log does not begin at 0, and its first message is younger than `fileReservedTime` (72 h unless --broker-conf or "
         "--set says otherwise) before the newest one: no broker with this retention has deleted the files before it by their age.",
         cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, somebody deleted them; or a full "

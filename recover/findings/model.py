@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from recover.findings import exit_bits
-from recover.findings.code import Code, Severity
+from recover.findings.code import OF_SEVERITY, Code, Severity
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
 from recover.findings.log_codes import COMMITLOG_CODES
 from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
@@ -105,7 +104,7 @@ def finding(
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
-    bits = kind.exit_bits if severity is None else exit_bits.OF_SEVERITY[severity]
+    bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
     message = (kind.said_of(facts) if message is None else message).format_map(values)
     remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)

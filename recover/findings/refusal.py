@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from recover.findings import exit_bits
+from recover.findings.code import INTERRUPTED, OPERATIONAL, USAGE
 
 
 class Refusal(Exception):  # noqa: N818 - the house word; a refusal is not a bug
     """mqtool will not or cannot do this (exit 8): broker running, stale plan, unreadable part."""
 
-    exit_code = exit_bits.OPERATIONAL
+    exit_code = OPERATIONAL
 
     def __init__(self, message: str, remedy: str = "", **facts: object) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class Refusal(Exception):  # noqa: N818 - the house word; a refusal is not a bug
 class UsageRefusal(Refusal):
     """The request itself makes no sense for this store (exit 16)."""
 
-    exit_code = exit_bits.USAGE
+    exit_code = USAGE
 
 
 class NotAStore(UsageRefusal):
@@ -30,4 +30,4 @@ class NotAStore(UsageRefusal):
 class Interrupted(Refusal):
     """Stopped by a signal; what was begun can be resumed (exit 32)."""
 
-    exit_code = exit_bits.INTERRUPTED
+    exit_code = INTERRUPTED

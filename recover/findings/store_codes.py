@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import Code
-from recover.findings.exit_bits import OPERATIONAL, UNSUPPORTED
+from recover.findings.code import OPERATIONAL, UNSUPPORTED, Code
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "

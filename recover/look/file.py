@@ -23,7 +23,7 @@ from formats.index import INDEX_HEADER, IndexGeometry
 from formats.names import is_index_name, offset_in_name
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
-from recover.findings.exit_bits import CLEAN, DERIVED, MESSAGES
+from recover.findings.code import CLEAN, DERIVED, MESSAGES
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.file_scan import heads_in
 from recover.look.items import (

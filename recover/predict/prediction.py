@@ -14,7 +14,7 @@ from recover.broker.record_check import UNKNOWN_LEVEL_MS
 from recover.broker.recovery import Mode
 from recover.broker.settings import is_delayed
 from recover.derived.expected import expect
-from recover.findings.exit_bits import DERIVED, MESSAGES, UNSUPPORTED
+from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView

@@ -18,7 +18,7 @@ from recover.check.log import first_file_findings, misnamed_findings, missing_fi
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.lost import file_named_elsewhere
-from recover.findings.exit_bits import MESSAGES
+from recover.findings.code import MESSAGES
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, rightly_placed

@@ -27,7 +27,7 @@ from recover.derived.index_rebuild import rebuild_index
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
-from recover.findings.exit_bits import UNSUPPORTED
+from recover.findings.code import UNSUPPORTED
 from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView

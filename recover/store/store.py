@@ -203,6 +203,14 @@ class Store:
         size = whole or (stated if fits else last or queue.file_size)
         return size, bool(whole or queue.duplicates or not queue.files or size == stated)
 
+    @cached_property
+    def log_folders_beside(self) -> tuple[Path, ...]:
+        """Folders of the root that hold log files, and that nobody named as a part of the log."""
+        folders = (self.root / entry.name for entry in entries(self.root) if entry.is_folder)
+        return tuple(folder for folder in folders if folder not in self.commitlog_dirs and any(
+            entry.is_file and (start := offset_in_name(entry.name)) is not None
+            and named_by_record(folder / entry.name) == start for entry in entries(folder)))
+
     @property
     def mapped_file_size(self) -> int:
         """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
@@ -298,13 +306,9 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
 def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
     """What to do where folders of the root that nobody named hold log files: name them, after options for the log's
     `own` ones. A remedy, in which only the store is filled in; None where there is none."""
-    folders = [store.root / entry.name for entry in entries(store.root) if entry.is_folder]
-    found = [folder for folder in folders if folder not in store.commitlog_dirs and any(
-        entry.is_file and (start := offset_in_name(entry.name)) is not None
-        and named_by_record(folder / entry.name) == start for entry in entries(folder))]
-    names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in found)
+    names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in store.log_folders_beside)
     names = names.replace("{", "{{").replace("}", "}}")
-    return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if found else None
+    return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if names else None
 
 
 def named_by_record(path: Path) -> int | None:
