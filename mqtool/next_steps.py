@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 from mqtool import exits
 from mqtool.text import count
 from recover.findings.model import CODES
-from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
+from recover.findings.store_codes import DLEDGER_LOG, GUESS, QUEUE_DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -249,6 +249,8 @@ def _start(scene: Scene) -> list[Step]:
         last = "then see to what is left"
     elif scene.mendable:
         last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
+    for guess in scene.named(GUESS):
+        last = f"once {guess.file}, which mqtool guessed, has what you know of the topics"
     steps = [Step(START_BROKER, f"{with_conf}; {last}")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]

@@ -15,6 +15,7 @@ from mqtool.printer import Printer, Text, facts, outside_store, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
 from recover.change.lock import probe
+from recover.check.config import guesses
 from recover.check.log import first_file_findings
 from recover.check.parts import (
     REMAINS,
@@ -134,7 +135,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
               for item in first_file_findings(opened, view, settings.given) if item.severity != "info"]
     found += lock_findings(opened, probe(opened.root), with_abort=False)
     contradicted = [*contradicted_settings(opened, settings.given), *check_owners(opened)]
-    found += [*remains, *contradicted]
+    found += [*remains, *contradicted, *guesses(look.topics.pairs)]
     found += settings_findings(view, settings.given)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)

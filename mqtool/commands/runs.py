@@ -99,7 +99,8 @@ def resume(
     for run in found:
         info = run.info()
         what = f"run {info.id}: {info.command}, {info.state}, begun {human_time(info.started_ms)}"
-        out.show(Text(f"{clean(what)}, {info.steps_done} of {info.steps} steps done", style="bold"))
+        far = f"{info.steps_done} of {info.steps} steps done, {info.steps_begun} begun"
+        out.show(Text(f"{clean(what)}, {far}", style="bold"))
         out.answer(plan=plan_document(run.plan))
         show_plan(out, run.plan)
     if consent.dry_run:

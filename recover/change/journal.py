@@ -56,6 +56,7 @@ class RunInfo(Struct, frozen=True):
     ended_ms: int | None
     steps: int
     steps_done: int
+    steps_begun: int
     plan_path: str
     reason: str | None = None
     who: dict[str, str] = field(default_factory=dict)
@@ -65,8 +66,8 @@ class RunInfo(Struct, frozen=True):
         return {
             "id": self.id, "plan_id": self.plan_id, "command": self.command, "state": self.state,
             "started_ms": self.started_ms, "ended_ms": self.ended_ms, "steps": self.steps,
-            "steps_done": self.steps_done, "plan": self.plan_path, "reason": self.reason,
-            **self.who,
+            "steps_done": self.steps_done, "steps_begun": self.steps_begun, "plan": self.plan_path,
+            "reason": self.reason, **self.who,
         }
 
 
@@ -183,6 +184,7 @@ class Run(Struct, dict=True):
             id=self.id, plan_id=str(self.header["plan"]), command=str(self.header["command"]), state=state,
             started_ms=int(self.header["at"]), ended_ms=int(last["at"]) if state in ("applied", "undone") else None,
             steps=int(self.header["steps"]), steps_done=self.statuses.count("done"),
+            steps_begun=sum(status in ("begun", "reverting") for status in self.statuses),
             plan_path=(self.path / "plan.json").relative_to(self.root).as_posix(),
             reason=str(reasons[-1]) if reasons else None,
             who={name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
@@ -278,7 +280,7 @@ def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
             info = run.info()
             found.append(finding(
                 "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,
-                steps=info.steps, steps_done=info.steps_done,
+                steps=info.steps, steps_done=info.steps_done, steps_begun=info.steps_begun,
             ))
         return found
     except Refusal as refusal:

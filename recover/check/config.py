@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, finding
-from recover.findings.store_codes import FIND_CONFIG, TOPICS_GUESSED
+from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
     LMQ_PREFIX,
@@ -219,6 +219,12 @@ class TopicGuess(Struct, frozen=True):
 def is_guess(pair: ConfigPair) -> bool:
     """True for a topics.json that mqtool wrote, and no broker since."""
     return _MARK in pair.main.value
+
+
+def guesses(pairs: Iterable[ConfigPair]) -> Iterator[Finding]:
+    """Of each topics.json that is still as mqtool wrote it."""
+    for pair in filter(is_guess, pairs):
+        yield finding(GUESS, f"{CONFIG}/{pair.name}", None, topics=len(pair.main.table))
 
 
 def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
@@ -430,6 +436,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         return
     facts: dict[str, Any] = {"name": pair.name, "problem": STATE_TEXT[main.state], "lost": pair.known.lost}
     if main.state == "sound":
+        yield from guesses([pair])
         if backup.state not in ("sound", "missing"):
             yield finding("config-backup-broken", file + BACKUP_SUFFIX, backup.broken_at, name=pair.name,
                           problem=STATE_TEXT[backup.state], **pair.difference())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
-from recover.findings.log_codes import FIND_FILES, NAMELESS, ONE_MISSING, STANDS_FOR
+from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -135,7 +134,7 @@ def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str])
     yield finding(
         "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
-        first_time=_utc(first), newest_time=_utc(newest), hours=hours, age_hours=age, remedy=remedy,
+        hours=hours, age_hours=age, remedy=remedy,
     )
 
 
@@ -148,13 +147,6 @@ def _first_timestamp(log: LogView) -> int:
         except (FormatError, OSError):
             rows = (split.records for split in log.live())
             return next((int(records["store_timestamp"][0]) for records in rows if records.size), 0)
-
-
-def _utc(milliseconds: int) -> str:
-    try:
-        return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).isoformat(" ", "seconds")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
 
 
 def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -> Finding:
@@ -202,8 +194,10 @@ def _place_left_open(store: Store, odd: OddName) -> int | None:
 def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     queue = log.queue
     for wrong in queue.wrong_lengths():
+        start, stop = wrong.file_from_offset + wrong.length, wrong.file_from_offset + queue.file_size
+        cut = any(damage.start < stop and start < damage.stop for damage in log.damaged)
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
-                      expected=queue.file_size)
+                      expected=queue.file_size, remedy=FIND_WHOLE if cut else None)
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
     for start, stop in queue.missing_ranges():
         far = queue.find(stop)

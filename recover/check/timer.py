@@ -17,7 +17,7 @@ from formats import timer
 from formats.errors import FormatError
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
 from recover.broker.settings import java_integer
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, finding, moment
 from recover.findings.store_codes import DUE_AGAIN
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
@@ -84,9 +84,11 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         if state.units and check is None:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
+            until, newest_of_log = moment(check.last_read_timestamp), moment(log.newest_timestamp)
+            problem = (f"says that all was delivered up to {until}, and {state.ahead} units are due before that, but "
+                       f"later than the newest message ({newest_of_log})")
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
-                          problem=f"says that all was delivered up to {check.last_read_timestamp}, and {state.ahead} "
-                          f"units are due before that, but later than the newest message ({log.newest_timestamp})",
+                          problem=problem,
                           value=check.last_read_timestamp, newest=log.newest_timestamp, units=state.ahead)
         if check is not None:
             yield from _missing(log, check, state)

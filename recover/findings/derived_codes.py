@@ -302,9 +302,9 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-newer-than-checkpoint", "info",
-        "a start after a crash deletes this index file and {more} more: newer than the checkpoint ({checkpoint})",
+        "a start after a crash deletes this index file and {more} more: newer than the checkpoint ({checkpoint:time})",
         "",
-        one="a start after a crash deletes this index file: newer than the checkpoint ({checkpoint})",
+        one="a start after a crash deletes this index file: newer than the checkpoint ({checkpoint:time})",
         meaning="The checkpoint's index time is set only when a file became full, so the newest file lies after it.",
         cause="The broker was killed; every version does this.",
         broker="It deletes the files and indexes again only what its recovery dispatches.",
@@ -369,7 +369,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-later-than-log", "warning",
-        "the checkpoint's {field} is {value} ms, {ahead_ms:span} after the newest record of the log ({newest}); after an "
+        "the checkpoint's {field} is {value:time}, {ahead_ms:span} after the newest record of the log ({newest:time}); after an "
         "unclean stop a broker would begin too late",
         _RECOVER,
         meaning="No part can be flushed up to a time at which no record was stored.",

@@ -19,6 +19,9 @@ FIND_FILES = (
     "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
     "replica, a backup. "
 )
+FIND_WHOLE = (
+    "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} --dry-run"
+)
 NAMELESS = "{name} is no name of a log file, but its first record is that of {right}, which is not here"
 STANDS_FOR = "{name} stands for a log file that is not here: it has another name, is packed, or is a copy that broke off"
 
@@ -215,7 +218,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="A broker maps log files at their configured size and refuses another length.",
         cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
         broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
-        action="`mqtool recover` gives the file its full length; an empty last file is put aside.",
+        action="Where the cut took messages, look for the whole file. `mqtool recover` gives the file its full length, and bridges what "
+        "was cut off; an empty last file is put aside.",
+        leads="find",
     ),
     Code(
         "commitlog-size-untold", "error",
@@ -271,7 +276,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-begins-late", "warning",
-        "the log begins at {start}, but its first message ({first_time}) is not {hours} h older than its newest ({newest_time}), as it "
+        "the log begins at {start}, but its first message ({first:time}) is not {hours} h older than its newest ({newest:time}), as it "
         "would be had the files before it expired: were they deleted on purpose, or not copied?",
         FIND_FILES + "If they expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
         meaning="The log does not begin at 0, and its first message is younger than `fileReservedTime` (72 h unless --broker-conf or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct, field
@@ -63,11 +64,20 @@ def _span(milliseconds: int) -> str:
     return f"{milliseconds} ms"
 
 
+def moment(milliseconds: int) -> str:
+    """A time in ms since 1970, in UTC; what no calendar holds stays a number."""
+    try:
+        found = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms"
+    return f"{found.replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
+
+
 class _Fact(Struct):
     """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
 
     Text in the place of a number, such as "an unknown number of", has the plural. `{n:; entry|entries}` is a clause,
-    left out for 0 and None; `{n:span}` says milliseconds as a person does.
+    left out for 0 and None; `{n:span}` says milliseconds as a person does, `{n:time}` those since 1970.
     """
 
     value: Any
@@ -77,6 +87,8 @@ class _Fact(Struct):
             return str(self.value)
         if spec == "span":
             return _span(self.value)
+        if spec == "time":
+            return moment(self.value)
         if spec.startswith("; "):
             return f"; {format(self, spec[2:])}" if self.value else ""
         one, _, many = spec.partition("|")

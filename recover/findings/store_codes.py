@@ -18,6 +18,8 @@ TOPICS_GUESSED = (
     "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
 )
 
+GUESS = "config-topics-are-a-guess"
+"""Of a topics.json that recover made."""
 DLEDGER_LOG = "log of a DLedger group"
 QUEUE_DATABASE = "consume queues in RocksDB"
 """Two of the parts that `part-not-supported` names, which decide what else can be done."""
@@ -314,6 +316,15 @@ CONFIG_CODES: tuple[Code, ...] = (
         "`mqadmin updateTopic` corrects single topics.",
     ),
     Code(
+        GUESS, "info", "mqtool made this topics.json from queues and log ({topics:topic}); no broker has "
+        "written it since", "",
+        meaning="An earlier recover found neither a sound topics.json nor a sound backup. Queue numbers are those in use, permissions "
+        "are read and write; order flags, attributes and topics without messages are not in it.",
+        cause="An earlier `mqtool recover` of this store.",
+        broker="It loads the file like its own, and drops the mark when it writes the next one.",
+        action="Compare it with what you know before the start; `mqadmin updateTopic` corrects single topics.",
+    ),
+    Code(
         "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", _RECOVER,
         meaning="The broker would have nothing to fall back to.",
         cause=_PERSISTED,
@@ -380,7 +391,7 @@ CONFIG_CODES: tuple[Code, ...] = (
 PLAN_CODES: tuple[Code, ...] = (
     Code(
         "run-unfinished", "warning",
-        "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done",
+        "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done, {steps_begun} begun",
         "mqtool resume {store}   (or: mqtool undo {store})",
         meaning="A change of this store was begun and stopped half way; its journal and the saved bytes are in place.",
         cause="mqtool was killed or interrupted, or the disk failed while it worked.",

@@ -117,7 +117,7 @@ def test_findings_count_in_singular_and_plural() -> None:
 ])
 def test_a_time_ahead_is_said_as_a_person_says_it(ahead: int, said: str) -> None:
     told = finding("checkpoint-later-than-log", field="f", value=ahead, ahead_ms=ahead, newest=0).message
-    assert f" ms, {said} the newest record" in told
+    assert f", {said} the newest record" in told and (ahead > 10**15 or "1970-01-0" in told)
 
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,16 +87,23 @@ def test_apply_refuses_what_is_no_plan(tmp_path: Path) -> None:
 
 def test_resume_completes_a_killed_run(store: Path) -> None:
     plan = harmless(store)
-    runs: list[dict[str, object]] = []
-    number = 0
-    while not runs:
+    runs: list[dict[str, Any]] = []
+    for number in range(100):
+        assert killed_at(number, lambda: apply_plan(store, plan))
+        if runs := mqtool("journal", store, "--json").document["runs"]:
+            break
+    # once there is a run, it goes on from where it is
+    for number in range(100):
         assert killed_at(number, lambda: apply_plan(store, plan))
         runs = mqtool("journal", store, "--json").document["runs"]
-        number += 1
+        if runs[0]["steps_begun"]:
+            break
     assert runs[0]["state"] == "unfinished"
+    assert 0 < runs[0]["steps_begun"] <= runs[0]["steps"]
     assert "mqtool resume" in mqtool("journal", store).stdout
     with assert_unchanged(store):
-        assert mqtool("resume", store, "--dry-run").code == 0
+        dry = mqtool("resume", store, "--dry-run")
+    assert dry.code == 0 and f"{runs[0]['steps_begun']} begun" in dry.stdout
     done = mqtool("resume", store, "--yes", "--json")
     assert done.code == 5, done.stderr
     assert "lost" in done.document["summary"]

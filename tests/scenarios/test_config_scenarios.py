@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -82,6 +83,23 @@ def test_t28_missing_topics_are_guessed_and_marked_so(drill: Start) -> None:
     with store.recovered():
         guessed = members(store.root / "config" / "topics.json")
         assert {"TopicA", "TopicB", "TopicTx", "Orders-2026"} <= guessed.keys() & known.keys()
+
+
+def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_written_them(drill: Start) -> None:
+    store = drill(TIMER)
+    store.strike("topics-missing")
+    with store.recovered() as done:
+        path = store.root / "config" / "topics.json"
+        for later in (done, store.run("predict").document):
+            (start,) = [step for step in later["next"] if step["command"] == "start the broker"]
+            assert "config/topics.json, which mqtool guessed" in start["why"]
+        found = store.finds("config-topics-are-a-guess", "config/topics.json", None, exit_code=0)
+        assert found["severity"] == "info" and found["facts"]["topics"] == len(members(path))
+        made, written = path.read_bytes(), json.loads(path.read_bytes())
+        written.pop("guessedBy")
+        path.write_text(json.dumps(written))
+        assert "config-topics-are-a-guess" not in store.verify().document["finding_counts"]
+        path.write_bytes(made)
 
 
 def test_t28_difference_between_file_and_backup_is_shown(drill: Start) -> None:

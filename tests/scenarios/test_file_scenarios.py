@@ -145,6 +145,8 @@ def test_t13_log_file_of_another_length_gets_its_own(
     code = 6 if store.lost else 2
     facts = store.finds("commitlog-bad-file-length", name, 0, exit_code=code)["facts"]
     assert facts["expected"] == SIZE and length in (None, facts["length"])
+    first = store.verify().document["next"][0]["command"]
+    assert first.startswith("Look for the whole file first" if store.lost else "mqtool recover")
     if store.lost:
         found = store.finds("commitlog-damaged-range", *store.place(min(store.broken.lost)), exit_code=code)
         assert found["facts"]["lost_positions"] == len(store.lost)
