@@ -270,13 +270,16 @@ class Printer:
         """End with an error: the document with what is known so far, or a message on stderr."""
         if failure.kind == "interrupted" and not self.writing:
             failure = failure._replace(remedy="The store was not changed; `{typed}` begins again.")
-        # commands of ours stand in backticks; a remedy without any is work for a person
-        ways = _QUOTED.findall(failure.remedy) or [failure.remedy] * bool(failure.remedy)
-        self._steps = [Step(self._complete(way), failure.message) for way in ways]
+        # commands of ours stand in backticks; whole sentences before the first are work for a person, and come first
+        commands = _QUOTED.findall(failure.remedy)
+        sentences, stop, _ = failure.remedy.partition("`")[0].rpartition(". ")
+        by_hand = sentences + stop.rstrip() if commands else failure.remedy
+        self._steps = [Step(self._complete(way), failure.message) for way in (by_hand, *commands) if way]
         failure = failure._replace(remedy=self._complete(failure.remedy))
         if self._ended:
             self._complain(failure)
         else:
+            self._summary = self._summary or failure.message
             self._end(failure.code, failure)
         return failure.code
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import re
 import shlex
 from collections.abc import Callable
@@ -76,6 +77,21 @@ def test_a_document_is_as_its_schema_says(name: str, recipe: str, store: Callabl
 def test_a_refusal_and_a_wrong_line_are_documents_too(tmp_path: Path) -> None:
     held(mqtool("verify", tmp_path / "nowhere", "--json").document, "verify")
     held(mqtool("query", unpacked("clean-5.3.3"), "--json").document, "query")
+
+
+def test_a_refusal_says_why_in_its_summary_and_names_what_a_person_does_before_what_goes_on_without(
+    store: Callable[[str], Path],
+) -> None:
+    root = store("clean-expired-5.5.0")
+    for path in (root / "commitlog").iterdir():
+        path.write_bytes(random.Random(7).randbytes(path.stat().st_size))
+    with assert_unchanged(root):
+        refused = mqtool("recover", root, "--dry-run", "--json")
+    assert refused.code & exits.OPERATIONAL
+    assert refused.document["summary"] == refused.document["error"]["message"]
+    first, then = (step["command"] for step in refused.document["next"])
+    assert first.startswith("Look for the log") and "`" not in first
+    assert then == f"mqtool recover {root} --max-loss all --dry-run"
 
 
 def test_a_line_of_an_export_is_as_its_schema_says(store: Callable[[str], Path], tmp_path: Path) -> None:
