@@ -35,7 +35,6 @@ from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
-from recover.store import unread as rocksdb
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, read_small
@@ -45,6 +44,7 @@ from recover.store.unread import (
     Elsewhere,
     has_rocksdb,
     mapped_data,
+    problems,
     queues_in_rocksdb,
     rocksdb_queue_folders,
     unread_parts,
@@ -106,7 +106,7 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
     for part, what in folders.items():
         folder = store.path(part)
         if has_rocksdb(folder):
-            for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
+            for problem in problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
                 stops = not problem.opens or (problem.of_entries and part in _READ_AT_START)
                 yield Needed(part, what, problem.text, False, stops)
 
