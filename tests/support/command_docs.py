@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from mqtool import exits
 from mqtool.cli import load
@@ -71,16 +70,8 @@ def _spelling(item: Any, option: bool) -> str:
     if not option:
         return f"`{item.metavar or item.name.upper()}`"
     names = ", ".join(f"`{name}`" for name in [*item.opts, *item.secondary_opts])
-    value = "\\|".join(_choices(item.type_descriptor.annotation)) or item.metavar or ""
+    value = "\\|".join(getattr(item.type, "choices", ())) or item.metavar or ""
     return f"{names} {value}".strip()
-
-
-def _choices(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    if get_origin(kind) is list:
-        return _choices(get_args(kind)[0])
-    return [choice.value for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _cell(text: str) -> str:
