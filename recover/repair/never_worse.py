@@ -408,7 +408,8 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
         record = decode(before.read(phy_offset, size), check_crc=False)
         if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
-        if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
+        named = zip(*props.multi_dispatch(record.property_map()), strict=False)
+        if not topic.startswith(LMQ_PREFIX) or (topic, str(offset)) in named:
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
 
 
@@ -500,10 +501,3 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
     """A digest of a record but for its own place, which may change when it is moved."""
     return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
-
-
-def _names(record: Record, topic: str, offset: int) -> bool:
-    values = record.property_map()
-    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
-    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
-    return (topic, str(offset)) in zip(queues, offsets, strict=False)
