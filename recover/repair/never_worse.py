@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 from formats import properties as props
 from formats.errors import FormatError
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_MISNUMBERED
+from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_STALE
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.content import pieces_of
@@ -271,8 +271,8 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
     old = []
     for scan in survey.log.files:
         splits = [split.records for split in scan.splits if split.records.size]
-        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_GHOST:
-            old += [rows[(rows["bits"] & BIT_GHOST) != 0] for rows in splits]
+        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_STALE:
+            old += [rows[(rows["bits"] & BIT_STALE) != 0] for rows in splits]
     if not old:
         return
     rows = np.concatenate(old)
