@@ -14,7 +14,7 @@ import numpy as np
 from formats.index import time_diff
 from formats.native.library import INT, Array, kernel
 from formats.native.rows import place_hashes
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
+from formats.record.rows import BIT_FILLER, BIT_HAS_TAGS, BIT_MARKER, BIT_STALE, RECORD
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
 """Classes of a unit, and the mask over them; more bits say what else is wrong."""
@@ -30,7 +30,7 @@ TAKE_NOTHING, TAKE_KEYS, TAKE_ALL = range(3)
 
 STAND_IN = BIT_FILLER | BIT_MARKER
 """Records that stand in for lost ones."""
-UNINDEXED = BIT_GHOST | STAND_IN
+UNINDEXED = BIT_STALE | STAND_IN
 """Records with any of these have no units."""
 
 (STATE_NUMBER, STATE_RECORD, STATE_KEY, STATE_HASH, STATE_USED_SLOTS, STATE_BEGIN, STATE_END, STATE_BEGIN_OFFSET,

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER
-from formats.record.rows import BIT_GHOST
+from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
 from recover.derived.index_files import index_geometry, list_index_files
@@ -85,7 +85,7 @@ def is_record_start(log: LogView, offset: int) -> bool:
         starts = split.records["phy_offset"]
         if starts.size and int(starts[0]) <= offset <= int(starts[-1]):
             at = int(np.searchsorted(starts, offset))
-            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_GHOST
+            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_STALE
     return False
 
 
@@ -159,7 +159,7 @@ def log_edge(log: LogView) -> LogEdge:
     start = last = newest = 0
     for split in log.splits():
         rows = split.records
-        live = np.flatnonzero((rows["bits"] & BIT_GHOST) == 0)
+        live = np.flatnonzero((rows["bits"] & BIT_STALE) == 0)
         if live.size:
             start, last = int(rows["phy_offset"][live[-1]]), int(rows["store_timestamp"][live[-1]])
             newest = max(newest, int(rows["store_timestamp"][live].max()))

@@ -36,7 +36,7 @@ from formats.native.index import (
     put_keys,
     wanted_of,
 )
-from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
+from formats.record.rows import BIT_HAS_TAGS, BIT_STALE
 from recover.log.scan import SEED
 from recover.store.columns import Rows, Split, ask
 
@@ -251,7 +251,7 @@ class IndexStream:
             records = self.splits[number].records
             row = int(np.searchsorted(records["phy_offset"], phy_offset))
             if row < records.size and int(records["phy_offset"][row]) == phy_offset:
-                return None if int(records["bits"][row]) & BIT_GHOST else (number, row)
+                return None if int(records["bits"][row]) & BIT_STALE else (number, row)
         return None
 
     def place(self, phy_offset: int, key_hash: int) -> Place | None:
@@ -402,7 +402,7 @@ def match_units(
     within = offsets - places[row]
     stands_in = (bits[row] & STAND_IN) != 0
     classes[order[stands_in & (within < records["size"][row])]] = LOST
-    own = (within == 0) & ~stands_in & ((bits[row] & BIT_GHOST) == 0)
+    own = (within == 0) & ~stands_in & ((bits[row] & BIT_STALE) == 0)
     number, row = order[own], row[own]
     keys = records["hashes"].astype(np.int64)
     first = np.cumsum(keys) - keys

@@ -18,7 +18,7 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
+from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
@@ -187,7 +187,7 @@ def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) ->
     mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
     if not wanted.unfold:
         mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
-    for bit, kind in ((BIT_GHOST, "stale"), (BIT_SUPERSEDED, "superseded")):
+    for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
         if kind not in wanted.include:
             mask &= (bits & bit) == 0
     if hashes is not None and mask.any():
@@ -223,7 +223,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
 
 
 def _messages(record: Record, bits: int, wanted: Wanted) -> Iterator[Message]:
-    state = "stale" if bits & BIT_GHOST else "superseded" if bits & BIT_SUPERSEDED else "live"
+    state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
     message = message_of(record, state, raw_body=wanted.raw_body)
     if wanted.unfold and bits & BIT_INNER_BATCH:
         try:

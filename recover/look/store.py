@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -417,10 +416,9 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
 # --- Which broker to assume for a store when nobody names one.
 
 
-@lru_cache(maxsize=1)  # both ends of the log are read for it
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
-    of equal ones; named by its first release. Of an opened store it stays what it was."""
+    of equal ones; named by its first release."""
     generation = find_generation(store, store.checkpoint())
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
