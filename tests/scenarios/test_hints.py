@@ -25,6 +25,7 @@ from mqtool.next_steps import START_BROKER, STATES, TAKES
 from recover.findings.model import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
+from tests.support import sampling
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
 
 STORES = all_stores()
@@ -51,7 +52,8 @@ def _cases() -> list[Any]:
     quick = {*CHOSEN, *random.Random(27).sample(pairs, _SAMPLE)}
     pairs += product(KINDS, OF_KINDS)
     assert quick <= set(pairs), "a chosen case that there is not"
-    return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs]
+    return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs
+            if pair in quick or sampling.with_long]
 
 
 class Follower:
