@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field, structs
 
+from formats.errors import FormatError
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
 from formats.names import is_index_name
 from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
-from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reader import FileReader, ReadFailure, read_small, spend
 from recover.store.source import entries
 from recover.store.store import Store
 
@@ -215,6 +216,13 @@ class IndexFileName(Struct, frozen=True):
     def name(self) -> str:
         return self.path.name
 
+    def header(self) -> IndexHeader | None:
+        """What the file says of itself; None where that cannot be read, or the file is shorter."""
+        try:
+            return INDEX_HEADER.decode(read_small(self.path, INDEX_HEADER.size))
+        except (OSError, FormatError):
+            return None
+
 
 class IndexListing(Struct, frozen=True):
     """What lies in the index folder: files in the order that a broker loads them, and what it skips."""
@@ -278,12 +286,8 @@ def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
 
 def _counted(file: IndexFileName) -> int:
     """index_count as the header has it; 0 when it cannot be read."""
-    try:
-        with FileReader(file.path) as reader:
-            head = reader.read(0, INDEX_HEADER.size)
-    except OSError:
-        return 0
-    return INDEX_HEADER.decode(head).index_count if len(head) == INDEX_HEADER.size else 0
+    header = file.header()
+    return 0 if header is None else header.index_count
 
 
 def _configured(store: Store) -> IndexGeometry:

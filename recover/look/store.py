@@ -17,7 +17,6 @@ from formats import properties as props
 from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
-from formats.index import INDEX_HEADER
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, start_file
@@ -72,12 +71,9 @@ def _of_index(store: Store) -> Iterator[Limit]:
     """Up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many."""
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
-    if not listing.files or geometry is None:
+    header = listing.files[-1].header() if listing.files else None
+    if header is None or geometry is None:
         return
-    content = read_small(listing.files[-1].path, INDEX_HEADER.size)
-    if len(content) < INDEX_HEADER.size:
-        return
-    header = INDEX_HEADER.decode(content)
     if header.hash_slot_count == header.index_count - 1 and header.hash_slot_count ** 2 > 16 * geometry.slots:
         yield Limit(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
 
