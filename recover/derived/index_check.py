@@ -51,7 +51,7 @@ _FEW = 256
 _ROOM = 2_000_000
 """Bytes that are read at once: whole units, and whole slots."""
 _COUNTED_AT_ONCE = 1 << 20
-_NO_SLOTS = np.zeros(0, dtype=np.int32)
+_NONE = np.zeros(0, dtype=np.int32)
 
 _CLASSES = np.arange(256, dtype=np.uint8)
 _KINDS = _CLASSES & native.CLASS
@@ -237,7 +237,7 @@ def _begin(reader: FileReader, geometry: IndexGeometry, stream: IndexStream, fir
     return _followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
 
 
-def _followed(content: Buffer | Rows, number: int, slots: Rows = _NO_SLOTS) -> tuple[int, int]:
+def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE) -> tuple[int, int]:
     """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
@@ -332,7 +332,7 @@ class _Judge:
 
     def _numbers(self, kinds: Rows) -> Rows:
         """Numbers of the units of these classes, ascending."""
-        return np.flatnonzero(self._among(kinds)[1:]) + 1 if self._count(kinds) else _NO_SLOTS
+        return np.flatnonzero(self._among(kinds)[1:]) + 1 if self._count(kinds) else _NONE
 
     def _report(self, code: str, offset: int | None, **facts: Any) -> None:
         self.verdict.findings.append(finding(code, self.name, offset, **facts))
@@ -452,7 +452,7 @@ class _Judge:
             verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
                                   for number in self._numbers(_ONLY_OTHER_KEY).tolist()]
         for code, kinds in _UNIT_CODES:
-            numbers = self._numbers(kinds) if self.log.files or kinds is not _LOST else _NO_SLOTS
+            numbers = self._numbers(kinds) if self.log.files or kinds is not _LOST else _NONE
             facts = {"log_end": self.log.log_end} if kinds is _BEYOND else {}
             for start, stop in _runs(numbers):
                 at, last = int(numbers[start]), int(numbers[stop - 1])
@@ -599,7 +599,7 @@ def _check_file(
 
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count what is expected and what is missing of it; a finding for each run of messages in one file."""
-    stream, blind, spans = report.stream, _blind_ranges(report), _Spans(report.verdicts)
+    stream, blind = report.stream, _blind_ranges(report)
     runs: list[_Run] = []
     passed = 0
     for number, split in enumerate(stream.splits):
@@ -614,7 +614,7 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
         asked = np.flatnonzero(stream.wanted(number))
         lacking = np.flatnonzero(missing[asked])
         offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
-        files = spans.of(offsets)
+        files = _files_of(offsets, report.verdicts)
         for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size):
             file, first, place = int(files[start]), int(offsets[start]), passed + int(lacking[start])
             if not runs or (runs[-1].file, runs[-1].end) != (file, place):
@@ -653,20 +653,13 @@ def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
     return ranges
 
 
-class _Spans:
-    """Which index file covers a phy offset, by the messages that its units name."""
-
-    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
-        spans = sorted(
-            (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
-            for number, v in enumerate(verdicts) if v.first_right is not None
-        )
-        self.lows, self.numbers, self.highs = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-
-    def of(self, offsets: Rows) -> Rows:
-        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
-        if not self.lows.size:
-            return np.full(offsets.size, -1, dtype=np.int64)
-        at = np.searchsorted(self.lows, offsets, side="right") - 1
-        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
-        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
+def _files_of(offsets: Rows, verdicts: list[IndexFileVerdict]) -> Rows:
+    """Which file covers each phy offset, by the messages that its units name: number of its verdict, -1 for none."""
+    spans = sorted(
+        (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
+        for number, v in enumerate(verdicts) if v.first_right is not None
+    )
+    # the last one is for offsets before the first
+    lows, numbers, highs = np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+    at = np.searchsorted(lows, offsets, side="right") - 1
+    return np.where(offsets <= highs[at], numbers[at], -1)

@@ -328,17 +328,17 @@ class IndexStream:
         """How many units a split should have, where spans that were marked have all of them; None where that takes a
         look at its rows."""
         split = self.splits[number]
-        rules = {bool(it) for it in self.tags.at(np.array([split.first, split.last]))}
-        mixed = any(split.first < start <= split.last for start, _ in self.tags.changes)
-        if number in self._found or mixed or len(rules) > 1:
+        if number in self._found or any(split.first < start <= split.last for start, _ in self.tags.changes):
             return None
-        wanted, stop = self.key_count(number, native.TAKE_ALL if rules == {True} else native.TAKE_KEYS), 0
-        for span in sorted(self._marked.get(number, []), key=lambda span: span.first):
-            if span.first > stop or self.key_count(number, span.rule) < wanted:
+        rule = native.TAKE_ALL if self.tags.at(np.array([split.first]))[0] else native.TAKE_KEYS
+        wanted, stop = self.key_count(number, rule), 0
+        spans = sorted(self._marked.get(number, []), key=lambda span: span.first)
+        for span in spans:
+            if span.first > stop:
                 return None
             stop = max(stop, span.first + span.count)
-        spans = self._marked.get(number, [])
-        whole = len({span.rule for span in spans}) == 1 and stop >= self.key_count(number, spans[0].rule)
+        rules = {span.rule for span in spans}
+        whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
