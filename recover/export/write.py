@@ -78,7 +78,7 @@ class Ndjson:
         self._stream.write(lines)
 
     def close(self) -> None:
-        """See `Writer`; `Refusal` (8) if the earlier run had more."""
+        """`Refusal` (8) if the earlier run had more."""
         if self._skip:
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
