@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec import Struct, field
 
 from formats import properties as props
@@ -15,6 +13,7 @@ from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
 from recover.export.select import Wanted, scan_for
 from recover.findings.refusal import Refusal
+from recover.log.file_scan import ProgressCallback
 from recover.log.scan import Engine
 from recover.look.query import (
     Answer,
@@ -79,7 +78,7 @@ class Life(Struct):
 
 
 def trace(
-    store: Store, name: str, *, engine: Engine | None = None, progress: Callable[[int, int], None] | None = None,
+    store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
 ) -> tuple[list[Life], Answer]:
     """Lives of the messages with this id, unique key or key, and how they were looked for.
 
@@ -117,7 +116,7 @@ def trace(
 
 
 def _first(
-    store: Store, name: str, engine: Engine | None, progress: Callable[[int, int], None] | None,
+    store: Store, name: str, engine: Engine | None, progress: ProgressCallback | None,
 ) -> tuple[Answer, list[str | None]]:
     """Records to begin with, and the unique keys that they have."""
     found = query_id(store, name) if engine is None else _at_place(store, name)
