@@ -22,11 +22,10 @@ WRONG_TIME = 8
 WRONG_CHAIN = 16
 CHAIN_LOOP = 32
 
-TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT = range(3)
 SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
 
-TAKE_NOTHING, TAKE_KEYS, TAKE_ALL = range(3)
-"""Which of a record's hashes are put: none, those of its keys without the one of its tags, or all."""
+TAKE_KEYS, TAKE_ALL = 1, 2
+"""Which of a record's hashes are put: those of its keys without the one of its tags, or all."""
 
 STAND_IN = BIT_FILLER | BIT_MARKER
 """Records that stand in for lost ones."""
@@ -51,9 +50,8 @@ _HEADS = Array(np.int32, out=True, least=1)
 def wanted_of(records: Any, take: Any) -> Any:
     """How many units each row should have by its rule, or by one for all (int64)."""
     hashes, bits = records["hashes"].astype(np.int64), records["bits"]
-    without_tags = hashes - ((bits & BIT_HAS_TAGS != 0) & (hashes > 0))
-    wanted = np.where(np.equal(take, TAKE_KEYS), without_tags, hashes)
-    return np.where((bits & UNINDEXED != 0) | np.equal(take, TAKE_NOTHING), 0, wanted)
+    tags = np.equal(take, TAKE_KEYS) & (bits & BIT_HAS_TAGS != 0) & (hashes > 0)
+    return np.where(bits & UNINDEXED != 0, 0, hashes - tags)
 
 
 def phy_offsets(units: Any) -> Any:
@@ -116,7 +114,7 @@ def put_keys(
     `units` begins with number `base`; their words are as the file has them, the slots native. `state`
     (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
     header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`
-    (uint8): TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
+    (uint8): TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
     """
     limit = min(limit, base + units.shape[0])
     words = units.view(">i4")

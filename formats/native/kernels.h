@@ -48,7 +48,7 @@ enum {
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
     NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3,
     QUEUE_COLUMNS = 3,
-    TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
+    TAKE_KEYS = 1, TAKE_ALL = 2,
 };
 
 /* Numbers at any byte, in the order of a file (big-endian). */
@@ -87,9 +87,9 @@ PART bool is_numbered(int64_t sys_flag, int64_t bits) {
     return (kind == TRANSACTION_NOT || kind == TRANSACTION_COMMIT) && !(bits & BIT_FILLER);
 }
 
-/* How many of a record's hashes an index has by a rule: all, those of its keys without the one of its tags, or none. */
+/* How many of a record's hashes an index has by a rule: all, or those of its keys without the one of its tags. */
 PART int64_t wanted_by(int64_t rule, const record_row *row) {
-    if (rule == TAKE_NOTHING || row->bits & UNINDEXED) return 0;
+    if (row->bits & UNINDEXED) return 0;
     return rule == TAKE_KEYS && row->bits & BIT_HAS_TAGS && row->hashes > 0 ? row->hashes - 1 : row->hashes;
 }
 

@@ -9,8 +9,6 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
-from formats.errors import FormatError
-from formats.index import INDEX_HEADER
 from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
@@ -210,13 +208,11 @@ def last_full_index(store: Store) -> int:
     geometry = index_geometry(store, listing)
     newest = 0
     for number, file in enumerate(listing.files):
-        try:
-            header = INDEX_HEADER.decode(read_small(file.path, INDEX_HEADER.size))
-        except (OSError, FormatError):
+        header = file.header()
+        if header is None:
             continue
         # a broker begins another file only when the one before is full
-        full = header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files)
-        if full:
+        if header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files):
             newest = max(newest, header.end_timestamp)
     return newest
 

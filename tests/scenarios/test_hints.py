@@ -32,7 +32,7 @@ STORES = all_stores()
 #: What stores of every kind meet; the recipes are of a part that most of them have.
 OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
-_SAMPLE = 6
+_SAMPLE = 2
 CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
