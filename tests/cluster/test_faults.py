@@ -49,7 +49,7 @@ def dying(attempts: int) -> Any:
 
         from pyspark import TaskContext
 
-        from recover.cluster.jobs import scan_splits
+        from recover.cluster.splits import scan_splits
 
         for task in tasks:
             if task.number == 5 and TaskContext.get().attemptNumber() < attempts:
@@ -72,7 +72,7 @@ def waiting(folder: Path, others: int) -> Any:
     def scan(tasks: Iterable[Any]) -> Iterator[Any]:
         import time as clock
 
-        from recover.cluster.jobs import scan_splits
+        from recover.cluster.splits import scan_splits
 
         for task in tasks:
             end = clock.monotonic() + 60
@@ -102,20 +102,20 @@ def stale() -> Any:
 
         from pyspark import TaskContext
 
-        from recover.cluster import jobs
+        from recover.cluster import splits
 
-        real = jobs.scan_split
+        real = splits.scan_split
 
         def failing(*arguments: Any, **how: Any) -> Any:
             if TaskContext.get().attemptNumber() == 0:
                 raise OSError(errno.ESTALE, "Stale file handle")
             return real(*arguments, **how)
 
-        jobs.scan_split = failing
+        splits.scan_split = failing
         try:
-            yield from jobs.scan_splits(tasks)
+            yield from splits.scan_splits(tasks)
         finally:
-            jobs.scan_split = real
+            splits.scan_split = real
 
     return scan
 
