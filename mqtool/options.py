@@ -186,7 +186,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
     nice: Annotated[bool, flag("--nice", "Give way to everything else on this host.", _ENGINE)] = False
     master: Annotated[str | None, option(
-        "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, sc://HOST:PORT (Spark Connect).",
+        "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, for reading also sc://HOST:PORT.",
         _ENGINE, metavar="URL")] = None
     conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None

@@ -164,6 +164,8 @@ _CODE = Path(__file__).resolve().parents[2]
 _SESSION_SECONDS = 20
 _REACH_SECONDS = 5
 _CONNECT_PORT = ":15002"
+_TRIES = 5
+"""How often a Connect server is asked again, with a pause that grows by four from 50 ms on."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set in what spark-submit runs: there is a JVM, with the site's and the submitter's settings."""
 
@@ -383,11 +385,15 @@ class ConnectSession(Session):
         warnings.filterwarnings("ignore", module="pyspark")
         try:
             from pyspark.sql import SparkSession
+            from pyspark.sql.connect.client.retries import DefaultPolicy
             from pyspark.sql.connect.session import SparkSession as Connected
 
-            # pyspark's own getOrCreate wants an address even where a session runs
-            self.context = (Connected.builder.getOrCreate() if self.is_taken else
-                            SparkSession.builder.remote(str(url)).create())
+            if self.is_taken:  # pyspark's own getOrCreate wants an address even where a session runs
+                self.context = Connected.builder.getOrCreate()
+            else:
+                self.context = SparkSession.builder.remote(str(url)).create()
+                # a server that is gone is waited for some seconds, not the ten minutes of pyspark
+                self.context.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
         except ImportError as error:
             raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
                           "pip install 'mqtool[connect]'; --master spark://HOST:7077 does without.") from error
@@ -510,6 +516,8 @@ def first_line(error: BaseException) -> str:
     text = str(error)
     with suppress(Exception):
         text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
+    with suppress(Exception):
+        text = str(error.details())  # type: ignore[attr-defined] # gRPC's
     lines: list[str] = []
     for line in map(str.strip, text.splitlines()):
         if line.startswith(("at ", "Driver stacktrace")) and lines:
