@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
-from recover.cluster.jobs import Job, check_executors, invisible
+from recover.cluster.jobs import Job, check_executors, unreadable
 from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.session import Session, SparkSettings, running_session, session_for, without_token
 from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_splits, unpack_split, unpacked, without_rows
@@ -22,6 +22,7 @@ from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader
 from recover.store.source import ReadFailure, url_of
 from recover.store.store import Store
 
@@ -146,6 +147,9 @@ class _Scan(Struct):
                 if home.summary is not None:
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
                                         self.kept[-1].split(number, home.summary, home.seen))
+                for failure in found.unreadable:
+                    if _is_read(failure):
+                        raise unreadable(home.seen.host, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
                 if not is_again and self.progress is not None:
@@ -155,11 +159,20 @@ class _Scan(Struct):
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
             error = problem.error(file.path)
-            if file.path.exists() and problem.number == FileNotFoundError().errno:
-                raise invisible(problem.host, str(file.path.absolute()))
+            if _is_read(ReadFailure(file.path, 0, 0, 0)):
+                raise unreadable(problem.host, error)
             if self.open_error is None:
                 raise error
             self.open_error(file, error)
+
+
+def _is_read(failure: ReadFailure) -> bool:
+    """Whether this machine can open a file and read a range that a worker could not."""
+    try:
+        with FileReader(failure.path) as reader:
+            return len(reader.read(failure.offset, failure.wanted)) == failure.wanted
+    except OSError:
+        return False
 
 
 def _absolute(part: SplitRange) -> SplitRange:

@@ -199,11 +199,18 @@ def ship(session: Session) -> None:
     session.shipped = True
 
 
+_MOUNT = "Mount the store at the same path on every worker (s3://: give them credentials), or run with --engine local."
+
+
 def invisible(host: str, path: str) -> Refusal:
     """The refusal of a store that not every executor sees."""
-    return Refusal(f"host {host} cannot see {path}",
-                   "Mount the store at the same path on every worker (s3://: give them credentials), or run with "
-                   "--engine local.", host=host)
+    return Refusal(f"host {host} cannot see {path}", _MOUNT, host=host)
+
+
+def unreadable(host: str, error: OSError) -> Refusal:
+    """The refusal of what an executor could not read in all its tries, and this machine can: no fault of the store."""
+    return Refusal(f"host {host} cannot read {error.filename}, which this machine can: {error.strerror}", _MOUNT,
+                   host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
