@@ -92,6 +92,12 @@ def _old_pairs(items: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield parts[0], parts[1]
 
 
+def multi_dispatch(values: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The LMQ queues that a multi-dispatch record names, and as text its queue offsets there: as it has them."""
+    queues, offsets = (values.get(name, "").split(",") for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
+    return queues, offsets
+
+
 def join(properties: Mapping[str, str], *, trailing: bool = True) -> bytes:
     """The stored text, in the order of the mapping.
 

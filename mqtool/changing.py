@@ -6,6 +6,7 @@ import datetime
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -18,6 +19,7 @@ from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoic
 from mqtool.printer import Printer, make_console, outside_store
 from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
+from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
@@ -33,12 +35,13 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
-from recover.repair.never_worse import bears, refuse_worse
+from recover.repair.never_worse import refuse_worse
 from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
-Planner = Callable[[VerifyReport], RecoverPlan]
+Planner = Callable[[Store, BrokerSettings, list[str], VerifyReport], RecoverPlan]
+"""Plans a change of a verified store by the settings of a broker; of these some were assumed."""
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -130,8 +133,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None,
-    undo: bool = True,
+    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None, undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings take the place of the earlier ones. The exit code.
 
@@ -162,7 +164,7 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
-    `looked` is called with the survey of the last verify.
+    `looked` is called with the settings of the plan and the survey of the last verify.
     """
 
     out: Printer
@@ -173,13 +175,10 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
-    looked: Callable[[Survey], None] | None = None
+    looked: Callable[[BrokerSettings, Survey], None] | None = None
 
-    def run(self, make: Callable[[Store], Planner]) -> int:
-        """Plan, then go through with it as far as the user wants; the exit code.
-
-        `make` takes the opened store and returns what plans the change, once the store has been verified.
-        """
+    def run(self, planner: Planner) -> int:
+        """Plan, then go through with it as far as the user wants; the exit code."""
         out, root = self.out, self.choice.root
         store = self.choice.open(self.broker)
         self.consent.check(root, self.choice.parts)
@@ -188,7 +187,8 @@ class Change(Struct):
                            "it.")
             refuse_if_unfinished(root, self.choice.parts)
         seen, stamps = seen_now(store), stamps_of(store.commitlog)
-        made = self._made(store, make(store))
+        settings, assumed = settings_of(store, *self.broker.said)
+        made = self._made(store, settings, assumed, planner)
         plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:
@@ -214,24 +214,22 @@ class Change(Struct):
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None,
-            known=KnownLog(made.before.survey.log, stamps),
+            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.survey.log, stamps),
+            looked=None if self.looked is None else partial(self.looked, settings),
         )
 
-    def _made(self, store: Store, planner: Planner) -> RecoverPlan:
+    def _made(self, store: Store, settings: BrokerSettings, assumed: list[str], planner: Planner) -> RecoverPlan:
         """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
         out = self.out
         with self.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, scan)
             out.found(before.findings)
             try:
-                made = planner(before)
+                made = planner(store, settings, assumed, before)
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            if not bears(store, made):
-                return made
-            return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
+            return refuse_worse(store, made, settings, self.max_loss, out.findings)
 
     def _note_space(self, store: Store, plan: Plan) -> None:
         """Say of a plan for this very store what it would be refused for."""

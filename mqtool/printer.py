@@ -145,11 +145,11 @@ def _laid_out(table: Table) -> RichTable:
     if not table.columns:
         result.columns[0].style, result.columns[0].no_wrap = "dim", True
     for row in table.rows:
-        result.add_row(*map(_cell, row))
+        result.add_row(*map(cell, row))
     return result
 
 
-def _cell(value: object) -> Text:
+def cell(value: object) -> Text:
     """One value as a harmless cell."""
     if isinstance(value, Text):
         return value
@@ -370,8 +370,6 @@ class Printer:
 
 def to_json(value: Any, indent: int | None = 2) -> str:
     """JSON in pure ASCII, so that no name from a store reaches a terminal raw."""
-    if indent is None:
-        return json.dumps(value, default=_json_default)
     return json.dumps(value, indent=indent, default=_json_default)
 
 

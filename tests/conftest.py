@@ -12,6 +12,7 @@ from hypothesis import settings
 from fixtures.lab.toolchain import available
 from formats.native import build
 from tests.broker import summary
+from tests.support import sampling
 from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.plans import quick_folder
 from tests.support.stores import real_store
@@ -22,7 +23,8 @@ settings.load_profile("mqtool")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the kernels if their sources have changed: a stale library is never used."""
+    """Compile the kernels if their sources have changed: a stale library is never used. Make no case in vain."""
+    sampling.with_long = "not long" not in config.option.markexpr
     if not hasattr(config, "workerinput"):
         build.ensure(Path(build.__file__).parent)
 

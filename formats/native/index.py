@@ -14,7 +14,7 @@ import numpy as np
 from formats.index import time_diff
 from formats.native.library import INT, Array, kernel
 from formats.native.rows import place_hashes
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
+from formats.record.rows import BIT_FILLER, BIT_HAS_TAGS, BIT_MARKER, BIT_STALE, RECORD
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
 """Classes of a unit, and the mask over them; more bits say what else is wrong."""
@@ -22,15 +22,14 @@ WRONG_TIME = 8
 WRONG_CHAIN = 16
 CHAIN_LOOP = 32
 
-TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT = range(3)
 SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
 
-TAKE_NOTHING, TAKE_KEYS, TAKE_ALL = range(3)
-"""Which of a record's hashes are put: none, those of its keys without the one of its tags, or all."""
+TAKE_KEYS, TAKE_ALL = 1, 2
+"""Which of a record's hashes are put: those of its keys without the one of its tags, or all."""
 
 STAND_IN = BIT_FILLER | BIT_MARKER
 """Records that stand in for lost ones."""
-UNINDEXED = BIT_GHOST | STAND_IN
+UNINDEXED = BIT_STALE | STAND_IN
 """Records with any of these have no units."""
 
 (STATE_NUMBER, STATE_RECORD, STATE_KEY, STATE_HASH, STATE_USED_SLOTS, STATE_BEGIN, STATE_END, STATE_BEGIN_OFFSET,
@@ -51,9 +50,8 @@ _HEADS = Array(np.int32, out=True, least=1)
 def wanted_of(records: Any, take: Any) -> Any:
     """How many units each row should have by its rule, or by one for all (int64)."""
     hashes, bits = records["hashes"].astype(np.int64), records["bits"]
-    without_tags = hashes - ((bits & BIT_HAS_TAGS != 0) & (hashes > 0))
-    wanted = np.where(np.equal(take, TAKE_KEYS), without_tags, hashes)
-    return np.where((bits & UNINDEXED != 0) | np.equal(take, TAKE_NOTHING), 0, wanted)
+    tags = np.equal(take, TAKE_KEYS) & (bits & BIT_HAS_TAGS != 0) & (hashes > 0)
+    return np.where(bits & UNINDEXED != 0, 0, hashes - tags)
 
 
 def phy_offsets(units: Any) -> Any:
@@ -116,7 +114,7 @@ def put_keys(
     `units` begins with number `base`; their words are as the file has them, the slots native. `state`
     (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
     header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`
-    (uint8): TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
+    (uint8): TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
     """
     limit = min(limit, base + units.shape[0])
     words = units.view(">i4")

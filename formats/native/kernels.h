@@ -39,16 +39,16 @@ typedef struct __attribute__((packed)) {
 
 /* Constants that have a name in Python; tests hold each to it. */
 enum {
-    BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_GHOST = 32, BIT_SUPERSEDED = 64,
+    BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_STALE = 32, BIT_SUPERSEDED = 64,
     BIT_HAS_UNIQ = 128, BIT_FILLER = 256, BIT_MARKER = 512, BIT_INNER_BATCH = 1024, BIT_MISNUMBERED = 2048,
     BIT_CONTRADICTED_FLAG = 4096, BIT_UNSERVED = 8192,
-    NOT_IN_QUEUE = BIT_GHOST | BIT_SUPERSEDED | BIT_MISNUMBERED,
-    NO_MESSAGE = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
-    STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN,
+    NOT_IN_QUEUE = BIT_STALE | BIT_SUPERSEDED | BIT_MISNUMBERED,
+    NO_MESSAGE = BIT_STALE | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
+    STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_STALE | STAND_IN,
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
     NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3,
     QUEUE_COLUMNS = 3,
-    TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
+    TAKE_KEYS = 1, TAKE_ALL = 2,
 };
 
 /* Numbers at any byte, in the order of a file (big-endian). */
@@ -87,9 +87,9 @@ PART bool is_numbered(int64_t sys_flag, int64_t bits) {
     return (kind == TRANSACTION_NOT || kind == TRANSACTION_COMMIT) && !(bits & BIT_FILLER);
 }
 
-/* How many of a record's hashes an index has by a rule: all, those of its keys without the one of its tags, or none. */
+/* How many of a record's hashes an index has by a rule: all, or those of its keys without the one of its tags. */
 PART int64_t wanted_by(int64_t rule, const record_row *row) {
-    if (rule == TAKE_NOTHING || row->bits & UNINDEXED) return 0;
+    if (row->bits & UNINDEXED) return 0;
     return rule == TAKE_KEYS && row->bits & BIT_HAS_TAGS && row->hashes > 0 ? row->hashes - 1 : row->hashes;
 }
 

@@ -55,7 +55,7 @@ void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed, queue_
     for (int64_t row = 0; row < rows; row++) {
         const record_row *it = records + row;
         int64_t bits = it->bits, offset = it->queue_offset;
-        if (bits & BIT_GHOST || !is_index(it->queue, queue_count)) continue;
+        if (bits & BIT_STALE || !is_index(it->queue, queue_count)) continue;
         queue_tally *queue = queues + it->queue;
         bool numbered = is_numbered(it->sys_flag, bits);
         if (numbered) {

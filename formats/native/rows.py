@@ -10,9 +10,9 @@ from formats.consumequeue import CQ_UNIT
 from formats.native.library import BOOL, INT, Array, kernel
 from formats.record.rows import (
     BIT_FILLER,
-    BIT_GHOST,
     BIT_MARKER,
     BIT_MISNUMBERED,
+    BIT_STALE,
     BIT_SUPERSEDED,
     EXPECTED,
     NO_MESSAGE,
@@ -97,7 +97,7 @@ def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
     their units is. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest store timestamp (ms), and all
     bits and all system flags that live rows have, or-ed.
     """
-    rows = records[(records["bits"] & BIT_GHOST == 0) & (records["queue"] >= 0) & (records["queue"] < queues.size)]
+    rows = records[(records["bits"] & BIT_STALE == 0) & (records["queue"] >= 0) & (records["queue"] < queues.size)]
     bits = rows["bits"]
     live = bits & BIT_SUPERSEDED == 0
     placed = live & (bits & BIT_MISNUMBERED == 0)

@@ -43,7 +43,7 @@ BIT_DELAY = 2
 BIT_LMQ = 4
 BIT_PROP_CRC = 8
 BIT_V2 = 16
-BIT_GHOST = 32
+BIT_STALE = 32
 """A stale record: of an earlier generation, after a break of the log."""
 BIT_SUPERSEDED = 64
 BIT_HAS_UNIQ = 128
@@ -57,7 +57,7 @@ BIT_UNSERVED = 8192
 """A service of brokers cannot deliver the message (`formats.record.grammar.unserved`)."""
 BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 
-NOT_LIVE = BIT_GHOST | BIT_SUPERSEDED
+NOT_LIVE = BIT_STALE | BIT_SUPERSEDED
 NOT_IN_QUEUE = NOT_LIVE | BIT_MISNUMBERED
 """Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
 NO_MESSAGE = NOT_LIVE | BIT_FILLER | BIT_MARKER

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.changing import BITS, Change, ChangeChoice, Planner, ZoneChoice, parse_loss
+from mqtool.changing import BITS, Change, ChangeChoice, ZoneChoice, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
@@ -20,7 +20,6 @@ from recover.change.copy_store import fetch_store, remote_folder
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.findings.refusal import UsageRefusal
-from recover.look.store import settings_of
 from recover.predict.groups import groups_of, has_offsets
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
@@ -85,45 +84,40 @@ def recover(
     """
     if loss.loss_out is not None and not consent.dry_run:
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
+    if how.mend_bits and how.policy == "broker":
+        raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")
     loss.check(store.root, store.parts)
     output = how.output
     if is_remote(store.store) and output is not None:
         store, output = _fetched(out, store, output, consent), None
 
-    def make(opened: Store) -> Planner:
-        if how.mend_bits and how.policy == "broker":
-            raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")
-        settings, assumed = settings_of(opened, *broker.said)
-        options = RecoverOptions(
-            settings=settings, mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost,
-            bridge=not how.no_bridge, max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets,
-            mend_bits=how.mend_bits, zone=zone.zone,
+    options = RecoverOptions(
+        mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost, bridge=not how.no_bridge,
+        max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
+    )
+
+    def plan(opened: Store, settings: BrokerSettings, assumed: list[str], before: VerifyReport) -> RecoverPlan:
+        made = plan_recover(opened, structs.replace(options, settings=settings), before)
+        prediction = made.prediction
+        rows = _groups(before.survey, settings)
+        out.answer(
+            policy=how.policy, mode=prediction.mode if prediction else how.mode,
+            start_file=prediction.start_file if prediction else None,
+            groups=rows, groups_after=None if made.plan.steps else rows,
         )
+        made.assumptions += assumed
+        loss.write(out, before.survey, prediction.max_phy if prediction and how.policy == "broker" else None)
+        return made
 
-        def plan(before: VerifyReport) -> RecoverPlan:
-            made = plan_recover(opened, options, before)
-            prediction = made.prediction
-            rows = _groups(before.survey, settings)
-            out.answer(
-                policy=how.policy, mode=prediction.mode if prediction else how.mode,
-                start_file=prediction.start_file if prediction else None,
-                groups=rows, groups_after=None if made.plan.steps else rows,
-            )
-            made.assumptions += assumed
-            loss.write(out, before.survey, prediction.max_phy if prediction and how.policy == "broker" else None)
-            return made
-
-        return plan
-
-    def look_after(look: Survey) -> None:
-        rows = _groups(look, settings_of(look.store, *broker.said)[0])
+    def look_after(settings: BrokerSettings, look: Survey) -> None:
+        rows = _groups(look, settings)
         out.answer(groups_after=rows)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: mqtool groups")
 
-    return Change(out, store, engine, broker, consent, output, how.include_deleted, parse_loss(how.max_loss),
-                  look_after).run(make)
+    return Change(out, store, engine, broker, consent, output, how.include_deleted, options.max_loss,
+                  look_after).run(plan)
 
 
 def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoice) -> StoreChoice:
@@ -169,13 +163,10 @@ def truncate(
     Between two boundaries the command refuses (16) and names both. The cut bytes are zeroed, so that no broker finds
     them again, and kept in the journal; files keep their length.
     """
-
-    def make(opened: Store) -> Planner:
-        options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
-        return lambda before: plan_truncate(opened, to, options, before)
-
+    options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, store, engine, broker, consent, max_loss=parse_loss(loss)).run(make)
+    return Change(out, store, engine, broker, consent, max_loss=options.max_loss).run(
+        lambda opened, _, __, before: plan_truncate(opened, to, options, before))
 
 
 # --- the rebuilds --------------------------------------------------------------------------------
@@ -269,7 +260,7 @@ def _rebuild(
 ) -> int:
     if what.output is None:
         change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
-        return change.run(lambda store: lambda before: plan_rebuild(store, options, before))
+        return change.run(lambda store, _, __, before: plan_rebuild(store, options, before))
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if consent.dry_run:

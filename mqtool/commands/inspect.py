@@ -127,7 +127,7 @@ def _size(size: int | None, *, told: bool) -> str:
 
 
 def _parts(report: StoreReport) -> Table:
-    rows = [(part.path if part.path != part.name else part.name, part.files, human_size(part.size), part.what,
+    rows = [(part.path, part.files, human_size(part.size), part.what,
              Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts]
     return table("parts", ["part", ">files", ">size", "what", ""], rows)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from formats.compression import MissingCodecError, decompress
-from formats.errors import FormatError
 from formats.message_id import offset_id
 from formats.record import Record, host_text
 from mqtool import exits
@@ -20,8 +17,8 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, co
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.file import body_text, flag_text, properties_text
 from mqtool.text import count, exact_size, human_time
+from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
-from recover.export.select import FOREVER as ANY_TIME
 from recover.export.trace import Event, Life
 from recover.export.trace import trace as trace_message
 from recover.findings.refusal import UsageRefusal
@@ -144,7 +141,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
         return look.query_offset(store, topic, queue, int(search.offset or 0))
     if way == "time":
         return look.query_time(store, topic, queue, int(search.time or 0))
-    end = ANY_TIME if search.end is None else search.end
+    end = FOREVER if search.end is None else search.end
     return look.query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
 
 
@@ -223,7 +220,7 @@ def trace(
         lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
     found.way = found.way if not found.messages or found.way != "id" else "index"
     look.note_unread(opened, found)
-    out.answer(lives=[life.json() for life in lives], complete=found.complete, way="scan" if scan else "index",
+    out.answer(lives=to_builtins(lives), complete=found.complete, way="scan" if scan else "index",
                notes=found.notes, more=found.more, more_messages=found.left_out or None, damaged=found.damaged)
     for life in lives:
         _show(out, life)
@@ -287,20 +284,10 @@ def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
 
 
 def _body_document(record: Record) -> dict[str, Any]:
-    content, problem = _plain_body(record)
-    try:
-        text: dict[str, Any] = {"body": content.decode("utf-8")}
-    except UnicodeDecodeError:
-        text = {"body": None, "body_base64": base64.b64encode(content).decode("ascii")}
-    return {**text, "body_problem": problem} if problem else text
-
-
-def _plain_body(record: Record) -> tuple[bytes, str]:
-    """(body as its producer wrote it, ""), or the stored bytes and why they could not be decompressed."""
-    try:
-        return decompress(record.body, record.sys_flag), ""
-    except (FormatError, MissingCodecError) as error:
-        return record.body, str(error)
+    content, problem = plain_body(record)
+    text, encoding = encoded(content)
+    body = {"body": text} if encoding == "utf-8" else {"body": None, "body_base64": text}
+    return {**body, "body_problem": problem} if problem else body
 
 
 def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_list: bool = False) -> None:
@@ -324,7 +311,7 @@ def _row(found: look.Found, body: bool) -> list[object]:
         where, record.topic_name, record.queue_id, record.queue_offset,
         human_time(record.store_timestamp), record.tags or "", record.keys or "", record.uniq_key or "",
     ]
-    return [*row, body_text(_plain_body(record)[0], 60)] if body else row
+    return [*row, body_text(plain_body(record)[0], 60)] if body else row
 
 
 def _show_one(out: Printer, found: look.Found, body: bool) -> None:
@@ -340,7 +327,7 @@ def _show_one(out: Printer, found: look.Found, body: bool) -> None:
         ("body", f"{exact_size(len(record.body))} bytes stored"),
     ]))
     if body:
-        content, problem = _plain_body(record)
+        content, problem = plain_body(record)
         out.show(Text(body_text(content, 100_000)))
         if problem:
             out.say(f"the body is shown as stored: {problem}")

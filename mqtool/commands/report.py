@@ -91,7 +91,6 @@ class Facts(Struct, kw_only=True):
     store: Store
     exit_state: ExitState
     before: VerifyReport
-    prediction: Prediction
     groups: Groups
     starts: list[Start]
     assumed: list[str]
@@ -173,8 +172,8 @@ def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: Engi
         files = evidence(store, digests=digests, most=_LISTED, progress=progress)
     lost = [item.message for item in islice(damaged_messages(look), _LISTED + 1)]
     return Facts(
-        store=store, exit_state=exit_state(store), before=before, prediction=groups.prediction, groups=groups,
-        starts=starts, assumed=[*assumed, *groups.prediction.assumptions], plan=plan, refused=refused,
+        store=store, exit_state=exit_state(store), before=before, groups=groups, starts=starts,
+        assumed=[*assumed, *groups.prediction.assumptions], plan=plan, refused=refused,
         lost=lost[:_LISTED], lost_truncated=len(lost) > _LISTED, runs=run_list, run_problem=run_problem,
         traffic=traffic(look.log, look.losses, look.queues), stretches=stretches(look.log), evidence=files,
     )
@@ -218,7 +217,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     plan = found.plan
     return {
         "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": found.exit_state.json(),
-        "predict": found.prediction.json(), "assumptions": found.assumed,
+        "predict": found.groups.prediction.json(), "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),
         "refused": None if found.refused is None else found.refused.message,
@@ -256,7 +255,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
         parts.append(f"{count(derived, 'problem')} that {'loses' if derived == 1 else 'lose'} no intact message")
     if document["not_checked"]:
         parts.append(f"not checked: {', '.join(document['not_checked'])}")
-    played = found.prediction.json()
+    played = found.groups.prediction.json()
     start = start_line({**played, "reason": None if played["reason"] in parts else played["reason"]})
     parts.append(start[0].lower() + start[1:])
     return "; ".join(part.rstrip(".") for part in parts) + "."
@@ -264,7 +263,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
 
 def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
     damaged = document["commitlog"]["damaged_messages"]
-    played = found.prediction
+    played = found.groups.prediction
     if found.without_log:
         return [facts("", [("damaged or missing", Text(_NOT_KNOWN, style="red"))])]
     rows: list[tuple[str, object]] = [
@@ -344,8 +343,8 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
         *([findings_table(notes, out.given, 1)._replace(title="notes")] if notes else [])])
     if found.groups.rows or found.groups.unread:
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
-        yield Section("Consumer groups", f"Before and after a start of {found.prediction.broker}: what each group "
-                      "skips and gets again; those hit most come first.",
+        yield Section("Consumer groups", f"Before and after a start of {found.groups.prediction.broker}: what each "
+                      "group skips and gets again; those hit most come first.",
                       [groups_table("", [row.json() for row in rows], _GROUPS),
                        *(Text(clean(note)) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from mqtool.printer import Shown, Text
+from mqtool.printer import Shown, Text, cell
 from mqtool.text import clean, count, human_seconds, human_size, human_time
 from recover.evidence.traffic import Stretch, Traffic
 
@@ -169,12 +169,9 @@ class _Grid(NamedTuple):
 
 def _words(value: object) -> list[tuple[str, str]]:
     """A value as (words, class) parts."""
-    if value is None:
-        return [("-", "dim")]
-    if not isinstance(value, Text):
-        text = "yes" if value is True else "no" if value is False else f"{value:,}" if isinstance(value, int) \
-            else str(value)
-        return [(text, "")]
+    if isinstance(value, str):
+        return [(value, "")]
+    value = cell(value)
     edges = sorted({0, len(value), *(at for span in value.spans for at in span[:2])})
     return [(value.plain[start:stop], _class(next((str(span.style) for span in value.spans
                                                    if span.start <= start < span.end), str(value.style))))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
 from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
-from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
+from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
@@ -245,7 +245,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
 def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
     found = []
     kinds = (
-        (log.stale, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
+        (log.stale, BIT_STALE, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
     )
     for count, bit, code in kinds:
         for scan in log.files if count else ():

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats import timer
 from formats.errors import FormatError
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_STALE
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding, moment
 from recover.findings.store_codes import DUE_AGAIN
@@ -217,7 +217,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     with LogReader(log.queue) as reader:
         for split in log.splits():
             rows = split.records
-            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_GHOST | _STANDS_IN)) == 0)]
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | _STANDS_IN)) == 0)]
             rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)
                         & (rows["store_timestamp"] > state.delivered - _WHEEL_MS)]
             rows = rows[~np.isin(rows["phy_offset"], named)]
@@ -246,7 +246,7 @@ def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
     found = log.in_damage(offsets)
     for split in log.splits():
         rows = split.records
-        rows = rows[(rows["bits"] & BIT_GHOST) == 0]
+        rows = rows[(rows["bits"] & BIT_STALE) == 0]
         if not rows.size or found.all():
             continue
         at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1

@@ -30,7 +30,7 @@ from recover.cluster.splits import pack_rows, unpack_rows
 from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
-from recover.derived.index_rebuild import FileHead, IndexImage
+from recover.derived.index_rebuild import FileHead, image_of
 from recover.derived.queues import QueueBuilder, fresh_files, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
@@ -225,42 +225,29 @@ def listing(store: Store, key: QueueKey) -> Listing:
     return tuple((file.name, file.length) for queue in queues for file in queue.mapped_files.files)
 
 
-class Span(Struct, frozen=True):
-    """Rows [first, last] of a split go to index file `file`; of the first row, keys from `key` on."""
-
-    file: int
-    first: int
-    last: int
-    key: int
-
-
 class IndexChunks(Struct, frozen=True):
-    """Packs the keys of a split for the files that they go to. `excluded` are queues of the log without keys."""
+    """Packs the keys of a split for the files that they go to.
 
-    spans: dict[int, list[Span]]
+    `spans`: for each split the numbers of files, and from which to before which of the split's keys each takes.
+    """
+
+    spans: dict[int, list[tuple[int, int, int]]]
     tags: TagHistory
-    excluded: tuple[int, ...]
 
     def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
         """A chunk for each file that takes keys of the split."""
         spans = self.spans.get(number)
         if not spans:
             return
-        stream = IndexStream([split], self.excluded)
+        stream = IndexStream([split])
         stream.tags = self.tags
-        wanted = stream.wanted(0)
-        for span in spans:
-            rows = slice(span.first, span.last + 1)
-            counts, starts = wanted[rows].copy(), split.first_hash[rows].copy()
-            counts[0] -= span.key
-            starts[0] += span.key
-            records, kept = split.records[rows], counts > 0
-            ends = np.cumsum(counts)
-            places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
-            keys = records[kept]
-            keys["hashes"] = counts[kept]
+        rows, places = np.repeat(np.arange(split.size), stream.wanted(0)), stream.asked(0)
+        for file, start, stop in spans:
+            own, counts = np.unique(rows[start:stop], return_counts=True)
+            keys = split.records[own]
+            keys["hashes"] = counts
             packed = pack_rows(keys[["phy_offset", "hashes", "store_timestamp"]])
-            yield span.file, (number, pickle.dumps((packed, split.hashes[places].tobytes())))
+            yield file, (number, pickle.dumps((packed, split.hashes[places[start:stop]].tobytes())))
 
 
 def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
@@ -285,5 +272,4 @@ class IndexFileTask(Struct, frozen=True):
             number = own[0][0]
             head, count = self.files[number]
             keys = _keys(chunk for _, chunk in own)
-            image = IndexImage(self.geometry, head, keys, count)
-            yield number, image.pieces(counts_entries=self.counts_entries)
+            yield number, image_of(self.geometry, head, keys, count, counts_entries=self.counts_entries)

@@ -27,7 +27,6 @@ from recover.cluster.derived import (
     Product,
     QueueChunks,
     QueueFilesTask,
-    Span,
     Staged,
     Stager,
     announced,
@@ -39,7 +38,6 @@ from recover.cluster.session import Session
 from recover.cluster.splits import Piece, RowsElsewhere, checked, pack_rows, pieces_of, unpack_rows
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
-from recover.derived.index_keys import IndexStream
 from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
@@ -226,14 +224,14 @@ class SparkProducer:
         """One task a file; the function that it runs, and its keys."""
         order = sorted(stager.names)
         builder = self._index[order[0]][0]
-        spans: dict[int, list[Span]] = {}
+        spans: dict[int, list[tuple[int, int, int]]] = {}
         files = {}
         for place, number in enumerate(order):
             target = self._index[number][1]
             files[place] = builder.head(target), target.stop - target.start
-            for split, span in _spans(builder, target, place):
-                spans.setdefault(split, []).append(span)
-        pack = IndexChunks(spans, builder.stream.tags, builder.stream.excluded)
+            for split, first, last in builder.numbers.spans(target.start, target.stop):
+                spans.setdefault(split, []).append((place, first, last))
+        pack = IndexChunks(spans, builder.numbers.stream.tags)
         task = IndexFileTask(files, builder.geometry, builder.counts_entries)
         named = structs.replace(stager, names={place: stager.names[number] for place, number in enumerate(order)})
         return partial(stage_index, named, task), self._shuffled(pack, len(order), [])
@@ -300,15 +298,3 @@ def _lmq_chunks(expectation: Expectation, groups: Rows) -> Iterator[Chunk]:
     own = groups[rows["queue"]]
     for group in np.unique(own[own >= 0]).tolist():
         yield int(group), (_LAST, pack_rows(rows[own == group]))
-
-
-def _spans(builder: FileBuilder, target: Target, file: int) -> Iterator[tuple[int, Span]]:
-    """Which rows of which split hold the keys of a file."""
-    stream: IndexStream = builder.stream
-    first, last = builder.numbers.place(target.start), builder.numbers.place(target.stop - 1)
-    for split in range(first.split, last.split + 1):
-        begins = split == first.split
-        yield split, Span(
-            file, first.row if begins else 0,
-            last.row if split == last.split else stream.splits[split].records.size - 1, first.key if begins else 0,
-        )

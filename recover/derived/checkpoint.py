@@ -9,9 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
-from formats.errors import FormatError
-from formats.index import INDEX_HEADER
-from formats.record.rows import BIT_GHOST
+from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
 from recover.derived.index_files import index_geometry, list_index_files
@@ -85,7 +83,7 @@ def is_record_start(log: LogView, offset: int) -> bool:
         starts = split.records["phy_offset"]
         if starts.size and int(starts[0]) <= offset <= int(starts[-1]):
             at = int(np.searchsorted(starts, offset))
-            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_GHOST
+            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_STALE
     return False
 
 
@@ -159,7 +157,7 @@ def log_edge(log: LogView) -> LogEdge:
     start = last = newest = 0
     for split in log.splits():
         rows = split.records
-        live = np.flatnonzero((rows["bits"] & BIT_GHOST) == 0)
+        live = np.flatnonzero((rows["bits"] & BIT_STALE) == 0)
         if live.size:
             start, last = int(rows["phy_offset"][live[-1]]), int(rows["store_timestamp"][live[-1]])
             newest = max(newest, int(rows["store_timestamp"][live].max()))
@@ -210,13 +208,11 @@ def last_full_index(store: Store) -> int:
     geometry = index_geometry(store, listing)
     newest = 0
     for number, file in enumerate(listing.files):
-        try:
-            header = INDEX_HEADER.decode(read_small(file.path, INDEX_HEADER.size))
-        except (OSError, FormatError):
+        header = file.header()
+        if header is None:
             continue
         # a broker begins another file only when the one before is full
-        full = header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files)
-        if full:
+        if header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files):
             newest = max(newest, header.end_timestamp)
     return newest
 

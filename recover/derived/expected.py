@@ -168,9 +168,7 @@ def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
     """Queues and queue offsets that a multi-dispatch record names, if it names as many of each."""
     if record is None:
         return []
-    values = record.property_map()
-    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
-    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    queues, offsets = props.multi_dispatch(record.property_map())
     if len(queues) != len(offsets) or len(queues) > _LMQ_LIMIT:
         return []
     targets = []

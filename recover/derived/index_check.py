@@ -7,9 +7,8 @@ chains against the hashes, its header against both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units, tag_runs
+from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
@@ -51,12 +50,25 @@ from recover.store.store import Store
 _FEW = 256
 _ROOM = 2_000_000
 """Bytes that are read at once: whole units, and whole slots."""
-_NO_SLOTS = np.zeros(0, dtype=np.int32)
-_FLAWS = native.WRONG_TIME | native.WRONG_CHAIN | native.CHAIN_LOOP
+_COUNTED_AT_ONCE = 1 << 20
+_NONE = np.zeros(0, dtype=np.int32)
+
+_CLASSES = np.arange(256, dtype=np.uint8)
+_KINDS = _CLASSES & native.CLASS
+_RIGHT, _EXPIRED, _LOST, _BEYOND = (
+    np.equal(_KINDS, kind) for kind in (native.RIGHT, native.EXPIRED, native.LOST, native.BEYOND_LOG))
+_NAMED = _RIGHT | (_KINDS == native.DUPLICATE)
+_WITHOUT_KEY = (_KINDS == native.NO_RECORD) | (_KINDS == native.OTHER_KEY)
+_ASTRAY = _WITHOUT_KEY | _BEYOND
+_LOOP, _WRONG_CHAIN, _OFF_TIME = (
+    (_CLASSES & flaw) != 0 for flaw in (native.CHAIN_LOOP, native.WRONG_CHAIN, native.WRONG_TIME))
+_FLAWED = _LOOP | _WRONG_CHAIN | _OFF_TIME
+_ONLY_OTHER_KEY = (_CLASSES & ~np.uint8(native.WRONG_TIME)) == native.OTHER_KEY
 _UNIT_CODES = (
-    (native.CHAIN_LOOP, "index-chain-loop"), (native.WRONG_CHAIN, "index-wrong-chain"),
-    (native.WRONG_TIME, "index-wrong-time"),
+    ("index-wrong-units", _WITHOUT_KEY), ("index-beyond-log", _BEYOND), ("index-lost-units", _LOST),
+    ("index-chain-loop", _LOOP), ("index-wrong-chain", _WRONG_CHAIN), ("index-wrong-time", _OFF_TIME),
 )
+"""Which classes of units, with their flaws, are reported; as all above a bool for each value of a class."""
 _SLOT_CODES = ((native.SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (native.SLOT_WRONG, "index-wrong-slot"))
 _MOST_OTHERS = 100
 _MOST_RUNS = 10_000
@@ -84,7 +96,6 @@ class IndexFileVerdict(Struct):
     wrong: int = 0
     expired: int = 0
     lost: int = 0
-    duplicates: int = 0
     first_right: tuple[int, int, int] | None = None
     last_right: int | None = None
     wrong_before: int = 0
@@ -177,27 +188,33 @@ def compare_file(
             spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
             if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
                 continue
-            holding = holding or beside.submit(_held, reader, geometry, header, units.start)
+            holding = holding or beside.submit(_held, reader, geometry, header)
             sums = stream.sums(spans)
             held = holding.result()
             if held is None:
                 return None
             ends = sums[-1].end_timestamp, sums[-1].end_offset
-            total = sum(it.sum for it in sums) % (1 << 64)
+            total = (_followed(expired.astype(">i4").tobytes(), 1)[0] + sum(it.sum for it in sums)) % (1 << 64)
             if ends == (header.end_timestamp, header.end_phy_offset) and total == held[0]:
                 stream.mark(spans)
                 return _verdict_of(file, header, held[1], rule, sums, unit, len(expired))
     return None
 
 
+def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, Rows]]:
+    """Where one part after the other of a file begins, and its bytes, which stand until the next one comes."""
+    room = np.empty(max(0, min(_ROOM, stop - start)), dtype=np.uint8)
+    for at in range(start, stop, _ROOM):
+        size = min(_ROOM, stop - at)
+        spend(size)
+        yield at, room[: reader.read_into(memoryview(room.data)[:size], at)]
+
+
 def _expired_head(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int) -> Rows:
     """The units before the first one that is not of an expired message (int32, shape (n, 5)); the last is none."""
     parts = [np.empty((0, 5), dtype=np.int32)]
-    size, stop = _ROOM, geometry.unit_offset(header.index_count - 1)
-    for at in range(geometry.unit_offset(1), stop, size):
-        content = reader.read(at, min(size, stop - at))
-        words = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_UNIT.size * 5)
-        units = words.astype(np.int32).reshape(-1, 5)
+    for _, content in _windows(reader, geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)):
+        units = content[: content.size // INDEX_UNIT.size * INDEX_UNIT.size].view(">i4").reshape(-1, 5).astype(np.int32)
         known = is_expired(units, min_offset)
         parts.append(units[: int(np.argmin(np.r_[known, False]))])
         if not known.all():
@@ -217,10 +234,10 @@ def _begin(reader: FileReader, geometry: IndexGeometry, stream: IndexStream, fir
     split, span = first
     few = structs.replace(span, count=min(span.count, _FEW))
     content = reader.read(geometry.unit_offset(span.number), few.count * INDEX_UNIT.size)
-    return followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
+    return _followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
 
 
-def followed(content: Buffer | Rows, number: int, slots: Rows = _NO_SLOTS) -> tuple[int, int]:
+def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE) -> tuple[int, int]:
     """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
@@ -228,38 +245,25 @@ def followed(content: Buffer | Rows, number: int, slots: Rows = _NO_SLOTS) -> tu
     return total % (1 << 64), wrong
 
 
-def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, first: int) -> tuple[int, int] | None:
-    """The sum of the units of a file from number `first` on, and how many slots all use; None where these, the chains
-    or the header's count are others than those of such units, or anything stands before or after the units."""
-    room, slots = np.empty(_ROOM, dtype=np.uint8), np.zeros(geometry.slots, dtype=np.int32)
-
-    def read(at: int, stop: int) -> Iterator[tuple[int, Rows]]:
-        for start in range(at, stop, _ROOM):
-            size = min(_ROOM, stop - start)
-            spend(size)
-            yield start, room[: reader.read_into(memoryview(room.data)[:size], start)]
-
-    end = geometry.unit_offset(header.index_count)
-    if any(reader.read(geometry.units_offset, INDEX_UNIT.size)):
-        return None
-    total = 0
-    for start, stop in ((geometry.unit_offset(1), geometry.unit_offset(first)), (geometry.unit_offset(first), end)):
-        total = 0
-        for at, content in read(start, stop):
-            part, wrong = followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots)
-            total += part
-            if wrong or content.size != min(_ROOM, stop - at):
-                return None
+def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader) -> tuple[int, int] | None:
+    """The sum of the units of a file, and how many slots all use; None where these, the chains or the header's count
+    are others than those of such units, or anything stands before or after the units."""
+    slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
+    for at, content in _windows(reader, geometry.unit_offset(1), end):
+        part, wrong = _followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots)
+        total += part
+        if wrong:
+            return None
     used = int(np.count_nonzero(slots))
     if not used <= header.hash_slot_count < header.index_count:
         return None
-    for at, content in read(geometry.slots_offset, geometry.units_offset):
-        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: content.size // INDEX_SLOT.size]
-        if content.size != min(_ROOM, geometry.units_offset - at) or not np.array_equal(content.view(">i4"), own):
+    for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
+        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _ROOM // INDEX_SLOT.size]
+        if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
             return None
-    for start, stop in reader.data_ranges(end, geometry.size):
-        if any(content.any() for _, content in read(start, stop)):
-            return None
+    blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
+    if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
+        return None
     return total % (1 << 64), used
 
 
@@ -292,12 +296,7 @@ class _Judge:
         previous: IndexFileVerdict | None,
     ) -> None:
         self.verdict = IndexFileVerdict(file, image.header)
-        self.name = name
-        self.image = image
-        self.log = log
-        self.stream = stream
-        self.previous = previous
-        self.geometry = image.geometry
+        self.name, self.image, self.log, self.stream, self.previous = name, image, log, stream, previous
         units = image.units
         self.written = max(0, last_nonzero(units.view(np.uint8).reshape(-1), 0, units.nbytes)) // INDEX_UNIT.size + 1
         counted = max(1, image.header.index_count)  # IndexFile.load takes a count below 1 as 1
@@ -305,6 +304,7 @@ class _Judge:
         self.verdict.end = self.end = min(counted, self.written)
         self.offsets = native.phy_offsets(units[: self.end])
         self.classes = np.zeros(self.end, dtype=np.uint8)
+        self.counts = np.zeros(_CLASSES.size, dtype=np.int64)
 
     def run(self) -> IndexFileVerdict:
         if self.counted != self.written:
@@ -315,9 +315,24 @@ class _Judge:
             self._classify_rest()
             self._check_first_time()
         used = self._check_chains()
+        for at in range(1, self.end, _COUNTED_AT_ONCE):
+            self.counts += np.bincount(self.classes[at : at + _COUNTED_AT_ONCE], minlength=_CLASSES.size)
         self._check_header(used)
-        self._count()
+        self._sum_up()
         return self.verdict
+
+    def _count(self, kinds: Rows) -> int:
+        """How many units are of these classes (bool array)."""
+        return int(self.counts[kinds].sum())
+
+    def _among(self, kinds: Rows) -> Rows:
+        """Which units are of these classes (bool array). Unit 0 is one without key."""
+        # one byte a unit: an index by classes would take eight
+        return np.frombuffer(self.classes.tobytes().translate(kinds.tobytes()), dtype=np.bool_)
+
+    def _numbers(self, kinds: Rows) -> Rows:
+        """Numbers of the units of these classes, ascending."""
+        return np.flatnonzero(self._among(kinds)[1:]) + 1 if self._count(kinds) else _NONE
 
     def _report(self, code: str, offset: int | None, **facts: Any) -> None:
         self.verdict.findings.append(finding(code, self.name, offset, **facts))
@@ -335,12 +350,10 @@ class _Judge:
             split, stop = self.stream.splits[number], self.stream.start(number + 1)
             first, last = np.searchsorted(offsets, [self.stream.start(number), stop]).tolist()
             numbers = np.arange(first, last) + 1 if order is None else order[first:last] + 1
-            records, hashes = np.asarray(split.records), np.asarray(split.hashes)
-            tag_states = match_units(
-                self.image.units, self.end, numbers, offsets[first:last], records, hashes, self.stream.found(number),
-                self.classes, begin,
+            self.verdict.tag_runs += match_units(
+                self.image.units, self.end, numbers, offsets[first:last], np.asarray(split.records),
+                np.asarray(split.hashes), self.stream.found(number), self.classes, begin,
             )
-            self.verdict.tag_runs.extend(tag_runs(records, tag_states))
 
     def _classify_rest(self) -> None:
         """Units that no record took: expired, in damage, after the end, or wrong."""
@@ -357,7 +370,7 @@ class _Judge:
 
     def _check_first_time(self) -> None:
         """Unit 1 counts from the end of the file that was before it when the broker made this one."""
-        if int(self.classes[1]) & native.CLASS in (native.RIGHT, native.DUPLICATE):
+        if _NAMED[self.classes[1]]:
             most = _most_seconds(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
             if not 0 <= int(self.image.units[1, 3]) <= most:
                 self.classes[1] |= native.WRONG_TIME
@@ -369,7 +382,7 @@ class _Judge:
         flags = np.zeros(slots.size, dtype=np.uint8)
         used = int(native.check_chains(self.image.units, self.end, slots, self.classes, heads, flags))
         # a wrong count explains slots that name units after it
-        named = min(max(self.counted, self.written), self.geometry.entries)
+        named = min(max(self.counted, self.written), self.image.geometry.entries)
         if named > self.end:
             flags[(slots >= self.end) & (slots < named)] = 0
         in_use = np.flatnonzero((heads != 0) | (slots != 0) | (flags != 0)) if flags.any() else flags[:0]
@@ -377,7 +390,7 @@ class _Judge:
             flagged = np.flatnonzero(flags[in_use] == kind)
             for start, stop in _runs(flagged):
                 first, last = int(in_use[flagged[start]]), int(in_use[flagged[stop - 1]])
-                self._report(code, self.geometry.slot_offset(first), first=first, last=last, count=stop - start)
+                self._report(code, self.image.geometry.slot_offset(first), first=first, last=last, count=stop - start)
         return used
 
     def _newest(self) -> int:
@@ -396,13 +409,13 @@ class _Judge:
         if end > 1:
             wrong += self._wrong_end(1, header.begin_timestamp, header.begin_phy_offset, "begin")
             if count_fits:
-                expired = int(self.classes[1]) & native.CLASS == native.EXPIRED
-                wrong += ["begin_timestamp"] if expired and header.begin_timestamp > self._newest() else []
+                too_late = _EXPIRED[self.classes[1]] and header.begin_timestamp > self._newest()
+                wrong += ["begin_timestamp"] if too_late else []
                 wrong += self._wrong_end(end - 1, header.end_timestamp, header.end_phy_offset, "end")
         elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
             wrong += ["begin", "end"]
         # 4.7.0 and before count every unit, later brokers each slot once; a file can have been written by both
-        broken = bool((self.classes & _FLAWS).any()) or bool(self._astray().any())
+        broken = self._count(_FLAWED | _ASTRAY)
         if count_fits and not (0 if broken else used) <= header.hash_slot_count <= end - 1:
             wrong.append("hash_slot_count")
         elif count_fits and not broken and used < end - 1:
@@ -411,56 +424,45 @@ class _Judge:
             self._report("index-header-wrong", 0, fields=", ".join(wrong))
 
     def _wrong_end(self, number: int, timestamp: int, phy_offset: int, which: str) -> list[str]:
-        kind, offset = int(self.classes[number]) & native.CLASS, int(self.offsets[number])
-        if kind in (native.NO_RECORD, native.OTHER_KEY):
+        kind, offset = self.classes[number], int(self.offsets[number])
+        if _WITHOUT_KEY[kind]:
             return []
-        true_time = self.stream.timestamp(offset) if kind in (native.RIGHT, native.DUPLICATE) else None
+        true_time = self.stream.timestamp(offset) if _NAMED[kind] else None
         wrong = [f"{which}_timestamp"] if true_time not in (None, timestamp) else []
         return [*wrong, f"{which}_phy_offset"] if offset != phy_offset else wrong
 
-    def _astray(self) -> Rows:
-        """Units that name no record with their key (bool array)."""
-        kinds = self.classes & native.CLASS
-        # one byte a unit: `isin` would take sixteen
-        mask = (kinds == native.NO_RECORD) | (kinds == native.OTHER_KEY) | (kinds == native.BEYOND_LOG)
-        mask[0] = False
-        return np.asarray(mask)
-
-    def _count(self) -> None:
-        verdict, classes, kinds = self.verdict, self.classes, self.classes & native.CLASS
-        # bincount would make an int64 of each byte first
-        counts = [int(np.count_nonzero(kinds[1:] == kind)) for kind in range(native.CLASS + 1)]
-        verdict.right, verdict.duplicates = counts[native.RIGHT], counts[native.DUPLICATE]
-        verdict.expired, verdict.lost = counts[native.EXPIRED], counts[native.LOST]
-        named = (kinds == native.RIGHT) | (kinds == native.DUPLICATE)
-        astray = self._astray()
-        verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
+    def _sum_up(self) -> None:
+        verdict, header = self.verdict, self.verdict.header
+        verdict.right, verdict.expired, verdict.lost = map(self._count, (_RIGHT, _EXPIRED, _LOST))
+        verdict.wrong = self._count(_ASTRAY | (_NAMED & _FLAWED))
         if verdict.right:
-            live = kinds == native.RIGHT
+            live = self._among(_RIGHT)
             first = int(live.argmax())
             verdict.first_right = first, int(self.offsets[first]), int(self.image.units[first, 0])
-            verdict.last_right = int(self.offsets[kinds.size - 1 - int(live[::-1].argmax())])
-            verdict.wrong_before = int(astray[:first].sum())
-        off_time = int((named & ((classes & native.WRONG_TIME) != 0)).sum())
-        if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
+            verdict.last_right = int(self.offsets[live.size - 1 - int(live[::-1].argmax())])
+            verdict.wrong_before = int(self._among(_ASTRAY)[1:first].sum())
+        named = self._among(_NAMED)
+        times_fit = self._count(_NAMED & _OFF_TIME) * 2 <= self._count(_NAMED)
+        if 0 < header.begin_timestamp <= header.end_timestamp and times_fit:
             first_live = int(named.argmax()) if named.any() else self.end
-            verdict.expired_before = int((kinds[:first_live] == native.EXPIRED).sum())
-        if astray.any() and self.log.files:
-            verdict.by_log_file = self._by_log_file(named, astray & (kinds != native.BEYOND_LOG))
-        others = np.flatnonzero((classes & ~np.uint8(native.WRONG_TIME)) == native.OTHER_KEY)
-        if others.size <= _MOST_OTHERS:
-            verdict.other_keys = [(int(self.offsets[n]), int(self.image.units[n, 0])) for n in others.tolist()]
-        self._report_units(astray & (kinds != native.BEYOND_LOG), "index-wrong-units")
-        self._report_units(kinds == native.BEYOND_LOG, "index-beyond-log", log_end=self.log.log_end)
-        if self.log.files:
-            self._report_units(kinds == native.LOST, "index-lost-units")
-        for flaw, code in _UNIT_CODES:
-            self._report_units((classes & flaw) != 0, code)
+            verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
+        if self._count(_ASTRAY) and self.log.files:
+            verdict.by_log_file = self._by_log_file(named)
+        if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
+            verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
+                                  for number in self._numbers(_ONLY_OTHER_KEY).tolist()]
+        for code, kinds in _UNIT_CODES:
+            numbers = self._numbers(kinds) if self.log.files or kinds is not _LOST else _NONE
+            facts = {"log_end": self.log.log_end} if kinds is _BEYOND else {}
+            for start, stop in _runs(numbers):
+                at, last = int(numbers[start]), int(numbers[stop - 1])
+                self._report(code, self.image.geometry.unit_offset(at), first=at, last=last, count=stop - start,
+                             phy_offset=int(self.offsets[at]), **facts)
 
-    def _by_log_file(self, named: Rows, astray: Rows) -> dict[int, tuple[int, int]]:
+    def _by_log_file(self, named: Rows) -> dict[int, tuple[int, int]]:
         """How many messages units name rightly and wrongly in each log file, by its first offset."""
         # a unit of zeros names nothing, and one after the end contradicts no record
-        lost = np.flatnonzero(astray)
+        lost = self._numbers(_WITHOUT_KEY)
         against = np.unique(self.offsets[lost[self.image.units[lost].any(axis=1)]])
         low, high = (int(edge) for edge in (self.offsets[1:].min(), self.offsets[1:].max()))
         found = {}
@@ -471,13 +473,6 @@ class _Judge:
                 right = np.unique(self.offsets[named & (self.offsets >= start) & (self.offsets < stop)]).size
             found[start] = right, int(np.diff(np.searchsorted(against, [start, stop]))[0])
         return found
-
-    def _report_units(self, mask: Rows, code: str, **facts: Any) -> None:
-        numbers = np.flatnonzero(mask)
-        for start, stop in _runs(numbers):
-            first, last = int(numbers[start]), int(numbers[stop - 1])
-            self._report(code, self.geometry.unit_offset(first), first=first, last=last, count=stop - start,
-                         phy_offset=int(self.offsets[first]), **facts)
 
 
 def is_expired(units: Rows, min_offset: int) -> Rows:
@@ -511,23 +506,48 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
                    remedy="mqtool recover {store} --dry-run" if odd.is_directory else BY_HAND)
 
 
-def check_index(
-    store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-) -> IndexReport:
-    """Judge every index file of the store, one in memory at a time.
-
-    `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
-    expected where no file tells (None: what the store says of its broker).
-    """
+def check_index(store: Store, log: LogView) -> IndexReport:
+    """Judge every index file of the store, one in memory at a time."""
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    stream = IndexStream(log.splits(), excluded)
-    report = IndexReport(listing, index_geometry(store, listing), stream)
+    stream = IndexStream(log.splits())
+    geometry, folder = index_geometry(store, listing), store.relative(listing.directory)
+    report = IndexReport(listing, geometry, stream)
+    found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
+    for file in listing.files:
+        if not file.is_time:
+            found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
+        if geometry is not None:
+            found += _check_file(store, log, report, file, geometry)
     checkpoint = store.checkpoint(extend=True)
-    if tags is None:
-        tags = _writes_tag_units(store, checkpoint)
-    _Check(store, log, report).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    stream.tags = TagHistory.infer([run for verdict in report.verdicts for run in verdict.tag_runs],
+                                   _writes_tag_units(store, checkpoint))
+    checkpoint_time = None if checkpoint is None else checkpoint.index_msg_timestamp
+    if not listing.files and checkpoint_time == 0 and stream.has_units:
+        report.switched_off = True
+        found.append(finding("index-switched-off", folder))
+    else:
+        found += _missing_units(store, report)
+    if geometry is None:
+        found.append(finding("index-sizes-unknown", folder))
+    else:
+        empty = [v for v in report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
+        if len(empty) >= _NEAR_EMPTY_FILES:
+            found.append(_of_files(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
+    newer = [v for v in report.verdicts if store.has_abort and v.header.end_timestamp > (checkpoint_time or 0)]
+    if newer:
+        found.append(_of_files(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
+                               checkpoint=checkpoint_time or 0))
+    for verdict in report.verdicts:
+        found += verdict.findings
     return report
+
+
+def _of_files(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
+    """A finding of several files, that stands at the first."""
+    first, last = verdicts[0].file, verdicts[-1].file
+    return finding(code, store.relative(first.path), None, first=first.name, last=last.name, count=len(verdicts),
+                   **facts)
 
 
 def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
@@ -540,121 +560,74 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
                       and "logics_physical_offset" in younger_fields(checkpoint, store.commitlog.max_offset))
 
 
-class _Check:
-    def __init__(self, store: Store, log: LogView, report: IndexReport) -> None:
-        self.store = store
-        self.log = log
-        self.report = report
-        self.stream = report.stream
-        self.folder = store.relative(report.listing.directory)
+def _check_file(
+    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry
+) -> Iterator[Finding]:
+    """Add the verdict on one file to those of `report`, or a finding for each part that cannot be read."""
+    previous = report.verdicts[-1] if report.verdicts else None
+    name, verdict, image = store.relative(file.path), None, None
+    failures: list[ReadFailure] = []
+    try:
+        with FileReader(file.path) as reader:
+            try:
+                verdict = compare_file(file, reader, geometry, report.stream, log.min_offset, previous)
+            except ReadFailure as once:
+                failures = [once]
+            if verdict is None:
+                image = read_words(reader, geometry)
+                # what could not be read once is not sound, even if it can be read now
+                failures = image.failures or failures
+    except OSError as error:
+        report.unreadable[file.name] = len(report.verdicts)
+        yield finding("index-unreadable", name, 0, wanted=file.length, error=error.strerror)
+        return
+    if failures:
+        report.unreadable[file.name] = len(report.verdicts)
+        for failure in failures:
+            yield finding("index-unreadable", name, failure.offset, wanted=failure.wanted, error=failure.strerror)
+        return
+    if image is not None:
+        verdict = _Judge(file, name, image, log, report.stream, previous).run()
+    assert verdict is not None, "one of both ways ends with a verdict"
+    if file.length != geometry.size:
+        verdict.findings.append(finding(
+            "index-file-length", name, min(file.length, geometry.size), length=file.length, expected=geometry.size,
+            slots=geometry.slots, entries=geometry.entries,
+        ))
+    report.verdicts.append(verdict)
 
-    def run(self, tags: bool, checkpoint_time: int | None) -> None:
-        report = self.report
-        report.findings += [odd_index_name(self.store, odd) for odd in report.listing.odd]
-        for file in report.listing.files:
-            if not file.is_time:
-                report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
-            if report.geometry is not None:
-                self._check_file(file, report.geometry)
-        runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
-        self.stream.tags = TagHistory.infer(runs, tags)
-        if not report.listing.files and checkpoint_time == 0 and self.stream.has_units:
-            report.switched_off = True
-            report.findings.append(finding("index-switched-off", self.folder))
-        else:
-            self._look_for_missing()
-        if report.geometry is None:
-            report.findings.append(finding("index-sizes-unknown", self.folder))
-        else:
-            self._note_near_empty(report.geometry)
-        if self.store.has_abort:
-            self._note_newer(checkpoint_time or 0)
-        for verdict in report.verdicts:
-            report.findings.extend(verdict.findings)
 
-    def _add(self, path: Path | None, code: str, offset: int | None, **facts: Any) -> None:
-        name = None if path is None else self.store.relative(path)
-        self.report.findings.append(finding(code, name, offset, **facts))
-
-    def _check_file(self, file: IndexFileName, geometry: IndexGeometry) -> None:
-        report = self.report
-        previous = report.verdicts[-1] if report.verdicts else None
-        image = None
-        try:
-            with FileReader(file.path) as reader:
-                try:
-                    verdict, failures = compare_file(
-                        file, reader, geometry, self.stream, self.log.min_offset, previous), []
-                except ReadFailure as once:
-                    verdict, failures = None, [once]
-                if verdict is None:
-                    image = read_words(reader, geometry)
-        except OSError as error:
-            report.unreadable[file.name] = len(report.verdicts)
-            self._add(file.path, "index-unreadable", 0, wanted=file.length, error=error.strerror)
-            return
-        if image is not None:
-            # what could not be read once is not sound, even if it can be read now
-            failures = image.failures or failures
-        if failures:
-            report.unreadable[file.name] = len(report.verdicts)
-            for failure in failures:
-                self._add(file.path, "index-unreadable", failure.offset, wanted=failure.wanted, error=failure.strerror)
-            return
-        if image is not None:
-            verdict = _Judge(file, self.store.relative(file.path), image, self.log, self.stream, previous).run()
-        assert verdict is not None
-        if file.length != geometry.size:
-            verdict.findings.append(finding(
-                "index-file-length", self.store.relative(file.path), min(file.length, geometry.size),
-                length=file.length, expected=geometry.size, slots=geometry.slots, entries=geometry.entries,
-            ))
-        report.verdicts.append(verdict)
-
-    def _look_for_missing(self) -> None:
-        """Count what is expected and what is missing of it, with a finding for each run of messages in one file."""
-        report, stream = self.report, self.stream
-        blind, spans = _blind_ranges(report), _Spans(report.verdicts)
-        runs: list[_Run] = []
-        passed = 0
-        for number in range(len(stream.splits)):
-            expected, missing = stream.missing(number)
-            report.expected += expected
-            if missing is None:
-                passed += expected
-                continue
-            offsets = stream.splits[number].records["phy_offset"]
-            for low, high in blind:
-                missing[(offsets >= low) & (offsets <= high)] = 0
-            asked = np.flatnonzero(stream.wanted(number))
-            lacking = np.flatnonzero(missing[asked])
-            offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
-            files = spans.of(offsets)
-            for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size):
-                file, first, place = int(files[start]), int(offsets[start]), passed + int(lacking[start])
-                if not runs or (runs[-1].file, runs[-1].end) != (file, place):
-                    runs.append(_Run(file, first))
-                runs[-1].last, runs[-1].end = int(offsets[stop - 1]), place + stop - start
-                runs[-1].records += stop - start
-                runs[-1].count += int(missing[start:stop].sum())
-            passed += asked.size
-        for run in runs:
-            report.missing += run.count
-            path = None if run.file < 0 else report.verdicts[run.file].file.path
-            self._add(path, "index-missing-units", None, first=run.first, last=run.last, records=run.records,
+def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
+    """Count what is expected and what is missing of it; a finding for each run of messages in one file."""
+    stream, blind = report.stream, _blind_ranges(report)
+    runs: list[_Run] = []
+    passed = 0
+    for number, split in enumerate(stream.splits):
+        expected, missing = stream.missing(number)
+        report.expected += expected
+        if missing is None:
+            passed += expected
+            continue
+        offsets = split.records["phy_offset"]
+        for low, high in blind:
+            missing[(offsets >= low) & (offsets <= high)] = 0
+        asked = np.flatnonzero(stream.wanted(number))
+        lacking = np.flatnonzero(missing[asked])
+        offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
+        files = _files_of(offsets, report.verdicts)
+        for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size):
+            file, first, place = int(files[start]), int(offsets[start]), passed + int(lacking[start])
+            if not runs or (runs[-1].file, runs[-1].end) != (file, place):
+                runs.append(_Run(file, first))
+            runs[-1].last, runs[-1].end = int(offsets[stop - 1]), place + stop - start
+            runs[-1].records += stop - start
+            runs[-1].count += int(missing[start:stop].sum())
+        passed += asked.size
+    for run in runs:
+        report.missing += run.count
+        name = None if run.file < 0 else store.relative(report.verdicts[run.file].file.path)
+        yield finding("index-missing-units", name, None, first=run.first, last=run.last, records=run.records,
                       count=run.count)
-
-    def _note_near_empty(self, geometry: IndexGeometry) -> None:
-        empty = [v for v in self.report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
-        if len(empty) >= _NEAR_EMPTY_FILES:
-            self._add(empty[0].file.path, "index-near-empty-files", None, first=empty[0].file.name,
-                      last=empty[-1].file.name, count=len(empty), bytes=sum(v.file.length for v in empty))
-
-    def _note_newer(self, checkpoint_time: int) -> None:
-        newer = [v for v in self.report.verdicts if v.header.end_timestamp > checkpoint_time]
-        if newer:
-            self._add(newer[0].file.path, "index-newer-than-checkpoint", None, first=newer[0].file.name,
-                      last=newer[-1].file.name, count=len(newer), more=len(newer) - 1, checkpoint=checkpoint_time)
 
 
 class _Run(Struct):
@@ -680,20 +653,13 @@ def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
     return ranges
 
 
-class _Spans:
-    """Which index file covers a phy offset, by the messages that its units name."""
-
-    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
-        spans = sorted(
-            (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
-            for number, v in enumerate(verdicts) if v.first_right is not None
-        )
-        self.lows, self.numbers, self.highs = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-
-    def of(self, offsets: Rows) -> Rows:
-        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
-        if not self.lows.size:
-            return np.full(offsets.size, -1, dtype=np.int64)
-        at = np.searchsorted(self.lows, offsets, side="right") - 1
-        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
-        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
+def _files_of(offsets: Rows, verdicts: list[IndexFileVerdict]) -> Rows:
+    """Which file covers each phy offset, by the messages that its units name: number of its verdict, -1 for none."""
+    spans = sorted(
+        (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
+        for number, v in enumerate(verdicts) if v.first_right is not None
+    )
+    # the last one is for offsets before the first
+    lows, numbers, highs = np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+    at = np.searchsorted(lows, offsets, side="right") - 1
+    return np.where(offsets <= highs[at], numbers[at], -1)

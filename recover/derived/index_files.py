@@ -9,25 +9,23 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
+from formats.errors import FormatError
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
 from formats.names import is_index_name
 from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
-from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reader import FileReader, ReadFailure, read_small, spend
 from recover.store.source import entries
 from recover.store.store import Store
 
-# --- How an index file's bytes divide into slots and units, found out from its content alone.
-#
-# Of all splits of a length only the true one hangs units below the slots that their hashes name.
-# Source: broker class IndexFile.
-
+# --- How an index file's bytes divide into slots and units, found out from its content alone. -----------------------
 
 _SAMPLE = 48
 _SAMPLE_CUT = 300
@@ -37,7 +35,10 @@ _PLAUSIBLE_OFFSET = 1 << 54
 _WINDOW_ROWS = 1 << 19
 _MOST_CANDIDATES = 2_000
 _MOST_NAMED = 64
-_ROW_WORDS = INDEX_UNIT.size // 4
+_VOTERS = 7
+_CHUNK = 8 << 20
+_WORD = 4
+_HEADER_WORDS, _ROW_WORDS = INDEX_HEADER.size // _WORD, INDEX_UNIT.size // _WORD
 
 
 def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> bool:
@@ -88,24 +89,20 @@ def search(path: Path, length: int) -> IndexGeometry | None:
     words = (length - INDEX_HEADER.size) // 4
     try:
         with FileReader(path) as reader:
-            for candidates in (_named_by_header, _candidates):
-                for candidate in candidates(reader, length, words % _ROW_WORDS):
+            for named in (True, False):
+                for candidate in _candidates(reader, length, words % _ROW_WORDS, named=named):
                     if candidate.size == length and fits(reader, candidate):
                         return candidate
-            for candidates in (_named_by_header, _candidates):
-                for shift in range(_ROW_WORDS):
-                    for candidate in candidates(reader, length, (words - shift) % _ROW_WORDS):
-                        if fits(reader, candidate, cut=True):
-                            return _uncut(candidate, length)
+            for named, shift in product((True, False), range(_ROW_WORDS)):
+                for candidate in _candidates(reader, length, (words - shift) % _ROW_WORDS, named=named):
+                    if fits(reader, candidate, cut=True):
+                        # nothing tells how many units it had room for, so four a slot as by default
+                        quarter = IndexGeometry(candidate.slots, 4 * candidate.slots)
+                        return quarter if quarter.size > length else structs.replace(
+                            candidate, entries=candidate.entries + 1)
     except OSError:
         return None
     return None
-
-
-def _uncut(candidate: IndexGeometry, length: int) -> IndexGeometry:
-    """What a cut file was before: nothing tells how many units it had room for, so four a slot as by default."""
-    quarter = IndexGeometry(candidate.slots, 4 * candidate.slots)
-    return quarter if quarter.size > length else IndexGeometry(candidate.slots, candidate.entries + 1)
 
 
 def _may_be_first(rows: Rows) -> Rows:
@@ -118,73 +115,46 @@ def _may_be_first(rows: Rows) -> Rows:
     return np.asarray(first)
 
 
-def _rows(reader: FileReader, length: int, phase: int) -> Iterator[tuple[int, bytes]]:
-    """(byte position, bytes) of windows of whole rows; the first begins `phase` words after the header."""
-    first = INDEX_HEADER.size + phase * 4
-    for start in range(first, length, _WINDOW_ROWS * INDEX_UNIT.size):
-        raw = reader.read(start, min(_WINDOW_ROWS * INDEX_UNIT.size, length - start))
-        whole = len(raw) // INDEX_UNIT.size * INDEX_UNIT.size
-        if whole:
-            yield start, raw[:whole]
+def _candidates(reader: FileReader, length: int, phase: int, *, named: bool) -> Iterator[IndexGeometry]:
+    """Splits under which unit 1 or the newest unit has the offset that the header names, or else under which unit 0 is
+    blank and unit 1 ends a chain.
 
-
-def _split_at(unit_zero: int, length: int) -> IndexGeometry | None:
-    slots, rest = divmod(unit_zero - INDEX_HEADER.size, INDEX_SLOT.size)
-    entries = (length - unit_zero) // INDEX_UNIT.size
-    return IndexGeometry(slots, entries) if slots > 0 and rest == 0 and entries > 1 else None
-
-
-def _named_by_header(reader: FileReader, length: int, phase: int) -> Iterator[IndexGeometry]:
-    """Splits under which unit 1 or the newest unit has the offset that the header names."""
+    The units end with the file, so their rows lie at known places whatever the split: `phase` words after the header,
+    modulo a row. Only where the first one is has to be found.
+    """
     head = reader.read(0, INDEX_HEADER.size)
     if len(head) < INDEX_HEADER.size:
         return
     header = INDEX_HEADER.decode(head)
-    wanted = [(header.end_phy_offset, header.index_count - 1), (header.begin_phy_offset, 1)]
-    tried = 0
-    for start, raw in _rows(reader, length, phase):
-        count = len(raw) // INDEX_UNIT.size
-        offsets: Rows = np.ndarray(
-            (count,), dtype=">i8", buffer=raw, offset=INDEX_UNIT.offset("phy_offset"), strides=(INDEX_UNIT.size,)
-        )
-        for phy_offset, number in wanted:
-            if phy_offset <= 0 or number < 1:
-                continue
-            for row in np.flatnonzero(offsets == phy_offset)[:_MOST_NAMED]:
-                split = _split_at(start + (int(row) - number) * INDEX_UNIT.size, length)
-                if split is not None:
-                    yield split
-                    tried += 1
-        if tried > _MOST_CANDIDATES:
-            return
-
-
-def _candidates(reader: FileReader, length: int, phase: int) -> Iterator[IndexGeometry]:
-    """Splits under which unit 0 is blank and unit 1 ends a chain.
-
-    The units end with the file, so their rows lie at known places whatever the split: `phase` words
-    after the header, modulo a row. Only where the first one is has to be found.
-    """
-    tried = 0
-    before_is_blank = False
-    for start, raw in _rows(reader, length, phase):
-        window: Rows = np.frombuffer(raw, dtype=">i4").reshape(-1, _ROW_WORDS)
-        blank: Rows = np.logical_not(window.any(axis=1))
-        follows = np.r_[before_is_blank, blank[:-1]]
-        before_is_blank = bool(blank[-1])
-        for row in np.flatnonzero(follows & ~blank & _may_be_first(window)):
-            split = _split_at(start + (int(row) - 1) * INDEX_UNIT.size, length)
-            if split is not None:
-                yield split
+    ends = [(header.end_phy_offset, header.index_count - 1), (header.begin_phy_offset, 1)]
+    tried, before_is_blank = 0, False
+    for start in range(INDEX_HEADER.size + phase * _WORD, length, _WINDOW_ROWS * INDEX_UNIT.size):
+        raw = reader.read(start, min(_WINDOW_ROWS * INDEX_UNIT.size, length - start))
+        window: Rows = np.frombuffer(raw, dtype=">i4", count=len(raw) // INDEX_UNIT.size * _ROW_WORDS)
+        window = window.reshape(-1, _ROW_WORDS)
+        firsts: list[int] = []
+        if named:
+            for offset, number in ends:
+                if offset > 0 and number >= 1:
+                    same = (window[:, 1] == offset >> 32) & (window[:, 2].view(">u4") == offset & 0xFFFFFFFF)
+                    firsts += [row - number for row in np.flatnonzero(same)[:_MOST_NAMED].tolist()]
+        elif len(window):
+            blank: Rows = np.logical_not(window.any(axis=1))
+            follows = np.r_[before_is_blank, blank[:-1]]
+            before_is_blank = bool(blank[-1])
+            firsts = (np.flatnonzero(follows & ~blank & _may_be_first(window)) - 1).tolist()
+        for first in firsts:
+            unit_zero = start + first * INDEX_UNIT.size
+            slots, rest = divmod(unit_zero - INDEX_HEADER.size, INDEX_SLOT.size)
+            entries = (length - unit_zero) // INDEX_UNIT.size
+            if slots > 0 and rest == 0 and entries > 1:
+                yield IndexGeometry(slots, entries)
                 tried += 1
         if tried > _MOST_CANDIDATES:
             return
 
 
-_CHUNK = 8 << 20
-_WORD = 4
-_HEADER_WORDS = INDEX_HEADER.size // _WORD
-_UNIT_WORDS = INDEX_UNIT.size // _WORD
+# --- The words of a file, and the files of a store. -------------------------------------------------------------------
 
 
 class IndexWords(Struct):
@@ -202,7 +172,7 @@ class IndexWords(Struct):
     @property
     def units(self) -> Rows:
         """Key hash, high and low half of the phy offset, time difference, previous; row = number."""
-        rows: Rows = self.words[_HEADER_WORDS + self.geometry.slots :].reshape(self.geometry.entries, _UNIT_WORDS)
+        rows: Rows = self.words[_HEADER_WORDS + self.geometry.slots :].reshape(self.geometry.entries, _ROW_WORDS)
         return rows
 
 
@@ -235,9 +205,6 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
     return image
 
 
-_VOTERS = 7
-
-
 class IndexFileName(Struct, frozen=True):
     """One file that a broker loads as an index file; `is_time` is false when its name is a number but no time."""
 
@@ -248,6 +215,13 @@ class IndexFileName(Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.path.name
+
+    def header(self) -> IndexHeader | None:
+        """What the file says of itself; None where that cannot be read, or the file is shorter."""
+        try:
+            return INDEX_HEADER.decode(read_small(self.path, INDEX_HEADER.size))
+        except (OSError, FormatError):
+            return None
 
 
 class IndexListing(Struct, frozen=True):
@@ -312,12 +286,8 @@ def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
 
 def _counted(file: IndexFileName) -> int:
     """index_count as the header has it; 0 when it cannot be read."""
-    try:
-        with FileReader(file.path) as reader:
-            head = reader.read(0, INDEX_HEADER.size)
-    except OSError:
-        return 0
-    return INDEX_HEADER.decode(head).index_count if len(head) == INDEX_HEADER.size else 0
+    header = file.header()
+    return 0 if header is None else header.index_count
 
 
 def _configured(store: Store) -> IndexGeometry:
@@ -350,25 +320,23 @@ def _overridden(
     lengths = {f.length for f in listing.files}
     said = " ".join(f"--{name} {value}" for name, value in (("index-slots", slots), ("index-entries", entries))
                     if value is not None)
+
+    def refusal(why: str) -> UsageRefusal:
+        return UsageRefusal(f"{said} cannot be true: {why}", "Leave the option out, and the sizes are inferred.")
+
     geometry = _completed(slots, entries, voters[0].length if voters else None)
     if geometry is None or geometry.slots < 1 or geometry.entries < 2:
-        raise UsageRefusal(
-            f"{said} cannot be true: an index file has at least 1 slot and 2 entries, and these files are "
-            f"{voters[0].length if voters else 0} bytes long", "Leave the option out, and the sizes are inferred.",
-        )
+        raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
+                      f"{voters[0].length if voters else 0} bytes long")
     if lengths and geometry.size not in lengths:
-        raise UsageRefusal(
-            f"{said} cannot be true: such an index file has {geometry.size} bytes, but those of the store have "
-            f"{', '.join(map(str, sorted(lengths)))}", "Leave the option out, and the sizes are inferred.",
-        )
+        raise refusal(f"such an index file has {geometry.size} bytes, but those of the store have "
+                      f"{', '.join(map(str, sorted(lengths)))}")
     fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
     if fitting and not any(_scored(f, geometry) for f in fitting):
         true = _voted(fitting, _likely(geometry.size))
         if true is not None and true != geometry and any(_scored(f, true) for f in fitting):
-            raise UsageRefusal(
-                f"{said} cannot be true: the keys of {fitting[0].name} hang in the chains of {true.slots} slots, "
-                f"with room for {true.entries} entries", "Leave the option out, and the sizes are inferred.",
-            )
+            raise refusal(f"the keys of {fitting[0].name} hang in the chains of {true.slots} slots, with room for "
+                          f"{true.entries} entries")
     return geometry
 
 

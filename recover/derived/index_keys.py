@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from formats.index import INDEX_UNIT, MAX_TIME_DIFF
-from formats.native.index import (
-    DUPLICATE,
-    LOST,
-    OTHER_KEY,
-    RIGHT,
-    STAND_IN,
-    STATE_BEGIN,
-    STATE_END,
-    STATE_END_OFFSET,
-    STATE_HASH,
-    STATE_KEY,
-    STATE_NUMBER,
-    STATE_RECORD,
-    STATE_SIZE,
-    TAG_ABSENT,
-    TAG_PRESENT,
-    TAG_UNKNOWN,
-    TAKE_ALL,
-    TAKE_KEYS,
-    TAKE_NOTHING,
-    UNINDEXED,
-    WRONG_TIME,
-    follow_units,
-    phy_offsets,
-    put_keys,
-    wanted_of,
-)
-from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
+from formats.native import index as native
+from formats.record.rows import BIT_HAS_TAGS, BIT_STALE
 from recover.log.scan import SEED
 from recover.store.columns import Rows, Split, ask
 
 _CHANGE_COST = 0.5
-_BLOCK = (1 << 20) // INDEX_UNIT.size
+_NO_SLOTS = np.zeros(0, dtype=np.int32)
+UNITS = (2 << 20) // INDEX_UNIT.size
+"""So many units are put at once."""
 
 KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and what to take of each row, or of all."""
@@ -87,10 +64,9 @@ class Span(Struct, frozen=True):
 
 
 class SpanSum(Struct, frozen=True):
-    """What the units of a span come to: how many, the sum that `follow_units` has of them, phy offset and store
-    timestamp (ms) of the last record; the phy offset of the first record with tags, and how many there are."""
+    """What the units of a span come to: the sum that `follow_units` has of them, phy offset and store timestamp (ms) of
+    the last record; the phy offset of the first record with tags, and how many there are."""
 
-    count: int
     sum: int
     end_offset: int
     end_timestamp: int
@@ -100,7 +76,7 @@ class SpanSum(Struct, frozen=True):
 
 def key_counts(split: Split) -> tuple[int, int]:
     """How many units a split has without those of tags, and with them."""
-    keys, every = (int(wanted_of(split.records, rule).sum()) for rule in (TAKE_KEYS, TAKE_ALL))
+    keys, every = (int(native.wanted_of(split.records, rule).sum()) for rule in (native.TAKE_KEYS, native.TAKE_ALL))
     return keys, every
 
 
@@ -110,8 +86,30 @@ def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
     if place is None:
         return None
     rows = split.records[: place.row]
-    keys, every = (int(wanted_of(rows, rule).sum()) + place.key for rule in (TAKE_KEYS, TAKE_ALL))
+    keys, every = (int(native.wanted_of(rows, rule).sum()) + place.key for rule in (native.TAKE_KEYS, native.TAKE_ALL))
     return Head(place.row, place.key, place.first_hash, int(split.records["store_timestamp"][place.row]), (keys, every))
+
+
+def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
+    """Units of keys as the file has them, up to number `stop`, in blocks that stand until the next one comes.
+
+    `state` is that of `put_keys`, which says where in the first part the first key is, and its number.
+    """
+    base = int(state[native.STATE_NUMBER])
+    # used again for each block: units are put more slowly into memory that no cache holds than copied there
+    block = np.zeros((min(stop - base, UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
+    for records, hashes, take in parts:
+        while state[native.STATE_NUMBER] < stop:
+            limit = min(stop, base + len(block))
+            native.put_keys(block, base, slots, records, hashes, take, limit, state)
+            if state[native.STATE_NUMBER] == limit:
+                yield block[: limit - base]
+                base = limit
+            if state[native.STATE_RECORD] == records.size:
+                break
+        if state[native.STATE_NUMBER] == stop:
+            return
+        state[native.STATE_RECORD] = state[native.STATE_KEY] = state[native.STATE_HASH] = 0
 
 
 def sum_of(span: Span, split: Split) -> SpanSum:
@@ -120,31 +118,23 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     A record with tags belongs to the span that its tags would end, but for the file's last one where they have no unit:
     nobody knows whether that was still to come.
     """
-    records, hashes, take = np.asarray(split.records), np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
-    state = np.zeros(STATE_SIZE, dtype=np.int64)
-    state[[STATE_NUMBER, STATE_BEGIN, STATE_RECORD, STATE_KEY, STATE_HASH]] = (
+    records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
+    state[[native.STATE_NUMBER, native.STATE_BEGIN, native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = (
         span.number, span.begin, span.row, span.key, span.first_hash)
-    number, stop, total = span.number, span.number + span.count, 0
-    block = np.zeros((min(span.count, _BLOCK), INDEX_UNIT.size // 4), dtype=np.int32)
-    slot, no_slots = np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    while number < stop:
-        put_keys(block, number, slot, records, hashes, take, min(stop, number + len(block)), state)
-        if state[STATE_NUMBER] == number:
-            break
-        total += follow_units(block[: int(state[STATE_NUMBER]) - number], number, span.seed, no_slots)[0]
-        number = int(state[STATE_NUMBER])
-    last = split.records.size if state[STATE_RECORD] == split.records.size else int(state[STATE_RECORD]) + 1
-    rows = records[span.row : last]
+    part = records, np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
+    number, total = span.number, 0
+    for block in put_units([part], np.zeros(1, dtype=np.int32), state, span.number + span.count):
+        total += native.follow_units(block, number, span.seed, _NO_SLOTS)[0]
+        number += len(block)
+    rows = records[span.row : int(state[native.STATE_RECORD]) + 1]
     ends = np.cumsum(rows["hashes"], dtype=np.int64) + span.first_hash
-    tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & UNINDEXED) == 0) & (rows["hashes"] > 0)
-    tagged &= (ends > span.first_hash + span.key) & (ends <= state[STATE_HASH] + state[STATE_KEY])
-    if span.rule == TAKE_KEYS:
+    tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & native.UNINDEXED) == 0) & (rows["hashes"] > 0)
+    tagged &= (ends > span.first_hash + span.key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
+    if span.rule == native.TAKE_KEYS:
         tagged &= rows["phy_offset"] != span.end_offset
     at = np.flatnonzero(tagged)
-    return SpanSum(
-        number - span.number, total % (1 << 64), int(state[STATE_END_OFFSET]), int(state[STATE_END]),
-        int(rows["phy_offset"][at[0]]) if at.size else 0, at.size,
-    )
+    return SpanSum(total % (1 << 64), int(state[native.STATE_END_OFFSET]), int(state[native.STATE_END]),
+                   int(rows["phy_offset"][at[0]]) if at.size else 0, at.size)
 
 
 class TagRun(Struct, frozen=True):
@@ -175,43 +165,31 @@ class TagHistory:
         ordered = sorted(runs, key=lambda run: run.first)
         if not ordered:
             return cls([(0, default)])
-        costs = [0.0, 0.0]
-        came_from: list[tuple[int, int]] = []
+        # for each mode the best history that ends in it: its cost, and its last change with those before
+        best: list[tuple[float, Any]] = [(0.0, ()), (0.0, ())]
         for run in ordered:
-            contradicted = [run.count if run.present else 0, 0 if run.present else run.count]
-            steps = tuple(
-                min((0, 1), key=partial(_cost, costs, mode)) for mode in (0, 1)
-            )
-            costs = [
-                _cost(costs, mode, before) + contradicted[mode] for mode, before in enumerate(steps)
-            ]
-            came_from.append((steps[0], steps[1]))
-        mode = 0 if costs[0] <= costs[1] else 1
-        modes: list[int] = []
-        for steps in reversed(came_from):
-            modes.append(mode)
-            mode = steps[mode]
-        modes.reverse()
-        changes = [(0, bool(modes[0]))]
-        for run, now in zip(ordered, modes, strict=True):
-            if bool(now) != changes[-1][1]:
-                changes.append((run.first, bool(now)))
-        return cls(changes)
-
-
-def _cost(costs: Sequence[float], mode: int, before: int) -> float:
-    return costs[before] + _CHANGE_COST * (before != mode)
+            was, best = best, []
+            for mode in (False, True):
+                costs = [cost + _CHANGE_COST * (before != mode) for before, (cost, _) in enumerate(was)]
+                before = costs[1] < costs[0]
+                changes = was[before][1]
+                if not changes or changes[1] != mode:
+                    changes = (run.first if changes else 0), mode, changes
+                best.append((costs[before] + run.count * (run.present != mode), changes))
+        changes, found = best[best[1][0] < best[0][0]][1], []
+        while changes:
+            *change, changes = changes
+            found.append(tuple(change))
+        return cls(found[::-1])
 
 
 class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    `splits` are those of a scan with keys, in log order. `excluded`: numbers of the log's queues whose messages need no
-    unit.
+    `splits` are those of a scan with keys, in log order.
     """
 
-    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = ()) -> None:
-        self.excluded = tuple(sorted(excluded))
+    def __init__(self, splits: Iterable[Split]) -> None:
         self.tags = TagHistory([(0, False)])
         self._given = splits
         self._found: dict[int, Rows] = {}
@@ -251,7 +229,7 @@ class IndexStream:
             records = self.splits[number].records
             row = int(np.searchsorted(records["phy_offset"], phy_offset))
             if row < records.size and int(records["phy_offset"][row]) == phy_offset:
-                return None if int(records["bits"][row]) & BIT_GHOST else (number, row)
+                return None if int(records["bits"][row]) & BIT_STALE else (number, row)
         return None
 
     def place(self, phy_offset: int, key_hash: int) -> Place | None:
@@ -271,26 +249,23 @@ class IndexStream:
         return None if place is None else int(self.splits[place[0]].records["store_timestamp"][place[1]])
 
     def take(self, number: int) -> Rows:
-        """What to index of each record of a split, or of all of them (uint8 TAKE_NOTHING, TAKE_KEYS or TAKE_ALL).
+        """What to index of each record of a split, or of all of them (uint8 TAKE_KEYS or TAKE_ALL).
 
         Of records that brokers never index, it does not say so.
         """
-        if not self.excluded and len(self.tags.changes) == 1:
-            return np.array([TAKE_ALL if self.tags.changes[0][1] else TAKE_KEYS], dtype=np.uint8)
-        records = self.splits[number].records
-        take = np.where(self.tags.at(records["phy_offset"]), TAKE_ALL, TAKE_KEYS).astype(np.uint8)
-        take[np.isin(records["queue"], self.excluded)] = TAKE_NOTHING
-        return take
+        if len(self.tags.changes) == 1:
+            return np.array([native.TAKE_ALL if self.tags.changes[0][1] else native.TAKE_KEYS], dtype=np.uint8)
+        tags = self.tags.at(self.splits[number].records["phy_offset"])
+        return np.where(tags, native.TAKE_ALL, native.TAKE_KEYS).astype(np.uint8)
 
-    def parts(self, first: int, rule: int | None = None) -> Iterator[KeyPart]:
-        """The keys of each split from number `first` on, taken by one rule, or as the tags of the log have it."""
-        for number in range(first, len(self.splits)):
-            take = self.take(number) if rule is None else np.array([rule], dtype=np.uint8)
-            yield np.asarray(self.splits[number].records), np.asarray(self.splits[number].hashes), take
+    def parts(self, first: int) -> Iterator[KeyPart]:
+        """The keys of each split from number `first` on."""
+        for number, split in enumerate(self.splits[first:], first):
+            yield np.asarray(split.records), np.asarray(split.hashes), self.take(number)
 
     def wanted(self, number: int) -> Rows:
         """How many units each record of a split should have (int64)."""
-        return np.asarray(wanted_of(self.splits[number].records, self.take(number)))
+        return np.asarray(native.wanted_of(self.splits[number].records, self.take(number)))
 
     def found(self, number: int) -> Rows:
         """The bits (uint8) of split `number`, one a hash."""
@@ -317,7 +292,7 @@ class IndexStream:
         summary = self.splits[number].summary
         if summary is None and number not in self._counts:
             self._counts[number] = key_counts(self.splits[number])
-        return (self._counts[number] if summary is None else summary.keys)[rule - TAKE_KEYS]
+        return (self._counts[number] if summary is None else summary.keys)[rule - native.TAKE_KEYS]
 
     def spans(self, first: int, head: Head, rule: int, units: range, begins: tuple[int, int], end_offset: int) -> list[
         tuple[int, Span]
@@ -328,7 +303,7 @@ class IndexStream:
         `begins`: the time (ms) that the first unit of a file counts from, and that all others do.
         """
         found, number = [], units.start
-        row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - TAKE_KEYS]
+        row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - native.TAKE_KEYS]
         for split in range(first, len(self.splits)):
             own = min(units.stop - number, self.key_count(split, rule) - before)
             if own > 0:
@@ -353,17 +328,17 @@ class IndexStream:
         """How many units a split should have, where spans that were marked have all of them; None where that takes a
         look at its rows."""
         split = self.splits[number]
-        rules = {bool(it) for it in self.tags.at(np.array([split.first, split.last]))}
-        mixed = any(split.first < start <= split.last for start, _ in self.tags.changes)
-        if self.excluded or number in self._found or mixed or len(rules) > 1:
+        if number in self._found or any(split.first < start <= split.last for start, _ in self.tags.changes):
             return None
-        wanted, stop = self.key_count(number, TAKE_ALL if rules == {True} else TAKE_KEYS), 0
-        for span in sorted(self._marked.get(number, []), key=lambda span: span.first):
-            if span.first > stop or self.key_count(number, span.rule) < wanted:
+        rule = native.TAKE_ALL if self.tags.at(np.array([split.first]))[0] else native.TAKE_KEYS
+        wanted, stop = self.key_count(number, rule), 0
+        spans = sorted(self._marked.get(number, []), key=lambda span: span.first)
+        for span in spans:
+            if span.first > stop:
                 return None
             stop = max(stop, span.first + span.count)
-        spans = self._marked.get(number, [])
-        whole = len({span.rule for span in spans}) == 1 and stop >= self.key_count(number, spans[0].rule)
+        rules = {span.rule for span in spans}
+        whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
@@ -371,38 +346,46 @@ class IndexStream:
         covered = self._covered(number)
         if covered is not None:
             return covered, None
-        records, wanted = self.splits[number].records, self.wanted(number)
-        if number not in self._found and number not in self._marked:
-            return int(wanted.sum()), wanted if wanted.any() else None
-        firsts = np.cumsum(records["hashes"], dtype=np.int64) - records["hashes"]
-        found = np.r_[0, np.cumsum(np.unpackbits(self.found(number), bitorder="little"), dtype=np.int64)]
-        missing = wanted - (found[firsts + wanted] - found[firsts])
-        return int(wanted.sum()), missing if missing.any() else None
+        asked, lacking = self.lacking(number)
+        if not lacking.size:
+            return asked.size, None
+        records = self.splits[number].records
+        ends = np.cumsum(records["hashes"], dtype=np.int64)
+        return asked.size, np.bincount(np.searchsorted(ends, asked[lacking], side="right"), minlength=records.size)
+
+    def asked(self, number: int) -> Rows:
+        """Which hashes of a split should have a unit (int64, ascending)."""
+        return np.flatnonzero(asked_of(self.splits[number].records, self.take(number)))
+
+    def lacking(self, number: int) -> tuple[Rows, Rows]:
+        """Which hashes of a split should have a unit, and which of those, by their place among them, were not found."""
+        asked = self.asked(number)
+        return asked, np.flatnonzero(~np.unpackbits(self.found(number), bitorder="little").view(bool)[asked])
 
 
 def asked_of(records: Rows, take: Rows) -> Rows:
     """Which hashes of some records should have a unit, under `take` (bool array)."""
-    hashes = records["hashes"].astype(np.int64)
-    in_record = np.arange(int(hashes.sum())) - np.repeat(np.cumsum(hashes) - hashes, hashes)
-    return np.asarray(in_record < np.repeat(wanted_of(records, take), hashes))
+    hashes, wanted = records["hashes"].astype(np.int64), native.wanted_of(records, take)
+    asked: Rows = np.repeat(wanted > 0, hashes)
+    asked[np.cumsum(hashes)[(wanted > 0) & (wanted < hashes)] - 1] = False  # of a record with keys the tags, its last
+    return asked
 
 
 def match_units(
     units: Rows, end: int, order: Rows, offsets: Rows, records: Rows, hashes: Rows, found: Rows, classes: Rows,
     begin: int,
-) -> Rows:
+) -> list[TagRun]:
     """Give the units of numbers `order` that name records of one split their classes; `offsets` are ascending.
 
     Each takes a key of its record that no other has, which sets a bit of `found`. Units that no record takes stay as
-    they are; numbers below `end` are in use. Returns what each record has of its tag's unit (uint8 TAG_UNKNOWN,
-    TAG_ABSENT or TAG_PRESENT).
+    they are; numbers below `end` are in use. Returns which records have their tag's unit.
     """
     bits, places = records["bits"], records["phy_offset"]
     row = np.searchsorted(places, offsets, side="right") - 1
     within = offsets - places[row]
-    stands_in = (bits[row] & STAND_IN) != 0
-    classes[order[stands_in & (within < records["size"][row])]] = LOST
-    own = (within == 0) & ~stands_in & ((bits[row] & BIT_GHOST) == 0)
+    stands_in = (bits[row] & native.STAND_IN) != 0
+    classes[order[stands_in & (within < records["size"][row])]] = native.LOST
+    own = (within == 0) & ~stands_in & ((bits[row] & BIT_STALE) == 0)
     number, row = order[own], row[own]
     keys = records["hashes"].astype(np.int64)
     first = np.cumsum(keys) - keys
@@ -427,12 +410,12 @@ def match_units(
         takes[rest[order[fits]]] = True
         is_found[free[place[fits]]] = True
     found[:] = np.packbits(is_found, bitorder="little")
-    kinds = np.where(takes, RIGHT, np.where(named, DUPLICATE, OTHER_KEY)).astype(np.uint8)
+    kinds = np.where(takes, native.RIGHT, np.where(named, native.DUPLICATE, native.OTHER_KEY)).astype(np.uint8)
     late = named & (number > 1) & (units[number, 3] != _time_diffs(begin, records["store_timestamp"][row]))
-    classes[number] = kinds | np.where(late, WRONG_TIME, 0).astype(np.uint8)
+    classes[number] = kinds | np.where(late, native.WRONG_TIME, 0).astype(np.uint8)
     newest = np.zeros(keys.size, dtype=np.int64)
     newest[row[named]] = number[named]
-    return _tag_states(units, end, records, row[np.r_[True, row[1:] != row[:-1]][: row.size]], newest, is_found)
+    return _tag_runs(units, end, records, row[np.r_[True, row[1:] != row[:-1]][: row.size]], newest, is_found)
 
 
 def _rank(values: Rows) -> Rows:
@@ -446,44 +429,32 @@ def _time_diffs(begin: int, timestamps: Rows) -> Rows:
     return np.clip((timestamps - begin) // 1000, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(timestamps)
 
 
-def _tag_states(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is_found: Rows) -> Rows:
+def _tag_runs(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is_found: Rows) -> list[TagRun]:
     """Whether records of these rows have their tag's unit; `newest` is the last number with a key of each row.
 
-    Unknown where the place at which it would be holds something broken.
+    Not those where the place at which it would be holds something broken.
     """
     places, keys = records["phy_offset"], records["hashes"].astype(np.int64)
     has_tags = (records["bits"] & BIT_HAS_TAGS != 0) & (keys > 0)
     rows = rows[has_tags[rows]]
     stops = np.cumsum(keys)[rows]
     counted = np.r_[0, np.cumsum(is_found, dtype=np.int64)]
-    states = np.full(keys.size, TAG_UNKNOWN, dtype=np.uint8)
+    has_unit = np.full(keys.size, -1, dtype=np.int8)
     present = is_found[stops - 1]
-    states[rows[present]] = TAG_PRESENT
+    has_unit[rows[present]] = 1
     whole = counted[stops - 1] - counted[stops - keys[rows]] == keys[rows] - 1
     rows = rows[~present & whole & (newest[rows] > 0) & (newest[rows] + 1 < end)]
-    following = phy_offsets(units[newest[rows] + 1])
+    following = native.phy_offsets(units[newest[rows] + 1])
     # up to the next record that has a unit whatever becomes of tags
     nobody = np.iinfo(np.int64).max
-    wanted = np.where((keys > has_tags) & (records["bits"] & UNINDEXED == 0), places, nobody)
+    wanted = np.where((keys > has_tags) & (records["bits"] & native.UNINDEXED == 0), places, nobody)
     limit = np.minimum.accumulate(np.r_[wanted, nobody][::-1])[::-1][rows + 1]
     at = np.minimum(np.searchsorted(places, following), places.size - 1)
     absent = (following > places[rows]) & ((limit == nobody) | ((following <= limit) & (places[at] == following)))
-    states[rows[absent]] = TAG_ABSENT
-    return states
-
-
-def tag_runs(records: Rows, states: Rows) -> list[TagRun]:
-    """What `match_units` learnt of the tags of one split, in runs."""
-    known = np.flatnonzero(states != TAG_UNKNOWN)
-    if not known.size:
-        return []
-    values = states[known]
-    starts = np.r_[0, np.flatnonzero(values[1:] != values[:-1]) + 1]
-    stops = np.r_[starts[1:], known.size]
-    return [
-        TagRun(int(records["phy_offset"][known[start]]), int(stop - start), bool(values[start] == TAG_PRESENT))
-        for start, stop in zip(starts, stops, strict=True)
-    ]
+    has_unit[rows[absent]] = 0
+    known = np.flatnonzero(has_unit >= 0)
+    runs = np.split(known, np.flatnonzero(np.diff(has_unit[known])) + 1) if known.size else []
+    return [TagRun(int(places[run[0]]), run.size, bool(has_unit[run[0]])) for run in runs]
 
 
 class KeyNumbers:
@@ -504,9 +475,9 @@ class KeyNumbers:
         split = int(np.searchsorted(self._starts, number, side="right")) - 1
         inside = number - int(self._starts[split])
         ends = self._ends(split)
-        row = int(np.searchsorted(ends, inside, side="right"))
+        row = int(np.searchsorted(ends, inside, side="right")) - 1
         hashes = self.stream.splits[split].records["hashes"]
-        return Place(split, row, inside - _before(ends, row), int(hashes[:row].sum(dtype=np.int64)))
+        return Place(split, row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
         """The number of a record's first key with that hash; None without one."""
@@ -514,39 +485,33 @@ class KeyNumbers:
         if place is None:
             return None
         ends = self._ends(place.split)
-        number = _before(ends, place.row) + place.key
-        return int(self._starts[place.split]) + number if number < int(ends[place.row]) else None
+        number = int(ends[place.row]) + place.key
+        return int(self._starts[place.split]) + number if number < int(ends[place.row + 1]) else None
 
     def timestamp(self, number: int) -> int:
         """Store timestamp (ms) of the record of a key."""
         place = self.place(number)
         return int(self.stream.splits[place.split].records["store_timestamp"][place.row])
 
-    def missing(self) -> Rows:
-        """Ranges [start, stop) of keys that no file has, int64 of shape (n, 2), ascending."""
-        parts = [self._missing_of(number) for number in range(len(self.stream.splits))]
-        return _joined(np.concatenate([np.empty((0, 2), dtype=np.int64), *parts]))
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The splits that hold keys [start, stop), and from which to before which of its own keys each does."""
+        for split in range(int(np.searchsorted(self._starts, start, side="right")) - 1, len(self.stream.splits)):
+            base, end = self._starts[split : split + 2].tolist()
+            if base >= stop:
+                break
+            if base < end:
+                yield split, max(start - base, 0), min(stop, end) - base
 
-    def _missing_of(self, split: int) -> Rows:
-        asked = asked_of(self.stream.splits[split].records, self.stream.take(split))
-        found = np.unpackbits(self.stream.found(split), bitorder="little")[: asked.size].astype(bool)
-        missing = np.flatnonzero(~found[asked]) + self._starts[split]
-        return _joined(np.stack([missing, missing + 1], axis=1))
+    def lacks(self, start: int, stop: int) -> bool:
+        """Whether a key in [start, stop) is in no file."""
+        for split, first, last in self.spans(start, stop):
+            if self.stream.missing(split)[1] is not None:
+                lacking = self.stream.lacking(split)[1]
+                if np.searchsorted(lacking, first) < np.searchsorted(lacking, last):
+                    return True
+        return False
 
     def _ends(self, split: int) -> Rows:
         if self._open[0] != split:
-            self._open = split, np.cumsum(self.stream.wanted(split))
+            self._open = split, np.r_[0, np.cumsum(self.stream.wanted(split))]
         return self._open[1]
-
-
-def _before(ends: Rows, row: int) -> int:
-    return int(ends[row - 1]) if row else 0
-
-
-def _joined(ranges: Rows) -> Rows:
-    """Ascending ranges, neighbours made one."""
-    if not ranges.size:
-        return ranges
-    joins = np.flatnonzero(ranges[1:, 0] != ranges[:-1, 1]) + 1
-    firsts, lasts = np.r_[0, joins], np.r_[joins - 1, len(ranges) - 1]
-    return np.stack([ranges[firsts, 0], ranges[lasts, 1]], axis=1)

@@ -7,11 +7,9 @@ own.
 from __future__ import annotations
 
 import datetime
-import sys
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -27,7 +25,7 @@ from recover.change.model import Install, Retire, Step
 from recover.derived.expected import Producer
 from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, is_expired
 from recover.derived.index_files import load_words
-from recover.derived.index_keys import IndexStream, KeyNumbers, KeyPart, Place
+from recover.derived.index_keys import UNITS, KeyNumbers, KeyPart, Place, put_units
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows
@@ -38,7 +36,6 @@ from recover.store.store import Store
 
 
 CHUNK = 2 << 20
-UNITS = CHUNK // INDEX_UNIT.size
 
 
 class FileHead(Struct, frozen=True):
@@ -53,89 +50,47 @@ class FileHead(Struct, frozen=True):
     begin_timestamp: int = 0
 
 
-class IndexImage:
-    """One file: its head, then `count` keys of `parts`; `first` is where in the first part the first of them is.
+def image_of(
+    geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, first: Place | None = None, *,
+    counts_entries: bool = False,
+) -> Iterator[Piece]:
+    """One file in pieces of at most `CHUNK` bytes: its head, then `count` keys of `parts`, which are gone through once.
 
-    Units come first, in blocks; header and slots are what they make of them. Goes through the parts once.
+    `first` is where in the first part the first key is. Header and slots come last: they are what the units make of
+    them. `counts_entries`: the header counts units instead of slots.
     """
+    slots, state = np.zeros(geometry.slots, dtype=np.int32), np.zeros(native.STATE_SIZE, dtype=np.int64)
+    state[native.STATE_NUMBER], state[native.STATE_BEGIN] = 1, head.previous_end
+    if first is not None:
+        state[[native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = first.row, first.key, first.first_hash
+    kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), head.expired])  # unit 0 stays zero
+    stop = len(kept) + count
+    if len(head.expired):
+        state[native.STATE_USED_SLOTS] = _link(kept, slots)
+        state[native.STATE_NUMBER], state[native.STATE_BEGIN] = len(kept), head.begin_timestamp
+        state[native.STATE_BEGIN_OFFSET] = native.phy_offsets(kept[1:2])[0]
+    units = chain((kept[at : at + UNITS].astype(">i4") for at in range(0, len(kept), UNITS)),
+                  put_units(parts, slots, state, stop))
+    yield from in_order((block.tobytes() for block in units), geometry.units_offset)
+    end = geometry.unit_offset(stop)
+    yield from in_order(zeros(geometry.size - end), end)
+    begin, last, begin_offset, last_offset, used, number = state[[
+        native.STATE_BEGIN, native.STATE_END, native.STATE_BEGIN_OFFSET, native.STATE_END_OFFSET,
+        native.STATE_USED_SLOTS, native.STATE_NUMBER]].tolist()
+    header = IndexHeader(begin, last, begin_offset, last_offset, number - 1 if counts_entries else used, number)
+    words = (slots[at : at + CHUNK // 4].astype(">i4").tobytes() for at in range(0, slots.size, CHUNK // 4))
+    yield from in_order(chain([INDEX_HEADER.encode(header)], words))
 
-    def __init__(
-        self, geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, first: Place | None = None
-    ) -> None:
-        self.geometry = geometry
-        self.stop = len(head.expired) + 1 + count
-        self._head = head
-        self._parts = parts
-        self._slots = np.zeros(geometry.slots, dtype=np.int32)
-        self._state = np.zeros(native.STATE_SIZE, dtype=np.int64)
-        self._state[native.STATE_NUMBER], self._state[native.STATE_BEGIN] = 1, head.previous_end
-        if first is not None:
-            at = [native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]
-            self._state[at] = first.row, first.key, first.first_hash
 
-    def units(self) -> Iterator[Buffer]:
-        """Unit 0, which stays zero, the expired ones with chains of their own, and those of the keys."""
-        state, expired = self._state, self._head.expired
-        kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), expired])
-        if len(expired):
-            state[native.STATE_USED_SLOTS] = self._link(kept)
-            state[native.STATE_NUMBER], state[native.STATE_BEGIN] = len(kept), self._head.begin_timestamp
-            state[native.STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
-        for at in range(0, len(kept), UNITS):
-            yield kept[at : at + UNITS].astype(">i4").tobytes()
-        yield from self._of_keys(len(kept))
-
-    def _link(self, units: Rows) -> int:
-        """Chain units that stand there without their slots, from number 1 on; the number of slots in use."""
-        heads = np.maximum(units[1:, 0], 0) % self._slots.size
-        order = np.argsort(heads, kind="stable")
-        follows = np.r_[False, heads[order[1:]] == heads[order[:-1]]]
-        units[order + 1, 4] = np.where(follows, np.r_[0, order[:-1] + 1], 0)
-        # of several to one slot the last stays, which is the newest
-        self._slots[heads] = np.arange(1, len(units))
-        return int(np.count_nonzero(~follows))
-
-    def _of_keys(self, base: int) -> Iterator[bytes]:
-        state = self._state
-        # used again for each block: units are put more slowly into memory that no cache holds than copied there
-        block = np.zeros((min(self.stop - base, UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
-        for records, hashes, take in self._parts:
-            while state[native.STATE_NUMBER] < self.stop:
-                limit = min(self.stop, base + len(block))
-                native.put_keys(block, base, self._slots, records, hashes, take, limit, state)
-                if state[native.STATE_NUMBER] == limit:
-                    yield block[: limit - base].tobytes()
-                    base = limit
-                if state[native.STATE_RECORD] == records.size:
-                    break
-            if state[native.STATE_NUMBER] == self.stop:
-                return
-            state[native.STATE_RECORD] = state[native.STATE_KEY] = state[native.STATE_HASH] = 0
-
-    def header(self, *, counts_entries: bool = False) -> IndexHeader:
-        """The header, once all units were made. `counts_entries`: it counts units instead of slots."""
-        state, units = self._state, int(self._state[native.STATE_NUMBER]) - 1
-        return IndexHeader(
-            int(state[native.STATE_BEGIN]), int(state[native.STATE_END]), int(state[native.STATE_BEGIN_OFFSET]),
-            int(state[native.STATE_END_OFFSET]), units if counts_entries else int(state[native.STATE_USED_SLOTS]),
-            units + 1,
-        )
-
-    def slots(self) -> Iterator[Buffer]:
-        """The slots, once all units were made; they are turned where they stand, so only once."""
-        for at in range(0, self._slots.size, CHUNK // 4):
-            part = self._slots[at : at + CHUNK // 4]
-            if sys.byteorder == "little":
-                part.byteswap(inplace=True)
-            yield part.view(np.uint8).data
-
-    def pieces(self, *, counts_entries: bool = False) -> Iterator[Piece]:
-        """The whole file in pieces of at most `CHUNK` bytes; header and slots come last."""
-        end = self.geometry.unit_offset(self.stop)
-        yield from in_order(self.units(), self.geometry.units_offset)
-        yield from in_order(zeros(self.geometry.size - end), end)
-        header = INDEX_HEADER.encode(self.header(counts_entries=counts_entries))
-        yield from in_order(chain([header], self.slots()))
+def _link(units: Rows, slots: Rows) -> int:
+    """Chain units that stand there without their slots, from number 1 on; the number of slots in use."""
+    heads = np.maximum(units[1:, 0], 0) % slots.size
+    order = np.argsort(heads, kind="stable")
+    follows = np.r_[False, heads[order[1:]] == heads[order[:-1]]]
+    units[order + 1, 4] = np.where(follows, np.r_[0, order[:-1] + 1], 0)
+    # of several to one slot the last stays, which is the newest
+    slots[heads] = np.arange(1, len(units))
+    return int(np.count_nonzero(~follows))
 
 
 _QUARTER_HOUR = 900_000
@@ -241,14 +196,10 @@ class Layout:
         self._names = names
         self._verdicts = verdicts
         anchors, spare = self._anchors()
-        position = 0
-        after: str | None = None
-        for number, anchor in enumerate(anchors):
-            name = anchor.verdict.file.name
-            self._fill(position, anchor.start, anchor.spare, after, name)
-            last = number + 1 == len(anchors)
-            position = self._place(anchor, numbers.total if last else anchors[number + 1].start)
-            after = name
+        position, after = 0, None
+        for anchor, limit in zip(anchors, [*(it.start for it in anchors[1:]), numbers.total], strict=False):
+            self._fill(position, anchor.start, anchor.spare, after, anchor.verdict.file.name)
+            position, after = self._place(anchor, limit), anchor.verdict.file.name
         self._fill(position, numbers.total, spare, after, None)
 
     def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
@@ -301,24 +252,13 @@ class Layout:
         verdict, start = anchor.verdict, anchor.start
         covered = start + verdict.right
         full = verdict.units >= self._capacity
-        if verdict.sound and not self._lacks(start, covered) and (covered >= limit or full):
+        if verdict.sound and not self._numbers.lacks(start, covered) and (covered >= limit or full):
             self.kept.append(verdict.file.name)
             return max(covered, start)
         stop = min(limit, start + self._capacity - verdict.expired_before)
         expired_from = verdict if verdict.expired_before else None
         self._add(verdict.file.name, start, stop, self._end_before(verdict), expired_from)
         return stop
-
-    @cached_property
-    def _missing(self) -> Rows:
-        return self._numbers.missing()
-
-    def _lacks(self, start: int, stop: int) -> bool:
-        """Whether a key in [start, stop) is missing from all files."""
-        if not self._missing.size:
-            return False
-        at = int(np.searchsorted(self._missing[:, 1], start, side="right"))
-        return at < len(self._missing) and int(self._missing[at, 0]) < stop
 
     def _end_before(self, verdict: IndexFileVerdict) -> int:
         """End time of the file that a broker had before this one; counts only when its messages are missing."""
@@ -338,18 +278,14 @@ class RebuiltIndexFile(Struct, frozen=True):
     end_timestamp: int
 
 
-class FileBuilder:
+class FileBuilder(Struct, frozen=True):
     """Builds index files of one log, which begins at `min_offset`. `counts_entries`: the header counts units instead of
     slots."""
 
-    def __init__(
-        self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool, min_offset: int
-    ) -> None:
-        self.stream = stream
-        self.numbers = numbers
-        self.geometry = geometry
-        self.counts_entries = counts_entries
-        self.min_offset = min_offset
+    numbers: KeyNumbers
+    geometry: IndexGeometry
+    counts_entries: bool
+    min_offset: int
 
     def describe(self, target: Target) -> RebuiltIndexFile:
         head = self.head(target)
@@ -372,8 +308,8 @@ class FileBuilder:
 
     def _pieces(self, target: Target, head: FileHead) -> Iterator[Piece]:
         first = self.numbers.place(target.start)
-        image = IndexImage(self.geometry, head, self.stream.parts(first.split), target.stop - target.start, first)
-        return image.pieces(counts_entries=self.counts_entries)
+        return image_of(self.geometry, head, self.numbers.stream.parts(first.split), target.stop - target.start, first,
+                        counts_entries=self.counts_entries)
 
     def _chunks(self, target: Target, head: FileHead) -> Iterator[Buffer]:
         """The file from its beginning on: made twice, for header and slots come of the units after them."""
@@ -395,19 +331,12 @@ def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 class IndexRebuild(Struct, frozen=True):
-    """What rebuilding the index comes to. `kept` files stay as they are, `retired` ones have nothing to hold.
-
-    `zone` is where new names come from: None is this machine's local time. `end_timestamp` is that
-    of the newest message in any file, 0 without one; a start after a kill deletes files that end
-    after the checkpoint's index time.
-    """
+    """What rebuilding the index comes to. `kept` files stay as they are, `retired` ones have nothing to hold."""
 
     geometry: IndexGeometry
     files: tuple[RebuiltIndexFile, ...]
     kept: tuple[str, ...]
     retired: tuple[str, ...]
-    zone: datetime.tzinfo | None
-    end_timestamp: int
 
     def steps(self, store: Store) -> Iterator[Step]:
         """The steps that change `store` in place."""
@@ -419,19 +348,16 @@ class IndexRebuild(Struct, frozen=True):
 
 def rebuild_index(
     store: Store, log: LogView, *, fresh: bool = False, report: IndexReport | None = None,
-    zone: datetime.tzinfo | None = None, excluded: Collection[int] = (), tags: bool | None = None,
-    counts_entries: bool | None = None, producer: Producer | None = None,
+    zone: datetime.tzinfo | None = None, producer: Producer | None = None,
 ) -> IndexRebuild:
     """Plan the index files that `log` calls for; nothing is written.
 
     In place (not `fresh`), sound files stay and others keep their name and where they begin. `fresh`
     builds all of them. `report` is a check of this store and log, made here if not given.
-    `zone` names new files; without it the broker's own, as far as its files tell. `tags` and
-    `counts_entries` (the header counts units instead of slots: brokers up to 4.7.0) decide where
-    the files on disk do not. `producer` makes the files, if given. `Refusal` when a file cannot be read, or nothing
-    tells the sizes.
+    `zone` names new files; without it the broker's own, as far as its files tell. `producer` makes the files, if given.
+    `Refusal` when a file cannot be read, or nothing tells the sizes.
     """
-    report = report or check_index(store, log, excluded=excluded, tags=tags)
+    report = report or check_index(store, log)
     geometry = report.geometry
     if geometry is None:
         raise Refusal("nothing tells how many slots and entries the index files have",
@@ -440,33 +366,15 @@ def rebuild_index(
         raise Refusal(f"index files that cannot be read cannot be rebuilt: {', '.join(report.unreadable)}",
                       "Move them out of the store, or rebuild with --output.")
     numbers = KeyNumbers(report.stream)
-    zone = zone or zone_of(report.verdicts)
-    layout = _layout(report, numbers, geometry, zone, fresh)
-    builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries), log.min_offset)
+    verdicts, listed = ([], []) if fresh else (report.verdicts, [file.name for file in report.listing.files])
+    names = Names(zone or zone_of(report.verdicts), listed + [odd.path.name for odd in report.listing.odd])
+    layout = Layout(numbers, geometry.capacity, names, verdicts)
+    # files that no size could be told for have no verdict; beside new files they would be wrong ones
+    judged = {verdict.file.name for verdict in verdicts}
+    layout.retired += [name for name in listed if name not in judged]
+    counted = [verdict.counts_entries for verdict in report.verdicts if verdict.counts_entries is not None]
+    builder = FileBuilder(numbers, geometry, counted.count(True) * 2 > len(counted), log.min_offset)
     files = tuple(builder.describe(target) for target in layout.targets)
     if producer is not None:
         files = tuple(producer.index_files(builder, layout.targets, files))
-    kept = [v for v in report.verdicts if v.file.name in layout.kept and v.units]
-    ends = [file.end_timestamp for file in files] + [v.header.end_timestamp for v in kept]
-    return IndexRebuild(geometry, files, tuple(layout.kept), tuple(layout.retired), zone, max(ends, default=0))
-
-
-def _layout(
-    report: IndexReport, numbers: KeyNumbers, geometry: IndexGeometry, zone: datetime.tzinfo | None, fresh: bool
-) -> Layout:
-    if fresh:
-        return Layout(numbers, geometry.capacity, Names(zone), [])
-    taken = [file.name for file in report.listing.files] + [odd.path.name for odd in report.listing.odd]
-    layout = Layout(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
-    # files that no size could be told for have no verdict; beside new files they would be wrong ones
-    judged = {verdict.file.name for verdict in report.verdicts}
-    layout.retired += [file.name for file in report.listing.files if file.name not in judged]
-    return layout
-
-
-def _counts_entries(report: IndexReport, given: bool | None) -> bool:
-    """What hash_slot_count counts: as most files have it."""
-    seen = [verdict.counts_entries for verdict in report.verdicts if verdict.counts_entries is not None]
-    if seen:
-        return seen.count(True) * 2 > len(seen)
-    return bool(given)
+    return IndexRebuild(geometry, files, tuple(layout.kept), tuple(layout.retired))

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
-from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, NOT_LIVE
+from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, NOT_LIVE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
@@ -57,7 +57,7 @@ class Surroundings:
         backs: list[Neighbour | None] = []
         last: Neighbour | None = None
         for split in self._log.splits():
-            live: Rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+            live: Rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
             if not live.size:
                 continue
             offsets = live["phy_offset"]

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.native.rows import numbered
-from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
@@ -403,7 +403,7 @@ def _without_false_restarts(log: LogView, store: Store) -> bool:
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}
     for split in log.splits() if alone.size else ():
-        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_GHOST | BIT_MISNUMBERED)) == 0)
+        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0)
         records = split.records[wanted & numbered(split.records)]
         stale = (records["bits"] & BIT_SUPERSEDED) != 0
         for rows, last in ((records[stale], older), (records[~stale], newer)):

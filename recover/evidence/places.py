@@ -22,7 +22,7 @@ from msgspec import structs
 
 from formats import sysflag
 from formats.record import Record
-from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, EXPECTED, row_of
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED, row_of
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.evidence.edits import POLICIES, Edit, Place, between, property_bit
 from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions
@@ -153,7 +153,7 @@ def _claims(
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
     for split in log.splits() if places.size else ():
-        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 

@@ -73,9 +73,7 @@ def _legible(at: int, content: bytes, position: LostPosition | None, damage: Dam
         seen = {"stored_topic": position.key.topic, "stored_queue": position.key.queue_id,
                 "queue_offset": position.queue_offset, "size": position.size}
         for name, value in seen.items():
-            if values[name] == value:
-                doubtful = [each for each in doubtful if each != name]
-            elif values[name] is None or name in doubtful:
+            if values[name] in (None, value) or name in doubtful:
                 values[name] = value
                 doubtful = [each for each in doubtful if each != name]
         values["topic"] = values["topic"] or position.key.topic

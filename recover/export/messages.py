@@ -97,7 +97,7 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
     stored = record.topic_name
     topic, queue, kind = real_place(stored, record.queue_id, values)
     content, compression, problem = _body(record, raw_body)
-    text, encoding = body_text(content)
+    text, encoding = encoded(content)
     return Message(
         topic, queue, record.queue_offset, record.phy_offset, record.total_size, state, record.store_timestamp,
         record.born_timestamp, _host(record.born_host), _host(record.store_host),
@@ -135,15 +135,19 @@ def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
     if not record.compressed:
         return record.body, None, None
     compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
-    if raw:
-        return record.body, compression, "as stored, on request"
+    content, problem = (record.body, "as stored, on request") if raw else plain_body(record)
+    return content, compression, problem
+
+
+def plain_body(record: Record) -> tuple[bytes, str | None]:
+    """The body as its producer wrote it and None; or as stored, and why it could not be decompressed."""
     try:
-        return decompress(record.body, record.sys_flag), compression, None
+        return decompress(record.body, record.sys_flag), None
     except (FormatError, MissingCodecError) as error:
-        return record.body, compression, str(error)
+        return record.body, str(error)
 
 
-def body_text(content: bytes) -> tuple[str, str]:
+def encoded(content: bytes) -> tuple[str, str]:
     """(text, "utf-8"), or ("…", "base64") for bytes that are no UTF-8."""
     try:
         return content.decode("utf-8"), "utf-8"
@@ -169,7 +173,7 @@ def unfolded(message: Message, content: bytes) -> Iterator[Message]:
             return
         size, flag, body, text = whole
         values = props.parse(text)
-        shown, encoding = body_text(body)
+        shown, encoding = encoded(body)
         found.append(structs.replace(
             message, queue_offset=message.queue_offset + number, size=size, flag=flag, properties=values,
             unique_key=values.get(props.UNIQ_KEY), keys=values.get(props.KEYS), tags=values.get(props.TAGS),

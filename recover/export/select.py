@@ -18,12 +18,12 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
+from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
 from recover.findings.refusal import UsageRefusal
-from recover.log.file_scan import FileScan
+from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
 from recover.look.query import Answer, Found, has_key
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
@@ -111,7 +111,7 @@ def parse_time(text: str, option: str) -> int:
 
 
 def selected(
-    scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: Callable[[int, int], None] | None = None,
+    scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: ProgressCallback | None = None,
 ) -> Iterator[Selected]:
     """Every intact record of the log that is wanted, in log order; what cannot be read any more goes to `note`.
 
@@ -187,7 +187,7 @@ def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) ->
     mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
     if not wanted.unfold:
         mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
-    for bit, kind in ((BIT_GHOST, "stale"), (BIT_SUPERSEDED, "superseded")):
+    for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
         if kind not in wanted.include:
             mask &= (bits & bit) == 0
     if hashes is not None and mask.any():
@@ -223,7 +223,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
 
 
 def _messages(record: Record, bits: int, wanted: Wanted) -> Iterator[Message]:
-    state = "stale" if bits & BIT_GHOST else "superseded" if bits & BIT_SUPERSEDED else "live"
+    state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
     message = message_of(record, state, raw_body=wanted.raw_body)
     if wanted.unfold and bits & BIT_INNER_BATCH:
         try:
@@ -257,12 +257,9 @@ def _is_wanted(message: Message, record: Record, wanted: Wanted, by_topic: re.Pa
 # --- Messages of a store as an answer to a query, found by a scan of the whole log: no index and no queue is needed.
 
 
-Callback = Callable[[int, int], None]
-
-
 def scan_for(
     store: Store, wanted: Wanted, *, engine: Engine, topic: str | None = None, queue: int | None = None,
-    only_stale: bool = False, limit: int = 0, progress: Callback | None = None,
+    only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
 ) -> Answer:
     """Every intact message that is wanted and stored under `topic` and `queue`, in log order; at most `limit`."""
     answer = Answer("scan")
@@ -281,7 +278,7 @@ def scan_for(
 
 def list_messages(
     store: Store, topic: str, *, engine: Engine, memory: int, queue: int | None = None, since: int = 0,
-    until: int = FOREVER, limit: int = 0, progress: Callback | None = None,
+    until: int = FOREVER, limit: int = 0, progress: ProgressCallback | None = None,
 ) -> Answer:
     """The live messages of `topic` stored within [since, until), in log order; all are counted, `limit` of them kept.
 
@@ -308,7 +305,7 @@ def list_messages(
 
 
 def _scanned(
-    store: Store, wanted: Wanted, answer: Answer, engine: Engine, memory: int, progress: Callback | None,
+    store: Store, wanted: Wanted, answer: Answer, engine: Engine, memory: int, progress: ProgressCallback | None,
 ) -> Iterator[Selected]:
     scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
     for line in scanned.unread:

@@ -255,12 +255,10 @@ class _Image(Tree):
         self.path, self.parts = path, {str(part.start): part for part in found}
 
     def status(self, name: str) -> stat_result:
-        """See `Tree`."""
         part = self.parts[name]
         return status_of(stat.S_IFREG, part.stop - part.start, self.path.stat().st_mtime_ns)
 
     def open(self, name: str) -> OpenFile:
-        """See `Tree`."""
         return _Part(self.path, self.parts[name])
 
 
@@ -272,20 +270,16 @@ class _Part(OpenFile):
 
     @property
     def length(self) -> int:
-        """See `Source`."""
         return max(0, min(self._part.stop, self._file.length) - self._part.start)
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `Source`."""
         return self._file.read(self._part.start + offset, max(0, min(length, self.length - offset)))
 
     def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """See `Source`."""
         at = self._part.start
         return [(first - at, last - at) for first, last in self._file.stored(at + start, at + min(stop, self.length))]
 
     def close(self) -> None:
-        """See `Source`."""
         self._file.close()
 
 

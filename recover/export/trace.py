@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 from formats import properties as props
 from formats.message_id import offset_id
@@ -16,10 +13,20 @@ from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
 from recover.export.select import Wanted, scan_for
 from recover.findings.refusal import Refusal
+from recover.log.file_scan import ProgressCallback
 from recover.log.scan import Engine
-from recover.look.query import Answer, deliver_time, has_key, query_id, query_key, query_offset, query_time
+from recover.look.query import (
+    Answer,
+    deliver_time,
+    has_key,
+    known_topics,
+    query_id,
+    query_key,
+    query_offset,
+    query_time,
+)
 from recover.predict.groups import committed_rows
-from recover.store.config_files import Topics, read_pairs
+from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
 _LIVES = 20
@@ -69,28 +76,23 @@ class Life(Struct):
     events: list[Event] = field(default_factory=list)
     consumers: list[Offset] = field(default_factory=list)
 
-    def json(self) -> dict[str, Any]:
-        return structs.asdict(self) | {
-            "events": [structs.asdict(one) for one in self.events],
-            "consumers": [structs.asdict(one) for one in self.consumers]}
-
 
 def trace(
-    store: Store, name: str, *, engine: Engine | None = None, progress: Callable[[int, int], None] | None = None,
+    store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
 ) -> tuple[list[Life], Answer]:
     """Lives of the messages with this id, unique key or key, and how they were looked for.
 
     Through the index; with an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked.
     """
     found, keys = _first(store, name, engine, progress)
-    if engine is None and not found.messages and not _topics(store):
+    if engine is None and not found.messages and not known_topics(store):
         raise Refusal("an index finds messages by topic, and which topics there are is not known",
                       "Add --scan to look through the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
     for key in keys:
         records = [item.record for item in found.messages if item.record.uniq_key == key]
         if key is not None and engine is None:
-            more = query_key(store, _topics(store), key)
+            more = query_key(store, known_topics(store), key)
             records += [item.record for item in more.messages]
             _take_notes(found, more)
         by_key[key] = {record.phy_offset: record for record in records}
@@ -114,7 +116,7 @@ def trace(
 
 
 def _first(
-    store: Store, name: str, engine: Engine | None, progress: Callable[[int, int], None] | None,
+    store: Store, name: str, engine: Engine | None, progress: ProgressCallback | None,
 ) -> tuple[Answer, list[str | None]]:
     """Records to begin with, and the unique keys that they have."""
     found = query_id(store, name) if engine is None else _at_place(store, name)
@@ -137,11 +139,6 @@ def _at_place(store: Store, name: str) -> Answer:
         return Answer("scan")
     placed = [item for item in found.messages if not has_key(item.record, name)]
     return Answer("id", placed) if found.way == "id" else Answer("scan")
-
-
-def _topics(store: Store) -> list[str]:
-    known = Topics(store)
-    return sorted({*known.folders, *(known.configured or ())})
 
 
 def _take_notes(found: Answer, more: Answer) -> None:

@@ -22,6 +22,7 @@ from recover.export.messages import COLUMNS, Counts, Message, count_key, real_pl
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
 from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
@@ -78,7 +79,7 @@ class Ndjson:
         self._stream.write(lines)
 
     def close(self) -> None:
-        """See `Writer`; `Refusal` (8) if the earlier run had more."""
+        """`Refusal` (8) if the earlier run had more."""
         if self._skip:
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
@@ -272,7 +273,7 @@ class Written(msgspec.Struct):
 
 def export_lines(
     scanned: Scanned, wanted: Wanted, writer: Ndjson | Csv | Table, *, threads: int, note: Callable[[str], None],
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> tuple[Counts, int]:
     """Write every wanted message in log order; (their counts, bytes of their records). For filters `by_rows`."""
     topics: Counts = Counter()

@@ -15,7 +15,7 @@ import numpy as np
 
 from formats.native.rows import note_last, numbered
 from formats.record import MIN_RECORD_SIZE
-from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NOT_IN_QUEUE
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader, without_place
 from recover.store.columns import Rows
@@ -27,7 +27,7 @@ _RUN = 3
 
 def counted(records: Rows) -> Rows:
     """Rows whose queue offset counts in a queue, without stale ones (bool array)."""
-    return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
+    return np.asarray(numbered(records) & ((records["bits"] & BIT_STALE) == 0))
 
 
 def with_place(records: Rows) -> Rows:
@@ -134,7 +134,7 @@ _AT_ONCE = 1 << 21
 
 
 def mark_stale(scans: list[FileScan], queues: int) -> int:
-    """Set BIT_GHOST on records after a break that are older than the log before it; how many.
+    """Set BIT_STALE on records after a break that are older than the log before it; how many.
 
     A record after a break is stale when its queue had come further, or its store timestamp lies
     before those of the last two records before (three, where these two are not in order); before
@@ -163,7 +163,7 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
             for records, old in zip(stretch, stale, strict=True):
                 live = records
                 if old.any():
-                    records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
+                    records["bits"] |= np.where(old, BIT_STALE, 0).astype(np.uint16)
                     total += int(old.sum())
                     live = records[~old]
                 note_last(np.asarray(live), last_offset, reached)

@@ -25,7 +25,7 @@ from formats.native.rows import (
 )
 from formats.native.walk import crc_name
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
+from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
@@ -301,7 +301,7 @@ def _weigh_marks(scan: FileScan) -> int:
     """Believe the first end mark with nothing but stale records after it, and forget these; how many there were."""
     for number, (mark, splits) in enumerate(scan.doubted):
         behind = [split.records for split in scan.splits[splits:]]
-        stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
+        stale = sum(int(((records["bits"] & BIT_STALE) != 0).sum()) for records in behind)
         claims = [
             Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
             Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
@@ -332,7 +332,7 @@ def _log_end(scans: list[FileScan], min_offset: int) -> int:
         for split in reversed(scan.splits):
             if split.summary is not None:
                 return split.summary.end
-            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
             if live.size:
                 last = split.records[live[-1]]
                 return int(last["phy_offset"]) + int(last["size"])
@@ -414,7 +414,7 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
     """
     parts = [*scan.gaps]
     for split in scan.splits if stale else ():
-        for row in split.records[(split.records["bits"] & BIT_GHOST) != 0]:
+        for row in split.records[(split.records["bits"] & BIT_STALE) != 0]:
             start, stop = int(row["phy_offset"]), int(row["phy_offset"] + row["size"])
             parts.append(Gap(start, stop, STALE_RECORDS, "record", False, stop))
     merged: list[Gap] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from formats.batchconsumequeue import is_valid as is_valid_batch
 from formats.config.json import salvage
 from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, missing_keys
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.consumequeue_ext import CQ_EXT_HEAD, units
+from formats.consumequeue_ext import units
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexGeometry
 from formats.names import is_index_name, offset_in_name
@@ -46,7 +47,6 @@ from recover.store.reader import FileReader
 
 
 _SAMPLE = 64 << 10
-_SEARCHED = 8 << 20
 _SEARCHED = 64 << 20
 _EARLIEST_MS, _LATEST_MS = 1_000_000_000_000, 4_000_000_000_000
 _LARGEST_RECORD = 64 << 20
@@ -106,10 +106,13 @@ def _first_head(reader: FileReader) -> int | None:
     return int(heads[0]) if heads.size else None
 
 
+def _plain_name(name: str) -> str:
+    return name.removesuffix(BACKUP_SUFFIX).removesuffix(TEMPORARY_SUFFIX)
+
+
 def _by_name(path: Path) -> tuple[str, str] | None:
     name = path.name
-    plain = name.removesuffix(BACKUP_SUFFIX).removesuffix(TEMPORARY_SUFFIX)
-    if plain in BY_NAME:
+    if _plain_name(name) in BY_NAME:
         return "config", f"the name {name}"
     known = {
         "checkpoint": "checkpoint", abort.FILE_NAME: "abort", abort.BACKUP_NAME: "abort", lock.FILE_NAME: "lock",
@@ -134,9 +137,8 @@ def _by_place(path: Path, base: int | None) -> tuple[str, str] | None:
         return None
     if above.startswith("dledger-") and parent in ("data", "index"):
         return f"dledger-{parent}", f"its place in {above}/{parent}/"
-    near = {"commitlog": "commitlog", "timerlog": "timerlog", "statetable": "statetable", "redolog": "redolog"}
-    if parent in near:
-        return near[parent], f"its name, in {parent}/"
+    if parent in ("commitlog", "timerlog", "statetable", "redolog"):
+        return parent, f"its name, in {parent}/"
     far = {"consumequeue": "consumequeue", "consumequeue_ext": "consumequeue-ext", "compactionLog": "compaction-log",
            "batchconsumequeue": "batchconsumequeue", "compactionCq": "compaction-queue"}
     for part in (queue_part, parents[3]):
@@ -153,8 +155,9 @@ def _by_content(path: Path, reader: FileReader, base: int | None) -> Kind | None
     if next_data(reader, 0, reader.length) == reader.length:
         return None
     for name, test in _TESTS:
-        if test(sample, reader):
-            return Kind(name, "its content", base)
+        with suppress(FormatError):  # too short, among others
+            if test(sample, reader):
+                return Kind(name, "its content", base)
     return None
 
 
@@ -185,52 +188,38 @@ def _is_consumequeue(sample: bytes, reader: FileReader) -> bool:
     return seen > 0
 
 
+def _is_time(milliseconds: int) -> bool:
+    return _EARLIEST_MS < milliseconds < _LATEST_MS
+
+
 def _is_batch(sample: bytes, reader: FileReader) -> bool:
-    if reader.length % BATCH_CQ_UNIT.size or len(sample) < BATCH_CQ_UNIT.size:
-        return False
     first = BATCH_CQ_UNIT.decode(sample)
-    return is_valid_batch(first) and first.size < _LARGEST_RECORD and _EARLIEST_MS < first.store_timestamp < _LATEST_MS
+    return reader.length % BATCH_CQ_UNIT.size == 0 and is_valid_batch(first) and first.size < _LARGEST_RECORD \
+        and _is_time(first.store_timestamp)
 
 
 def _is_ext(sample: bytes, reader: FileReader) -> bool:
-    if len(sample) < CQ_EXT_HEAD.size:
-        return False
-    try:
-        _, first = next(units(sample))
-    except (FormatError, StopIteration):
-        return False
-    return _EARLIEST_MS < first.store_timestamp < _LATEST_MS
+    return any(_is_time(first.store_timestamp) for _, first in islice(units(sample), 1))
 
 
 def _is_index(sample: bytes, reader: FileReader) -> bool:
-    if not INDEX_HEADER.size < reader.length <= _INDEX_SEARCHED or len(sample) < INDEX_HEADER.size:
-        return False
     header = INDEX_HEADER.decode(sample)
-    if header.index_count < 2 or not _EARLIEST_MS < header.begin_timestamp <= header.end_timestamp + 1 < _LATEST_MS:
-        return False
-    return proven_geometry(reader.path, reader.length) is not None
+    return INDEX_HEADER.size < reader.length <= _INDEX_SEARCHED and header.index_count >= 2 \
+        and _EARLIEST_MS < header.begin_timestamp <= header.end_timestamp + 1 < _LATEST_MS \
+        and proven_geometry(reader.path, reader.length) is not None
 
 
 def _is_checkpoint(sample: bytes, reader: FileReader) -> bool:
-    if reader.length != checkpoint_format.FILE_SIZE:
-        return False
-    fields = checkpoint_format.decode(sample)
-    return checkpoint_format.rest_is_zero(sample) and _EARLIEST_MS < fields.physic_msg_timestamp < _LATEST_MS
+    return reader.length == checkpoint_format.FILE_SIZE and checkpoint_format.rest_is_zero(sample) \
+        and _is_time(checkpoint_format.decode(sample).physic_msg_timestamp)
 
 
 def _is_timerlog(sample: bytes, reader: FileReader) -> bool:
-    try:
-        return _EARLIEST_MS < timer.decode(sample).write_timestamp < _LATEST_MS
-    except FormatError:
-        return False
+    return _is_time(timer.decode(sample).write_timestamp)
 
 
 def _is_dledger(sample: bytes, reader: FileReader) -> bool:
-    try:
-        position = dledger.DLEDGER_ENTRY_HEAD.decode(sample).position
-        dledger.decode(sample, 0, position)
-    except FormatError:
-        return False
+    dledger.decode(sample, 0, dledger.DLEDGER_ENTRY_HEAD.decode(sample).position)
     return True
 
 
@@ -398,7 +387,7 @@ def _abort(content: bytes) -> dict[str, object]:
 
 def _config(name: str, content: bytes) -> dict[str, object]:
     parsed = salvage(content)
-    known = BY_NAME.get(name.removesuffix(".bak").removesuffix(".tmp"))
+    known = BY_NAME.get(_plain_name(name))
     keys = [str(key) for key in parsed.value] if isinstance(parsed.value, dict) else []
     facts: dict[str, object] = {
         "state": parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(

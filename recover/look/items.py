@@ -195,7 +195,7 @@ def log_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
     while position < length:
         item = _item(reader, position, base, length, sums)
         if item.kind in ("damage", "zeros"):
-            stop = _next_record(reader, position + 1, base, length, sums)
+            stop = next_record(reader, position + 1, base, length, sums)
             item = structs.replace(item, size=stop - position)
         yield item
         position += item.size
@@ -229,12 +229,9 @@ def next_data(reader: FileReader, position: int, stop: int) -> int:
     return stop
 
 
-def next_record(reader: FileReader, position: int, base: int, length: int) -> int:
+def next_record(reader: FileReader, position: int, base: int, length: int, sums: RangeSums | None = None) -> int:
     """Position of the first intact record at or after `position`, or `length`."""
-    return _next_record(reader, position, base, length, RangeSums(reader, length))
-
-
-def _next_record(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> int:
+    sums = sums or RangeSums(reader, length)
     for first, last in reader.data_ranges(position, length):
         for at in range(max(position, first - HEAD_SIZE), last, _WINDOW):
             content = np.frombuffer(reader.read(at, _WINDOW + HEAD_SIZE), np.uint8)
@@ -272,29 +269,26 @@ def table_items(kind: str, reader: FileReader, base: int, start: int) -> Iterato
     length = reader.length
     while position < length:
         content = reader.read(position, size)
+        number = (base + position) // size if numbered else None
         if not any(content):
             stop = next_data(reader, position, length)
             stop = length if stop == length else max(position + size, stop - stop % size)
-            yield Item("zeros", position, stop - position, (base + position) // size if numbered else None)
+            yield Item("zeros", position, stop - position, number)
             position = stop
             continue
         if len(content) < size:
             yield Item("rest", position, len(content), raw=content)
             return
         unit = layout.decode(content)
-        number = (base + position) // size if numbered else None
-        yield _unit(layout, content, position, number, unit, valid(unit), kind)
+        item = Item("unit", position, size, number, layout_fields(layout, content, position), raw=content)
+        if layout is CQ_UNIT and is_pre_blank(unit):
+            yield structs.replace(item, kind="pre-blank")
+        elif valid(unit):
+            yield structs.replace(item, checks=(Check("valid to a broker", True),))
+        else:
+            yield structs.replace(item, reason="invalid-unit",
+                                  checks=(Check("valid to a broker", False, "recovery stops here"),))
         position += size
-
-
-def _unit(
-    layout: Layout[Any], content: bytes, position: int, number: int | None, unit: Any, ok: bool, kind: str
-) -> Item:
-    fields = layout_fields(layout, content, position)
-    if kind in ("consumequeue", "redolog") and is_pre_blank(unit):
-        return Item("pre-blank", position, layout.size, number, fields, (), "", content)
-    check = Check("valid to a broker", ok, "" if ok else "recovery stops here")
-    return Item("unit", position, layout.size, number, fields, (check,), "" if ok else "invalid-unit", content)
 
 
 def ext_items(reader: FileReader, start: int) -> Iterator[Item]:

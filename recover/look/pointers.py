@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct, field, structs
 
@@ -65,7 +66,7 @@ def find_pointers(store: Store) -> Pointers:
     pointers.checkpoint = store.checkpoint()
     _missing(store, pointers, end)
     _queues(store, pointers)
-    _index(store, pointers)
+    pointers.index_files, pointers.indexed_to = list(_index_headers(store)), indexed_to(store)
     return pointers
 
 
@@ -114,37 +115,22 @@ def _last_unit(files: list[MappedFile]) -> tuple[int, CqUnit | None]:
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:
             with FileReader(mapped_file.path) as reader:
-                count = _valid_cells(reader, mapped_file.length // CQ_UNIT.size)
+                units = range(mapped_file.length // CQ_UNIT.size)
+                count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
                 if count:
-                    return first + count, _cell(reader, count - 1)
+                    return first + count, _unit(reader, count - 1)
         except OSError:
             continue
     return (files[0].file_from_offset // CQ_UNIT.size if files else 0), None
 
 
-def _valid_cells(reader: FileReader, cells: int) -> int:
-    low, high = 0, cells
-    while low < high:
-        middle = (low + high) // 2
-        if is_valid(_cell(reader, middle)):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _cell(reader: FileReader, number: int) -> CqUnit:
+def _unit(reader: FileReader, number: int) -> CqUnit:
     return CQ_UNIT.decode(reader.read(number * CQ_UNIT.size, CQ_UNIT.size))
-
-
-def _index(store: Store, pointers: Pointers) -> None:
-    pointers.index_files = list(_index_headers(store))
-    pointers.indexed_to = _last_indexed(pointers.index_files)
 
 
 def indexed_to(store: Store) -> int | None:
     """Start in the log of the last message that a header of an index file names; None without one."""
-    return _last_indexed(_index_headers(store))
+    return max((phy_offset for phy_offset, _ in index_ends(store)), default=None)
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
@@ -152,10 +138,6 @@ def index_ends(store: Store) -> list[tuple[int, int]]:
     return [
         (header.end_phy_offset, header.end_timestamp) for _, header in _index_headers(store) if header.index_count > 1
     ]
-
-
-def _last_indexed(headers: Iterable[tuple[str, IndexHeader]]) -> int | None:
-    return max((header.end_phy_offset for _, header in headers if header.index_count > 1), default=None)
 
 
 def _index_headers(store: Store) -> Iterator[tuple[str, IndexHeader]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,15 +17,15 @@ from formats.record import HEAD, HEAD_SIZE, HEADS, Record
 from formats.sysflag import HOSTS_V6
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.log.judge import LogReader, judge, reason_of
+from recover.log.judge import LogReader, ReadAt, judge, reason_of
 from recover.look.items import next_record
 from recover.look.pointers import queue_end
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
-from recover.store.mapped_files import MappedFileQueue
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
-from recover.store.store import COMMITLOG, QueueFolder, Store
+from recover.store.store import COMMITLOG, Store
 from recover.store.unread import unread_parts
 
 # --- What a search found, and whether it looked everywhere it had to.
@@ -62,20 +63,18 @@ class Answer(Struct):
         self.notes.append(note)
 
 
+def _place(store: Store, reader: LogReader, file: MappedFile, phy_offset: int) -> tuple[ReadAt, int, int, int]:
+    """What judges of a record take: how to read its file, its position there, where the file begins and ends."""
+    base = file.file_from_offset
+    return lambda at, length: reader.read(base + at, length), phy_offset - base, base, base + store.mapped_file_size
+
+
 def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None:
     """The intact record that starts at `phy_offset`, None when none does. `ReadFailure` from the disk."""
     mapped_file = store.commitlog.find(phy_offset)
-    if mapped_file is None:
-        return None
-    base = mapped_file.file_from_offset
-
-    def read(position: int, length: int) -> bytes:
-        return reader.read(base + position, length)
-
-    try:
-        return judge(read, phy_offset - base, base, base + store.mapped_file_size)
-    except FormatError:
-        return None
+    with suppress(FormatError):
+        return None if mapped_file is None else judge(*_place(store, reader, mapped_file, phy_offset))
+    return None
 
 
 def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> bool:
@@ -86,15 +85,10 @@ def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer
     mapped_file = store.commitlog.find(phy_offset)
     if mapped_file is None:
         return False
-    base = mapped_file.file_from_offset
-
-    def read(position: int, length: int) -> bytes:
-        return reader.read(base + position, length)
-
-    head = read(phy_offset - base, HEAD_SIZE)
+    head = reader.read(phy_offset, HEAD_SIZE)
     if not named and (len(head) < HEAD_SIZE or HEAD.decode(head).phy_offset != phy_offset):
         return False
-    reason, _ = reason_of(read, phy_offset - base, base, base + store.mapped_file_size)
+    reason, _ = reason_of(*_place(store, reader, mapped_file, phy_offset))
     answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
     return True
 
@@ -228,15 +222,14 @@ class _Queue:
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
                 "No queue of that topic is there; `{typed} --scan` looks through the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
-        self.folder: QueueFolder = folder
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
-        self.file_size = store.queue_file_size
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset = queue_end(self.files.files)
 
     def unit(self, queue_offset: int) -> CqUnit | None:
         """The unit of a queue offset, None where there is no file. `OSError`."""
         return unit_at(self.files, queue_offset)
+
 
 def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
     """When a delayed message is due: what its unit holds in place of a tags code. None without a unit."""
@@ -260,11 +253,10 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
         return answer
     with LogReader(store.commitlog) as log:
         record = record_at(store, log, unit.phy_offset)
-    if record is None:
         expired = unit.phy_offset < store.commitlog.min_offset
-        if not expired:
-            with LogReader(store.commitlog) as log:
-                note_damage(store, log, unit.phy_offset, answer, named=True)
+        if record is None and not expired:
+            note_damage(store, log, unit.phy_offset, answer, named=True)
+    if record is None:
         answer.notes.append(f"the unit points to {unit.phy_offset}, " + (
             "which has expired from the log" if expired else "where no intact record starts"))
         return answer
@@ -351,6 +343,12 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
     return answer
 
 
+def known_topics(store: Store) -> list[str]:
+    """Topics that have queues or are configured."""
+    known = Topics(store)
+    return sorted({*known.folders, *(known.configured or ())})
+
+
 def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
     """A message by its offset id (16 or 28 bytes in hex), or by its unique key.
 
@@ -373,8 +371,6 @@ def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
                 return answer
         if record is not None and record.store_host == (parts.ip, parts.port):
             return Answer("id", [Found(record)])
-    known = Topics(store)
-    topics = [topic] if topic is not None else sorted({*known.folders, *(known.configured or ())})
-    answer = query_key(store, topics, message_id)
+    answer = query_key(store, known_topics(store) if topic is None else [topic], message_id)
     answer.way = "id" if answer.messages else answer.way
     return answer

@@ -5,23 +5,21 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from formats import abort
 from formats import properties as props
 from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
-from formats.index import INDEX_HEADER
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
-from recover.broker.recovery import LogFiles, Mode, start_file
+from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
 from recover.broker.settings import BrokerSettings, load_settings
 from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion, boundaries, generation_of
 from recover.change.lock import holder_text, probe
@@ -35,11 +33,7 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
 from recover.store.store import COMMITLOG, Store, look_beside
-from recover.store.unread import (
-    held_elsewhere,
-    mapped_data,
-    rocksdb_queue_folders,
-)
+from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
 
@@ -73,12 +67,9 @@ def _of_index(store: Store) -> Iterator[Limit]:
     """Up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many."""
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
-    if not listing.files or geometry is None:
+    header = listing.files[-1].header() if listing.files else None
+    if header is None or geometry is None:
         return
-    content = read_small(listing.files[-1].path, INDEX_HEADER.size)
-    if len(content) < INDEX_HEADER.size:
-        return
-    header = INDEX_HEADER.decode(content)
     if header.hash_slot_count == header.index_count - 1 and header.hash_slot_count ** 2 > 16 * geometry.slots:
         yield Limit(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
 
@@ -209,7 +200,7 @@ _DLEDGER = re.compile(r"dledger-.*")
 _COUNTED = 200_000
 
 
-class Part(Struct, frozen=True):
+class Part(Struct, frozen=True, rename={"size": "bytes"}):
     """One name of the root: what it is, whether this version reads it, how many files and bytes (file lengths)."""
 
     name: str
@@ -218,10 +209,6 @@ class Part(Struct, frozen=True):
     files: int
     size: int
     path: str
-
-    def json(self) -> dict[str, object]:
-        return {"name": self.name, "what": self.what, "state": self.state, "files": self.files, "bytes": self.size,
-                "path": self.path}
 
 
 def list_parts(store: Store) -> list[Part]:
@@ -339,7 +326,7 @@ class StoreReport(Struct):
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
         return {
-            "parts": [part.json() for part in self.parts], "sizes": self.sizes, "generation": self.generation.json(),
+            "parts": to_builtins(self.parts), "sizes": self.sizes, "generation": self.generation.json(),
             "offsets": self.pointers.json(), "exit_state": self.exit_state.json(),
             "start_file": {str(start.broker): start.json() for start in self.starts},
             "config": [item.json() for item in self.config],
@@ -401,26 +388,29 @@ def _config_state(text: ConfigText) -> str:
 
 
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
-    mode: Mode = "abnormal" if store.has_abort else "normal"
     log = LogFiles(store)
-    starts = []
-    for version in versions:
-        if not log.files:
-            starts.append(Start(version, mode, None, False))
-            continue
-        dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
-        found = start_file(log, mode, BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
-        starts.append(Start(version, mode, log.files[found.index].name, found.matched))
-    return starts
+    if not log.files:
+        return [Start(version, _mode(store), None, False) for version in versions]
+    found = [(version, _first_file(store, log, pointers, version)) for version in versions]
+    return [Start(version, _mode(store), log.files[file.index].name, file.matched) for version, file in found]
+
+
+def _mode(store: Store) -> Mode:
+    return "abnormal" if store.has_abort else "normal"
+
+
+def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile:
+    """Where the recovery of a release begins."""
+    dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
+    return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
 
 
 # --- Which broker to assume for a store when nobody names one.
 
 
-@lru_cache(maxsize=1)  # both ends of the log are read for it
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
-    of equal ones; named by its first release. Of an opened store it stays what it was."""
+    of equal ones; named by its first release."""
     generation = find_generation(store, store.checkpoint())
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
@@ -433,12 +423,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     if not log.files:
         return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
     pointers = find_pointers(store)
-    mode: Mode = "abnormal" if store.has_abort else "normal"
-    dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
-    starts = {
-        version: start_file(log, mode, BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched).index
-        for version in fitting
-    }
+    starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"

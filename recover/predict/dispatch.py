@@ -317,13 +317,12 @@ class Dispatcher:
         return tags_code(decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False))
 
     def _to_lmq(self, topic: str, queue_id: int, properties: Mapping[str, str], unit: Rows) -> None:
-        queues = properties.get(props.INNER_MULTI_DISPATCH, "").split(",")
-        offsets = properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
         if self.limited and (topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == TOPIC_SCHEDULE):
             return
         if not self.multi:
             self.multi_skipped += self.known
             return
+        queues, offsets = props.multi_dispatch(properties)
         if len(queues) != len(offsets):
             return
         for queue, text in zip(queues, offsets, strict=True):

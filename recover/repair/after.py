@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.record import Record
-from formats.record.rows import BIT_GHOST, row_of
+from formats.record.rows import BIT_STALE, row_of
 from recover.broker.settings import DelayTable
 from recover.check.config import ConfigReport, check_config
 from recover.check.report import VerifyReport
@@ -132,7 +132,7 @@ class _Ranges:
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
     """Copies without stale and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        stale = (split.records["bits"] & BIT_GHOST) != 0
+        stale = (split.records["bits"] & BIT_STALE) != 0
         yield kept_rows(split, stale | ranges.hold(split.records["phy_offset"]), columns)
 
 

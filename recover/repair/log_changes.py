@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from formats.names import offset_to_name
 from formats.record import encode, encode_blank
-from formats.record.rows import BIT_GHOST
+from formats.record.rows import BIT_STALE
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
@@ -322,7 +322,7 @@ def _check_boundary(log: LogView, offset: int) -> None:
         below = max(below, start) if start < offset else below
         above = min(above, start) if start > offset else above
     for split in log.splits():
-        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
         edges = np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
         at = int(np.searchsorted(edges, offset))
         if at < edges.size and edges[at] == offset:

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 from formats import properties as props
 from formats.errors import FormatError
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_MISNUMBERED
+from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_STALE
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.content import pieces_of
@@ -205,7 +205,7 @@ def refuse_worse(
     """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
     `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
-    if not bears(store, made):
+    if not _bears(store, made):
         return made
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
@@ -271,8 +271,8 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
     old = []
     for scan in survey.log.files:
         splits = [split.records for split in scan.splits if split.records.size]
-        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_GHOST:
-            old += [rows[(rows["bits"] & BIT_GHOST) != 0] for rows in splits]
+        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_STALE:
+            old += [rows[(rows["bits"] & BIT_STALE) != 0] for rows in splits]
     if not old:
         return
     rows = np.concatenate(old)
@@ -282,7 +282,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def bears(store: Store, made: RecoverPlan) -> bool:
+def _bears(store: Store, made: RecoverPlan) -> bool:
     """Whether a plan may take something from a broker: one that writes to the log, or to queues.
 
     Where there is no queue, the broker and a plan that makes all of them take the same records; of a plain log the same
@@ -408,7 +408,8 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
         record = decode(before.read(phy_offset, size), check_crc=False)
         if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
-        if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
+        named = zip(*props.multi_dispatch(record.property_map()), strict=False)
+        if not topic.startswith(LMQ_PREFIX) or (topic, str(offset)) in named:
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
 
 
@@ -500,10 +501,3 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
     """A digest of a record but for its own place, which may change when it is moved."""
     return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
-
-
-def _names(record: Record, topic: str, offset: int) -> bool:
-    values = record.property_map()
-    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
-    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
-    return (topic, str(offset)) in zip(queues, offsets, strict=False)

@@ -36,9 +36,10 @@ def test_odd_split_is_told_apart_from_others_of_the_same_length(
     from recover.derived.index_rebuild import rebuild_index
 
     source, log = opened(unpacked("killed-5.5.0"))
-    options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries)
+    options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries,
+                           broker="5.5.0")
     bare = Store.open(source.root, options)
-    plan = rebuild_index(bare, log, fresh=True, tags=True)
+    plan = rebuild_index(bare, log, fresh=True)
     write(plan, tmp_path / "index")
     (tmp_path / "commitlog").mkdir()
     assert geometry(tmp_path) == IndexGeometry(slots, entries)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_SUPERSEDED, RECORD
+from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, RECORD
 from recover.evidence import restore as restoring
 from recover.log import generations
 from recover.log.file_scan import FileScan
@@ -26,7 +26,7 @@ FILE = 1000
 ROWS = st.lists(
     st.tuples(
         st.integers(1, 40), st.integers(0, 6), st.integers(0, 2),
-        st.sampled_from([0, 0, 0, 0, BIT_GHOST, BIT_FILLER, BIT_MARKER, BIT_PROP_CRC]),
+        st.sampled_from([0, 0, 0, 0, BIT_STALE, BIT_FILLER, BIT_MARKER, BIT_PROP_CRC]),
         st.sampled_from([0, 0, 0, 8, 12]),
     ), max_size=60,
 )

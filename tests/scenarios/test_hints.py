@@ -25,13 +25,14 @@ from mqtool.next_steps import START_BROKER, STATES, TAKES
 from recover.findings.model import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
+from tests.support import sampling
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
 
 STORES = all_stores()
 #: What stores of every kind meet; the recipes are of a part that most of them have.
 OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
-_SAMPLE = 6
+_SAMPLE = 2
 CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
@@ -51,7 +52,8 @@ def _cases() -> list[Any]:
     quick = {*CHOSEN, *random.Random(27).sample(pairs, _SAMPLE)}
     pairs += product(KINDS, OF_KINDS)
     assert quick <= set(pairs), "a chosen case that there is not"
-    return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs]
+    return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs
+            if pair in quick or sampling.with_long]
 
 
 class Follower:

@@ -169,13 +169,13 @@ def test_t08_stale_records_in_their_own_place_are_shown_only_when_asked_for(dril
     store = drill(PLAIN)
     facts = store.strike("ghosts-behind-tail").facts
     found = store.finds("commitlog-ghosts", *store.place(facts["phy_offset"]), exit_code=2)
-    assert found["facts"]["count"] == facts["ghosts"]
+    assert found["facts"]["count"] == facts["stale"]
     document = store.verify().document["commitlog"]
-    assert (document["ghosts"], document["messages"]) == (facts["ghosts"], len(store.messages))
+    assert (document["ghosts"], document["messages"]) == (facts["stale"], len(store.messages))
     assert messages(store.root) == store.messages
-    ghosts = store.run("query", "--include-ghosts").document["messages"]
-    assert next(item["phy_offset"] for item in ghosts) == facts["phy_offset"]
-    assert len(ghosts) == facts["ghosts"]
+    stale = store.run("query", "--include-ghosts").document["messages"]
+    assert next(item["phy_offset"] for item in stale) == facts["phy_offset"]
+    assert len(stale) == facts["stale"]
     with store.recovered():
         assert store.run("query", "--include-ghosts").document["messages"] == []
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+with_long = True
+"""Whether cases marked `long` are made: for a run that leaves them out, collecting 12,000 of them takes long."""
+
 
 def sampled(*axes: Iterable[Any], quick: int = 0, one_in: int = 0) -> list[Any]:
     """All combinations as parameters, see `chosen`."""
@@ -32,7 +35,7 @@ def chosen(cases: Sequence[tuple[Any, ...]], *, quick: int = 0, one_in: int = 0)
         marks[best] = () if count < quick else (pytest.mark.deep,)
     return [
         pytest.param(*case, id="-".join(map(_name, case)), marks=marks.get(number, (pytest.mark.long,)))
-        for number, case in enumerate(cases)
+        for number, case in enumerate(cases) if with_long or number in marks
     ]
 
 

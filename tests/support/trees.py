@@ -31,7 +31,7 @@ def tree_digest(root: Path, skip: Sequence[str] = (".mqtool",)) -> dict[str, Nod
     Names in `skip` directly below the root are left out. If one is there, so is the root's own mtime
     (given as 0): creating that name changed it.
     """
-    nodes = {path: _node(root / path) for path in _walk(root, skip)}
+    nodes = {".": _node(str(root)), **dict(_below(str(root), "", skip))}
     if any((root / name).exists() for name in skip):
         nodes["."] = nodes["."]._replace(mtime_ns=0)
     return nodes
@@ -66,27 +66,29 @@ def assert_same_tree(before: dict[str, Node], after: dict[str, Node]) -> None:
     assert not differences, "the tree changed:\n  " + "\n  ".join(differences)
 
 
-def _walk(root: Path, skip: Sequence[str]) -> Iterator[str]:
-    yield "."
-    for folder, folders, files in os.walk(root):
-        if Path(folder) == root:
-            folders[:] = [name for name in folders if name not in skip]
-            files = [name for name in files if name not in skip]
-        for name in folders + files:
-            yield os.path.relpath(os.path.join(folder, name), root)
+def _below(folder: str, name: str, skip: Sequence[str] = ()) -> Iterator[tuple[str, Node]]:
+    """The nodes under a folder, whose relative path with its `/` is `name`."""
+    for entry in os.scandir(folder):
+        if entry.name not in skip:
+            yield name + entry.name, _node(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path, f"{name}{entry.name}/")
 
 
-def _content_digest(path: Path) -> str:
+def _content_digest(path: str) -> str:
     """Equal for equal content, whether zeros are stored or holes."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for offset, chunk in data_chunks(file.fileno()):
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for offset, chunk in data_chunks(file):
             digest.update(b"%d:" % offset + chunk)
+    finally:
+        os.close(file)
     return digest.hexdigest()
 
 
-def _node(path: Path) -> Node:
-    status = path.lstat()
+def _node(path: str) -> Node:
+    status = os.lstat(path)
     kind, size, digest = "other", 0, ""
     if stat.S_ISREG(status.st_mode):
         kind, size = "file", status.st_size
