@@ -26,7 +26,7 @@ from mqtool.text import human_size
 from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.check.survey import ScanOptions
-from recover.findings.refusal import UsageRefusal
+from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
@@ -186,8 +186,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
     nice: Annotated[bool, flag("--nice", "Give way to everything else on this host.", _ENGINE)] = False
     master: Annotated[str | None, option(
-        "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT.", _ENGINE,
-        metavar="URL")] = None
+        "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, for reading also sc://HOST:PORT.",
+        _ENGINE, metavar="URL")] = None
     conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None
 
@@ -200,10 +200,13 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """True when executors scan: asked for, or a master is given."""
         return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
 
-    def check(self) -> None:
-        """A usage error (16) for options that contradict each other, or that Spark does not know."""
+    def check(self, command: str) -> None:
+        """A usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) of a
+        command that changes something and a Spark Connect server."""
         if self.on_spark:
-            self.spark_settings()
+            if self.spark_settings().over_connect and command not in (*_READ_ANYWHERE, "export"):
+                raise Refusal(f"Spark Connect serves commands that only read, and {command} is none",
+                              "Leave the Spark engine out, or name the cluster itself: --master spark://HOST:7077.")
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
@@ -232,8 +235,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
         out.say("starting Spark")
         session = session_for(self.spark_settings())
-        page = f", {session.context.uiWebUrl}" if session.context.uiWebUrl else ""
-        out.say(f"Spark application {session.context.applicationId} on {session.master}{page}")
+        known = session.json()
+        page = f", {known['ui']}" if known["ui"] else ""
+        out.say(f"Spark application {known['application']} on {known['master']}{page}")
 
     @contextmanager
     def scan(
@@ -346,7 +350,7 @@ class Command:
             if isinstance(choice, StoreChoice) and (values.get("broker_conf") or values.get("settings")):
                 out.given = given.with_log_of_conf(choice.with_broker(groups["broker"]))
             if isinstance(choice, EngineChoice):
-                choice.check()
+                choice.check(name)
         return out.finish(self._function(out, **groups, **own))
 
 

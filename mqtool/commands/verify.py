@@ -98,7 +98,8 @@ class Fleet(Struct, frozen=True, kw_only=True):
         "--split-above", "Stores of more bytes follow one by one, cut into splits (default: 64G).", _HOW,
         metavar="SIZE", parser=parse_size)] = None
     master: Annotated[str | None, option(
-        "--master", "Spark master: local[N] (default: all cores), spark://HOST:PORT, yarn, k8s://HOST:PORT.", _HOW,
+        "--master",
+        "Spark master: local[N] (default: all cores), spark://HOST:PORT, yarn, k8s://HOST:PORT, sc://HOST:PORT.", _HOW,
         metavar="URL")] = None
     conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _HOW, metavar="K=V")] = None

@@ -26,7 +26,7 @@ from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import Content, Spool, padded
 from recover.change.model import Install, Step
-from recover.cluster.packing import pack_rows, unpack_rows
+from recover.cluster.splits import pack_rows, unpack_rows
 from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory

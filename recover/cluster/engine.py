@@ -11,11 +11,10 @@ from typing import Any
 from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
-from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits
-from recover.cluster.kept import Kept
+from recover.cluster.jobs import Job, check_executors, unreadable
 from recover.cluster.making import SparkProducer, seen_elsewhere
-from recover.cluster.packing import Unopened, unpack, unpacked_home
-from recover.cluster.session import Session, SparkSettings, running_session, session_for
+from recover.cluster.session import Session, SparkSettings, running_session, session_for, without_token
+from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_splits, unpack_split, unpacked, without_rows
 from recover.cluster.views import Views
 from recover.derived.expected import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
@@ -23,7 +22,8 @@ from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.source import url_of
+from recover.store.reader import FileReader
+from recover.store.source import ReadFailure, url_of
 from recover.store.store import Store
 
 
@@ -36,7 +36,7 @@ class SparkEngine:
 
     settings: SparkSettings
     makes: bool = False
-    kept: list[Kept] = field(default_factory=list, compare=False, repr=False)
+    kept: list[RowsElsewhere] = field(default_factory=list, compare=False, repr=False)
     views: Views = field(default_factory=lambda: Views(time.time()), compare=False, repr=False)
 
     def scan_log(
@@ -52,21 +52,25 @@ class SparkEngine:
         session = session_for(self.settings)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         while self.kept:
-            self.kept.pop().forget()
-        kept = Kept(session, ColumnStore(memory))
-        self.kept.append(kept)
+            self.kept.pop().job.forget()
         with_keys |= self.makes
-        scan = _Scan(session, queue, progress, open_error, kept, self.views, with_keys)
+        scan = _Scan(session, queue, progress, open_error, ColumnStore(memory), self.views, with_keys, self.kept)
         log = assemble(queue, scan.run(self.settings.split_size))
         log.has_keys = with_keys
         self.views.check_damage(log)
-        kept.settle(log)
+        for kept in self.kept:
+            kept.settle(log)
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as we do."""
+        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as we do.
+
+        None over Spark Connect, which has no RDD: there a plan that is only told of is made here.
+        """
         seen = seen_elsewhere(store)
         if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
+            return None
+        if self.settings.over_connect:
             return None
         return SparkProducer(session_for(self.settings), self.kept[-1], seen, log)
 
@@ -77,7 +81,7 @@ class SparkEngine:
     def json(self) -> dict[str, Any]:
         """Name, which CRC routine this machine has, and what the session says of itself, if one runs."""
         session = running_session()
-        own = {"name": "spark", "master": self.settings.master, "crc": crc_name()}
+        own = {"name": "spark", "master": without_token(self.settings.master or "") or None, "crc": crc_name()}
         return own if session is None else own | session.json()
 
 
@@ -86,9 +90,10 @@ class _Scan(Struct):
     queue: MappedFileQueue
     progress: ProgressCallback | None
     open_error: OpenError | None
-    kept: Kept
+    columns: ColumnStore
     views: Views
     with_keys: bool
+    kept: list[RowsElsewhere]
     unopened: dict[MappedFile, Unopened] = {}
 
     def run(self, split_size: int) -> list[FileScan]:
@@ -109,7 +114,7 @@ class _Scan(Struct):
                     del joins[file]
                 else:
                     again += found
-            for scan in self._scan(again, counted=False):
+            for scan in self._scan(again, is_again=True):
                 joins[scan.part.mapped_file].add(scan)
             for file in self.unopened:
                 joins.pop(file, None)
@@ -117,39 +122,57 @@ class _Scan(Struct):
         return [whole[file] for file in self.queue.files if file in whole]
 
     def _scan(
-        self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
+        self, parts: Sequence[tuple[SplitRange, int | None]], *, is_again: bool = False
     ) -> Iterator[SplitScan]:
-        # a number of its own for each task of the scan, by which what executors keep of it is found again
-        base = self.kept.tasks(len(parts)) if parts else 0
-        tasks = [
-            ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, SEED)
-            for number, (part, entry) in enumerate(parts, base)
-        ]
-        with closing(run_job(self.session, scan_splits, tasks, "scan of the log", kept=self.kept.rdds)) as answers:
-            for number, home in answers:
-                part, packed = parts[number - base][0], unpacked_home(home)
-                if isinstance(packed, Unopened):
-                    self.unopened.setdefault(part.mapped_file, packed)
+        """Scan some splits. Rows of those that are scanned again come at once: they are few."""
+        if not parts:
+            return
+        tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, SEED)
+                 for number, (part, entry) in enumerate(parts)]
+        job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=not is_again)
+        if not is_again:
+            self.kept.append(RowsElsewhere(job, self.columns))
+        with closing(job.answers(iter if is_again else without_rows)) as answers:
+            for number, content, *rows in answers:
+                part, home = parts[number][0], unpacked(content)
+                if isinstance(home, Unopened):
+                    self.unopened.setdefault(part.mapped_file, home)
                     continue
                 if not self.session.is_local:
-                    self.views.take(packed.seen)
-                scan = unpack(packed, part, self.kept)
-                for split in scan.scan.splits:
-                    self.kept.note(split, number, packed.seen)
+                    self.views.take(home.seen)
+                scan, found = home.scan, home.scan.scan
+                scan.part, found.mapped_file = part, part.mapped_file
+                found.unreadable = [ReadFailure(part.mapped_file.path, failure.offset, failure.wanted, failure.got,
+                                                failure.cause) for failure in found.unreadable]
+                if home.summary is not None:
+                    found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
+                                        self.kept[-1].split(number, home.summary, home.seen))
+                for failure in found.unreadable:
+                    if _is_read(failure):
+                        raise unreadable(home.seen.host, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
-                if counted and self.progress is not None:
-                    self.progress(part.stop - part.start, scan.scan.record_count)
+                if not is_again and self.progress is not None:
+                    self.progress(part.stop - part.start, found.record_count)
                 yield scan
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
             error = problem.error(file.path)
-            if file.path.exists() and problem.number == FileNotFoundError().errno:
-                raise invisible(problem.host, str(file.path.absolute()))
+            if _is_read(ReadFailure(file.path, 0, 0, 0)):
+                raise unreadable(problem.host, error)
             if self.open_error is None:
                 raise error
             self.open_error(file, error)
+
+
+def _is_read(failure: ReadFailure) -> bool:
+    """Whether this machine can open a file and read a range that a worker could not."""
+    try:
+        with FileReader(failure.path) as reader:
+            return len(reader.read(failure.offset, failure.wanted)) == failure.wanted
+    except OSError:
+        return False
 
 
 def _absolute(part: SplitRange) -> SplitRange:

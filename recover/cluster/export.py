@@ -6,6 +6,7 @@ Rows are those of the local engine's table; topic and day (UTC, of the store tim
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import Struct, structs
 
 from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
+from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
 from recover.export.sources import Scanned
@@ -24,6 +26,7 @@ from recover.findings.refusal import Refusal
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
+from recover.store.reading import recorded
 
 _STRETCH = 64 << 20
 _TABLE = 64 << 20
@@ -48,7 +51,8 @@ def export_on_spark(
 ) -> tuple[Counts, int]:
     """Write every wanted message to `output`, a new folder; (messages by topic, bytes of their records).
 
-    `Refusal` (8) where the folder cannot be made, or where executors write to another one of that name.
+    `Refusal` (8) where the folder cannot be made, or where executors write to another one of that name, or read other
+    files of the log than the scan did.
     """
     part = output.absolute().with_name(output.name + PART)
     for folder in (output, part):
@@ -61,9 +65,12 @@ def export_on_spark(
     topics: Counts = Counter()
     size = 0
     tasks = list(_tasks(scanned, wanted, part))
+    session, views = session_for(settings), Views(time.time())
     for first in range(0, len(tasks), _WAVE):
         wave = tasks[first : first + _WAVE]
-        for number, written, files in run_job(session_for(settings), export_parts, wave, "export"):
+        for number, written, files, seen in run_job(session, export_parts, wave, "export"):
+            if not session.is_local:
+                views.take(seen)
             topics.update(written.topics)
             size += written.size
             for line in written.notes:
@@ -88,8 +95,8 @@ def _tasks(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[ExportTas
             number += 1
 
 
-def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, list[str]]]:
-    """Write the tables of some stretches: each task's number, what they hold, and the files that were made."""
+def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, list[str], Seen]]:
+    """Write the tables of some stretches: each task's number, what they hold, the files made, and what was read."""
     enter()
     for task in tasks:
         whole = Written()
@@ -97,13 +104,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, li
         tables: list[Any] = []
         table = Table(None)
         maker = LineMaker(Choice(task.queues, [], task.wanted), table)
-        try:
-            reader = FileReader(task.mapped_file.path)
-        except OSError as error:
-            whole.notes.append(f"{task.mapped_file.path} could not be opened: {error.strerror}")
-            yield task.number, whole, files
-            continue
-        with reader:
+        with recorded() as reads, FileReader(task.mapped_file.path) as reader:
             for rows in near(task.rows):
                 written = maker.make(reader, task.mapped_file, rows)
                 whole.topics.update(written.topics)
@@ -115,7 +116,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, li
                     tables.clear()
         if tables:
             files += _write(tables, task, len(files))
-        yield task.number, whole, files
+        yield task.number, whole, files, Seen(reads)
 
 
 def _write(tables: list[Any], task: ExportTask, so_far: int) -> list[str]:

@@ -241,14 +241,13 @@ def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: s
     A table that is not there is made, with a partition a run, in the format that the catalog or
     `spark.sql.sources.default` says. `Refusal` (8) where Spark cannot; the run stays whole in its folder.
     """
-    from pyspark.sql import SparkSession
     from pyspark.sql.functions import lit
 
     session = session_for(settings)
     tables = {name: f"{namespace}.{name}" for name in ("stores", "findings")}
 
     def append() -> None:
-        spark = SparkSession(session.context)
+        spark = session.sql()
         for name, target in tables.items():
             rows = spark.read.parquet(str(into.absolute() / name / f"{_RUN}{run}")).withColumn("run", lit(run))
             rows.write.mode("append").partitionBy("run").saveAsTable(target)

@@ -14,66 +14,76 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
-from recover.cluster.packing import Element, Unopened, pack, packed_home
-from recover.cluster.session import Session
-from recover.cluster.views import Seen
+from recover.cluster.session import ConnectSession, Session
 from recover.findings.refusal import Refusal
-from recover.log.file_scan import SplitRange, scan_split
-from recover.store.reading import recorded
 from recover.store.source import url_of
 
 _names = itertools.count(1)
 _EVERY = 0.2
 _GRACE = 5
 _JOBS = 8
-_LEAST = 16
-"""Tasks that are asked for at one time, at least."""
 _OVER = object()
 
 
-def run_job(
-    session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
-    kept: list[Any] | None = None,
-) -> Generator[Any, None, None]:
-    """`function` over `items`, a task each; what the tasks yield, as they end.
+class Job:
+    """`function` over `items`, a task each, in a session. With `keeps` executors have what the tasks yielded on their
+    disks, where they may.
 
     What is on its way home passes through the driver's heap. So not all tasks are asked for at one time, but twice as
     many as there are cores by then: an allocation that grows by tasks that wait goes on growing, and a slow task holds
-    no other up. `kept` takes an RDD of what the tasks yielded, `Element`s, a partition for each item; executors have
-    that on their disks, and the rows in it stay there. `Refusal` (8), which names Spark's log, when a task has failed
-    for the last time.
+    no other up.
     """
-    if not items:
-        return
 
-    def rdd() -> Any:
-        from pyspark import StorageLevel
+    def __init__(
+        self, session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
+        keeps: bool = False,
+    ) -> None:
+        self.session, self.items, self._function, self._label = session, items, function, label
+        self.rdd: Any = None
 
-        found = session.context.parallelize(items, len(items)).mapPartitions(function)
-        if kept is not None:
-            kept.append(found.persist(StorageLevel.DISK_ONLY))
-        return found
+        def rdd() -> Any:
+            from pyspark import StorageLevel
 
-    tasks, left, lock = watch(session, rdd, label), iter(range(len(items))), threading.Lock()
+            found = session.context.parallelize(items, len(items)).mapPartitions(function)
+            return found.persist(StorageLevel.DISK_ONLY) if keeps else found
 
-    def some(put: Callable[[Any], None]) -> None:
-        while True:
-            with lock:
-                chosen = [*itertools.islice(left, -(-max(_LEAST, 2 * session.cores) // _JOBS))]
-            if not chosen:
-                return
-            put(session.context.runJob(tasks, iter if kept is None else _without_rows, chosen))
+        if not session.over_connect:
+            self.rdd = watch(session, rdd, label)
 
-    for found in _watched(session, some, label, jobs=min(_JOBS, len(items))):
-        yield from found
+    def run(self, then: Callable[[Iterable[Any]], Iterable[Any]], chosen: Sequence[int]) -> list[Any]:
+        """What `then` makes of what some tasks yielded, by their places in `items`; within `watch`."""
+        if isinstance(self.session, ConnectSession):
+            return list(self.session.answers(self._function, then, [self.items[number] for number in chosen]))
+        return list(self.session.context.runJob(self.rdd, then, chosen))
+
+    def answers(self, then: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Generator[Any, None, None]:
+        """The same of all tasks, as they end. `Refusal` (8), which names Spark's log, when one has failed for the last
+        time."""
+        left, lock = iter(range(len(self.items))), threading.Lock()
+
+        def some(put: Callable[[Any], None]) -> None:
+            while True:
+                with lock:
+                    chosen = [*itertools.islice(left, -(-max(self.session.least, 2 * self.session.cores) // _JOBS))]
+                if not chosen:
+                    return
+                put(self.run(then, chosen))
+
+        for found in _watched(self.session, some, self._label, jobs=min(_JOBS, len(self.items))):
+            yield from found
+
+    def forget(self) -> None:
+        """Let executors drop what they keep; what is asked for yet runs again."""
+        with suppress(Exception):  # a Spark that is gone keeps nothing
+            self.rdd.unpersist()
 
 
-def _without_rows(elements: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
-    """Number and what goes home of each element that is kept."""
-    for number, home, _ in elements:
-        yield number, home
+def run_job(
+    session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str,
+) -> Generator[Any, None, None]:
+    """What the tasks of a `Job` yield, as they end."""
+    if items:
+        yield from Job(session, function, items, label).answers()
 
 
 def watch(
@@ -89,8 +99,6 @@ def _watched(
     tick: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
     """What `work` hands to what it is called with, in each of `jobs` threads."""
-    from pyspark import InheritableThread
-
     group = f"mqtool-{next(_names)}"
     answers: queue.Queue[Any] = queue.Queue(jobs)
     left = threading.Event()
@@ -104,7 +112,7 @@ def _watched(
 
     def act() -> None:
         try:
-            session.context.setJobGroup(group, label, interruptOnCancel=True)
+            session.begin(group, label)
             if session.code:
                 session.context.setLocalProperty(_CODE, session.code)
             work(lambda value: put((value,)))
@@ -116,7 +124,7 @@ def _watched(
     # Signals are answered by this thread, so it asks Spark nothing: py4j sends a message whenever one of its objects
     # goes, and an exception that rises in there is lost.
     try:
-        threads = [InheritableThread(target=act, daemon=True) for _ in range(jobs)]
+        threads = [session.thread(act) for _ in range(jobs)]
         for thread in threads:
             thread.start()
     except Exception as gone:  # they ask the JVM for what they inherit, and it may be gone
@@ -141,7 +149,7 @@ def _watched(
         left.set()
         if jobs:
             with suppress(Exception):
-                session.context.cancelJobGroup(group)
+                session.cancel(group)
             end = time.monotonic() + _GRACE
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
@@ -167,6 +175,8 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
     names = [url_of(path) or str(path.absolute()) for path in paths]
     probe = _probe(names)
     own = next(iter(probe(())))
+    if session.over_connect and not session.shipped:
+        ship(session)  # nothing else tells an executor that comes later which code we have
     cores = watch(session, lambda: session.cores, "how many cores")
     hosts = {answer["host"]: answer for answer in run_job(
         session, probe, range(cores * _EACH_CORE), "do the executors see the store?"
@@ -179,16 +189,28 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
             if size != own["sizes"][name]:
                 raise invisible(host, name.partition("?")[0])
     if any(answer["code"] != own["code"] for answer in hosts.values()) and not session.shipped:
-        session.context.addPyFile(str(_pack_code(session.folder / _ZIP)))
-        session.shipped = True
+        ship(session)
     session.code = "" if session.shipped else own["code"]
+
+
+def ship(session: Session) -> None:
+    """Send our code to all executors, those that come later, too."""
+    session.ship(pack_code(session.folder))
+    session.shipped = True
+
+
+_MOUNT = "Mount the store at the same path on every worker (s3://: give them credentials), or run with --engine local."
 
 
 def invisible(host: str, path: str) -> Refusal:
     """The refusal of a store that not every executor sees."""
-    return Refusal(f"host {host} cannot see {path}",
-                   "Mount the store at the same path on every worker (s3://: give them credentials), or run with "
-                   "--engine local.", host=host)
+    return Refusal(f"host {host} cannot see {path}", _MOUNT, host=host)
+
+
+def unreadable(host: str, error: OSError) -> Refusal:
+    """The refusal of what an executor could not read in all its tries, and this machine can: no fault of the store."""
+    return Refusal(f"host {host} cannot read {error.filename}, which this machine can: {error.strerror}", _MOUNT,
+                   host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
@@ -235,32 +257,21 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
     return probe
 
 
-def _pack_code(target: Path) -> Path:
-    """Our packages as executors import them, in a zip; the kernels are loaded out of it."""
-    root = Path(__file__).resolve().parents[2]
+def pack_code(folder: Path) -> str:
+    """The path of a zip in `folder` of our packages as executors import them; the kernels are loaded out of it."""
+    root, target = Path(__file__).resolve().parents[2], folder / _ZIP
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             for path in sorted((root / package).rglob("*")):
                 if path.suffix in KINDS:
                     archive.write(path, path.relative_to(root).as_posix())
-    return target
+    return str(target)
 
 
 # --- What runs on executors. Nothing here holds a lock, or writes into a store.
 
 
 _state = {"frozen": False}
-
-
-class ScanTask(Struct, frozen=True):
-    """One split to scan; `number` says which, for the driver."""
-
-    number: int
-    part: SplitRange
-    entry: int | None = None
-    with_keys: bool = True
-    attempts: int = 1
-    seed: int = 0
 
 
 def enter() -> None:
@@ -278,26 +289,3 @@ def enter() -> None:
         gc.collect()
         gc.freeze()
         _state["frozen"] = True
-
-
-def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
-    """Scan the splits of one task. What cannot be read is an answer only the last time: another host may read it."""
-    enter()
-    for task in tasks:
-        try:
-            with recorded() as files:
-                scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
-            if scan.scan.unreadable and _is_tried_again(task.attempts):
-                raise scan.scan.unreadable[0]
-            yield task.number, *pack(scan, Seen(files), task.seed)
-        except OSError as error:
-            if _is_tried_again(task.attempts):
-                raise
-            yield task.number, packed_home(Unopened.of(error)), b""
-
-
-def _is_tried_again(attempts: int) -> bool:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() + 1 < attempts

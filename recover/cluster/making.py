@@ -34,9 +34,8 @@ from recover.cluster.derived import (
     listing,
 )
 from recover.cluster.jobs import enter, invisible, watch
-from recover.cluster.kept import Kept
-from recover.cluster.packing import KeptPiece, Unopened, pack_rows, rows_of, unpack_rows, unpacked_home
 from recover.cluster.session import Session
+from recover.cluster.splits import Piece, RowsElsewhere, checked, pack_rows, pieces_of, unpack_rows
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
 from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
@@ -68,31 +67,22 @@ class SentSplit(Struct, frozen=True):
 
 
 def pack_elements(
-    pieces: dict[int, list[KeptPiece]], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
+    pieces: dict[int, list[Piece]], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
     elements: Iterable[Any],
 ) -> Iterator[Chunk]:
     """Chunks of what executors kept (see `pieces`, by task) and of splits that were sent; chunks stay what they are.
 
-    `digests`: what each task read for the driver; `numbers` are those of the queues of the log.
+    `digests`: what each of these tasks read for the driver; `numbers` are those of the queues of the log.
     """
-    enter()
     for element in elements:
         if isinstance(element, SentSplit):
             yield from pack(element.number, element.split())
-            continue
-        if len(element) == _CHUNK:
+        elif len(element) == _CHUNK:
             yield element
-            continue
-        task, home, rows = element
-        if task not in pieces:
-            continue
-        packed = unpacked_home(home)
-        if isinstance(packed, Unopened):
-            raise RuntimeError("a file of the log went away while files were made from it")
-        if packed.seen.digest != digests[task]:
-            raise RuntimeError(f"host {packed.seen.host} reads other files of the log than the first scan did")
-        for number, split in rows_of(packed, rows, pieces[task], numbers):
-            yield from pack(number, split)
+        else:
+            for task, home, rows in checked(digests, [element]):
+                for number, split in pieces_of(home, rows, pieces[task], numbers):
+                    yield from pack(number, split)
 
 
 def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | Seen]:
@@ -128,12 +118,12 @@ _LAST = 1 << 40
 class SparkProducer:
     """See `recover.derived.expected.Producer`. `store` is as executors can open it; `log` what files are made for."""
 
-    def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
+    def __init__(self, session: Session, kept: RowsElsewhere, store: Store, log: LogView) -> None:
         self.session = session
         self.kept = kept
         self.store = store
         self.sources = kept.sources(log)
-        self.digests = {task: kept.seen[task].digest for task in self.sources.pieces}
+        self.digests = {task: kept.digests[task] for task in self.sources.pieces}
         self.numbers = {key: number for number, key in enumerate(log.queues)}
         self._products: list[Any] = []
         self._index: dict[int, tuple[FileBuilder, Target, Content]] = {}
@@ -252,7 +242,7 @@ class SparkProducer:
         more: list[Any] = [
             SentSplit(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent
         ]
-        rdds = [*self.kept.rdds]
+        rdds = [self.kept.job.rdd]
         if more or sent:
             # serialized as what executors keep is, or a union would have them do that anew
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))

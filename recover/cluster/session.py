@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import re
 import shutil
 import socket
@@ -12,9 +13,10 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,11 @@ from recover.log.split_scan import SPLIT_SIZE
 
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,(\d+))?\])?")
-_MASTERS = ("spark://", "yarn", "k8s://")
+_MASTERS = ("spark://", "yarn", "k8s://", "sc://")
+_CONNECT = "sc://"
+_REMOTE = "SPARK_REMOTE"
+_CONNECTED = "SPARK_CONNECT_MODE_ENABLED"
+"""Set by pyspark where a session of Spark Connect was begun in this process."""
 _RETRIES = 4
 _OWN = "mqtool."
 SPLIT_SETTING = "mqtool.splitSize"
@@ -57,6 +63,13 @@ class SparkSettings(Struct, frozen=True):
     split_size: int = SPLIT_SIZE
     threads: int = 1
 
+    @property
+    def over_connect(self) -> bool:
+        """True when it is a Connect server that is asked, by the master or, where none is named, as pyspark would."""
+        if self.master is None:
+            return os.environ.get(_REMOTE, "").startswith(_CONNECT) or _CONNECTED in os.environ
+        return self.master.startswith(_CONNECT)
+
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
     """What --master and --conf K=V come to. `UsageRefusal` (16) for what Spark could not mean."""
@@ -73,7 +86,7 @@ def _master(text: str | None) -> str | None:
         return f"local[{local[1] or 1},{local[2] or _RETRIES}]"
     if text is not None and not text.startswith(_MASTERS):
         raise UsageRefusal(f"--master {text}: no master that Spark knows",
-                           "Write local[2], local[*], spark://host:7077, yarn or k8s://host:443.")
+                           "Write local[2], local[*], spark://host:7077, yarn, k8s://host:443 or sc://host:15002.")
     return text
 
 
@@ -150,6 +163,9 @@ _LONGEST_OF_SOCKETS = 60
 _CODE = Path(__file__).resolve().parents[2]
 _SESSION_SECONDS = 20
 _REACH_SECONDS = 5
+_CONNECT_PORT = ":15002"
+_TRIES = 5
+"""How often a Connect server is asked again, with a pause that grows by four from 50 ms on."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set in what spark-submit runs: there is a JVM, with the site's and the submitter's settings."""
 
@@ -159,14 +175,17 @@ class Session:
 
     `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `code`: the digest of it
     that they were found to have; `tasks` and `size` (bytes of files) are what was scanned so far. A context that runs
-    in this process is taken as it is, and is not stopped.
+    in this process is taken as it is, and is not stopped. `least`: so many tasks are asked for at one time, at least.
     """
+
+    over_connect = False
+    least = 16
 
     def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
         self.failed = self.shipped = self.is_taken = False
         self.code = ""
-        self.master = settings.master or ""
+        self.master = without_token(settings.master or "")
         self.tasks = self.size = 0
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
         self.process: Any = None
@@ -241,12 +260,19 @@ class Session:
 
     def _take(self, context: Any, given: Mapping[str, str]) -> None:
         """Use what runs. `Refusal` (8) where it has other settings than were given: they hold from its start only."""
-        conf = dict(context.getConf().getAll())
-        for key, value in given.items():
-            if conf.get(key) != value:
-                raise Refusal(f"a Spark runs in this process, and its {key} is {conf.get(key, 'not set')}, not {value}",
-                              "Leave the setting out, or stop that Spark first.")
         self.is_taken, self.context, self.master = True, context, context.master
+        self._check_settings(given, "a Spark runs in this process", "stop that Spark first")
+
+    def _check_settings(self, given: Mapping[str, str], what: str, remedy: str) -> None:
+        for key, value in given.items():
+            if (own := self.setting(key)) != value:
+                raise Refusal(f"{what}, and its {key} is {own or 'not set'}, not {value}",
+                              f"Leave the setting out, or {remedy}.")
+
+    def setting(self, key: str) -> str | None:
+        """A setting of the Spark that runs."""
+        found: str | None = self.context.getConf().get(key)
+        return found
 
     def _launched_with(self) -> dict[str, str]:
         """The environment of our own JVM and its workers: what they take where the site's files say nothing."""
@@ -281,8 +307,8 @@ class Session:
     @property
     def attempts(self) -> int:
         """How often a task is tried."""
-        local = _LOCAL.fullmatch(self.master)
-        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures", str(_RETRIES)))
+        local = _LOCAL.fullmatch(self.setting("spark.master") or "")
+        return int((local[2] or 1) if local else self.setting("spark.task.maxFailures") or _RETRIES)
 
     @property
     def cores(self) -> int:
@@ -291,6 +317,30 @@ class Session:
             return int(self.context.defaultParallelism)
         except Exception as error:
             raise self.broken(error) from error
+
+    def begin(self, group: str, label: str) -> None:
+        """What this thread asks for from now on belongs to a group."""
+        self.context.setJobGroup(group, label, interruptOnCancel=True)
+
+    def cancel(self, group: str) -> None:
+        """End what a group has asked for."""
+        self.context.cancelJobGroup(group)
+
+    def thread(self, action: Callable[[], None]) -> threading.Thread:
+        """A thread that may ask Spark."""
+        from pyspark import InheritableThread
+
+        return InheritableThread(target=action, daemon=True)
+
+    def ship(self, path: str) -> None:
+        """Have all executors import from a zip."""
+        self.context.addPyFile(path)
+
+    def sql(self) -> Any:
+        """The same Spark as a SparkSession."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession(self.context)
 
     def broken(self, error: BaseException) -> Refusal:
         """What to raise over an error of Spark's; this session is not used again."""
@@ -313,6 +363,111 @@ class Session:
                 self.process.wait()
         kept = self.failed and self.process is not None
         shutil.rmtree(self.folder / _SCRATCH if kept else self.folder, ignore_errors=True)
+
+
+class ConnectSession(Session):
+    """A session of a Spark Connect server, which has DataFrames and no RDD: `context` is its SparkSession.
+
+    Nothing stays on executors, and nothing is asked of the server but jobs, settings, and that it stops them.
+    """
+
+    over_connect = True
+    least = 128
+    _was_connected = False
+
+    def _start(self) -> None:
+        url = self.settings.master or os.environ.get(_REMOTE)
+        self._was_connected = _CONNECTED in os.environ
+        self.is_taken = self.settings.master is None and self._was_connected
+        if url is not None and not self.is_taken:
+            self.master = without_token(url)
+            reach(self.master)
+        warnings.filterwarnings("ignore", module="pyspark")
+        try:
+            from pyspark.sql import SparkSession
+            from pyspark.sql.connect.client.retries import DefaultPolicy
+            from pyspark.sql.connect.session import SparkSession as Connected
+
+            if self.is_taken:  # pyspark's own getOrCreate wants an address even where a session runs
+                self.context = Connected.builder.getOrCreate()
+            else:
+                self.context = SparkSession.builder.remote(str(url)).create()
+                # a server that is gone is waited for some seconds, not the ten minutes of pyspark
+                self.context.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
+        except ImportError as error:
+            raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
+                          "pip install 'mqtool[connect]'; --master spark://HOST:7077 does without.") from error
+        self.master = self.master or f"{_CONNECT}{self.context.client.host}"
+        self._check_settings(dict(self.settings.conf), "settings hold from the start of a Connect server",
+                             "start the server with it")
+
+    @property
+    def is_over(self) -> bool:
+        """True when it failed, or someone else stopped what was taken."""
+        return self.failed or bool(self.context.is_stopped)
+
+    def setting(self, key: str) -> str | None:
+        """A setting of the server's Spark."""
+        found: str | None = self.context.conf.get(key, None)
+        return found
+
+    def json(self) -> dict[str, Any]:
+        """See `Session`: Connect does not say where Spark's pages are, nor how many executors there are."""
+        return {"master": self.master, "application": self.setting("spark.app.id"), "ui": None, "executors": None,
+                "tasks": self.tasks, "bytes": self.size}
+
+    @cached_property
+    def cores(self) -> int:
+        """Tasks that run at one time, as many as Spark cuts a range into. `Refusal` (8) when Spark is gone."""
+        try:
+            parts = self.context.range(1 << 16).selectExpr("spark_partition_id()").toArrow()
+        except Exception as error:
+            raise self.broken(error) from error
+        return int(parts.column(0)[-1].as_py()) + 1
+
+    def begin(self, group: str, label: str) -> None:
+        self.context.addTag(group)
+
+    def cancel(self, group: str) -> None:
+        self.context.interruptTag(group)
+
+    def thread(self, action: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=action, daemon=True)
+
+    def ship(self, path: str) -> None:
+        self.context.addArtifacts(path, pyfile=True)
+
+    def sql(self) -> Any:
+        return self.context
+
+    def answers(
+        self, function: Callable[[Iterable[Any]], Iterable[Any]], then: Callable[[Iterable[Any]], Iterable[Any]],
+        items: Sequence[Any],
+    ) -> Iterator[Any]:
+        # it travels whole, because a host without our code could not look it up
+        def answer(batches: Iterable[Any]) -> Iterator[Any]:
+            import pickle
+
+            import pyarrow as pa
+
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    found = [pickle.dumps(one) for one in then(function([items[number]]))]
+                    yield pa.record_batch([pa.array(found, pa.binary())], ["answer"])
+
+        frame = self.context.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer binary")
+        for row in frame.toLocalIterator():
+            yield pickle.loads(row.answer)
+
+    def stop(self) -> None:
+        super().stop()
+        if not self._was_connected:  # what pyspark leaves there keeps every other Spark from this process
+            os.environ.pop(_CONNECTED, None)
+
+
+def without_token(master: str) -> str:
+    """A master without the parameters of a Connect server's address: one is its token."""
+    return master.partition("/;")[0] if master.startswith(_CONNECT) else master
 
 
 def _settle(future: Future[Any], action: Callable[[], Any]) -> None:
@@ -338,7 +493,7 @@ def session_for(settings: SparkSettings) -> Session:
             if own == settings:
                 return _current[0]
         stop_session()
-        _current.append(Session(settings))
+        _current.append(ConnectSession(settings) if settings.over_connect else Session(settings))
         return _current[0]
 
 
@@ -361,6 +516,8 @@ def first_line(error: BaseException) -> str:
     text = str(error)
     with suppress(Exception):
         text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
+    with suppress(Exception):
+        text = str(error.details())  # type: ignore[attr-defined] # gRPC's
     lines: list[str] = []
     for line in map(str.strip, text.splitlines()):
         if line.startswith(("at ", "Driver stacktrace")) and lines:
@@ -399,11 +556,13 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 def reach(master: str) -> None:
     """`Refusal` (8) if nobody answers at a master's address: Spark tries for a minute, and then says nothing of it."""
-    hosts = re.sub(r"^(?:spark|k8s)://(?:https?://)?", "", master).rstrip("/")
+    hosts = re.sub(r"^(?:spark|k8s|sc)://(?:https?://)?", "", master).rstrip("/")
     if hosts == master.rstrip("/"):
         return
     problem = ""
     for address in hosts.split(","):
+        if master.startswith(_CONNECT) and not re.search(r":\d+$", address):
+            address += _CONNECT_PORT
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS / (hosts.count(",") + 1)).close()

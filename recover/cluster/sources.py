@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ except ModuleNotFoundError as missing:
 
 from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores
-from recover.cluster.jobs import enter
+from recover.cluster.jobs import enter, pack_code
 from recover.cluster.source_rows import Filters
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
@@ -254,8 +255,16 @@ SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource, FindingsSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the four formats known to a session that did not find them by itself, and let it push filters down."""
+    """Make the four formats known to a session that did not find them by itself, and let it push filters down.
+
+    A session of Spark Connect is sent our code, which its server may lack.
+    """
     from pyspark.errors import AnalysisException
+    from pyspark.sql import is_remote
+
+    if is_remote():
+        with TemporaryDirectory() as folder:
+            spark.addArtifacts(pack_code(Path(folder)), pyfile=True)
 
     spark.conf.set(_PUSHDOWN, "true")
     for source in SOURCES:

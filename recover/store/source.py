@@ -35,6 +35,9 @@ class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a 
         self.got = got
         self.cause = cause
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadFailure, (self.path, self.offset, self.wanted, self.got, self.cause)
+
 
 class Source:
     """One open file. `descriptor` is -1 where the system has none for it."""

@@ -49,7 +49,7 @@ def dying(attempts: int) -> Any:
 
         from pyspark import TaskContext
 
-        from recover.cluster.jobs import scan_splits
+        from recover.cluster.splits import scan_splits
 
         for task in tasks:
             if task.number == 5 and TaskContext.get().attemptNumber() < attempts:
@@ -72,7 +72,7 @@ def waiting(folder: Path, others: int) -> Any:
     def scan(tasks: Iterable[Any]) -> Iterator[Any]:
         import time as clock
 
-        from recover.cluster.jobs import scan_splits
+        from recover.cluster.splits import scan_splits
 
         for task in tasks:
             end = clock.monotonic() + 60
@@ -102,20 +102,20 @@ def stale() -> Any:
 
         from pyspark import TaskContext
 
-        from recover.cluster import jobs
+        from recover.cluster import splits
 
-        real = jobs.scan_split
+        real = splits.scan_split
 
         def failing(*arguments: Any, **how: Any) -> Any:
             if TaskContext.get().attemptNumber() == 0:
                 raise OSError(errno.ESTALE, "Stale file handle")
             return real(*arguments, **how)
 
-        jobs.scan_split = failing
+        splits.scan_split = failing
         try:
-            yield from jobs.scan_splits(tasks)
+            yield from splits.scan_splits(tasks)
         finally:
-            jobs.scan_split = real
+            splits.scan_split = real
 
     return scan
 
@@ -125,6 +125,43 @@ def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytes
     queue = Store.open(root).commitlog
     found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
+
+
+def failing_at_last(is_range: bool) -> Any:
+    """The task of a scan on a host that never opens a file, or never reads a range of it."""
+
+    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
+        import errno
+
+        from recover.cluster import splits
+        from recover.store.source import ReadFailure
+
+        real, cause = splits.scan_split, OSError(errno.EACCES, "Permission denied")
+
+        def failing(part: Any, *arguments: Any, **how: Any) -> Any:
+            if not is_range:
+                raise cause
+            found = real(part, *arguments, **how)
+            found.scan.unreadable.append(ReadFailure(part.mapped_file.path, part.start, 100, 0, cause))
+            return found
+
+        splits.scan_split = failing
+        try:
+            yield from splits.scan_splits(tasks)
+        finally:
+            splits.scan_split = real
+
+    return scan
+
+
+@pytest.mark.parametrize("is_range", [True, False])
+def test_what_a_worker_never_reads_and_this_machine_does_is_no_finding(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_range: bool
+) -> None:
+    monkeypatch.setattr(engines, "scan_splits", failing_at_last(is_range))
+    store = Store.open(root)
+    with pytest.raises(Refusal, match=f"cannot read {root}/commitlog/.*, which this machine can: Perm"):
+        verify(store, ScanOptions(engine=SparkEngine(SETTINGS)))
 
 
 def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(

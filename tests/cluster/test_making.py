@@ -188,8 +188,7 @@ def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, mon
 
     def vanishing(producer: SparkProducer, *arguments: Any, **more: Any) -> Any:
         last.unlink()
-        for rdd in producer.kept.rdds:
-            rdd.unpersist(True)
+        producer.kept.job.rdd.unpersist(True)
         return queues(producer, *arguments, **more)
 
     monkeypatch.setattr(SparkProducer, "queues", vanishing)

@@ -18,6 +18,8 @@ from fixtures.synth import synth_store
 from mqtool import exits
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
+from recover.cluster import export
+from recover.cluster.jobs import run_job
 from recover.cluster.views import Seen, Views
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
@@ -258,6 +260,25 @@ class TestCluster:
         for name, folder in (("queue unit", "consumequeue"), ("ext unit", "consumequeue_ext")):
             said = refused.get(name, [])
             assert name not in kinds or any(f"reads another file as {root}/{folder}/" in one for one in said), said
+
+
+    def test_what_is_exported_is_never_read_of_another_file(
+        self, running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = real_store("clean-5.3.3", tmp_path / "a")
+        other = copy_store(root, tmp_path / "b" / root.name)
+        _other_run(other, random.Random(1))
+
+        def late(*arguments: Any) -> Iterator[Any]:
+            # as an executor that joins after the scan, on a host where another store lies
+            with running.mounted(other, root):
+                yield from run_job(*arguments)
+
+        monkeypatch.setattr(export, "run_job", late)
+        done = mqtool("export", root, "-o", tmp_path / "out", "--format", "parquet", "--json",
+                      *running.line(f"mqtool.splitSize={SPLIT}"))
+        assert done.code == exits.OPERATIONAL and not (tmp_path / "out").exists()
+        assert f"reads another file as {root}/commitlog/" in done.document["error"]["message"]
 
 
 def _renew(root: Path, pristine: Path) -> None:

@@ -1,0 +1,323 @@
+"""Splits on executors: what a scan of one sends home, what stays there, and how its rows come when somebody asks.
+
+Of a sound store sums come home and no row. What is asked for comes from the disks of executors, or is scanned again: of
+one that was lost, and where Spark keeps nothing for us. The log that files are made for need not be the one that was
+scanned: damage in it may be mended by then. So each split of such a log is traced to rows of a scanned one, and what
+cannot be traced is sent along.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, field
+
+from formats.native.rows import TOTALS, new_tally, tally_rows
+from formats.record.rows import NOT_IN_QUEUE, RECORD
+from recover.cluster.jobs import Job, enter, watch
+from recover.cluster.views import Seen
+from recover.derived.index_keys import key_counts
+from recover.log.file_scan import SplitRange, SplitScan, scan_split
+from recover.log.scan import LogView
+from recover.log.split_scan import one_split
+from recover.store.columns import ColumnStore, Result, Rows, Split, Summary
+from recover.store.reading import recorded
+
+# --- What runs on executors.
+
+
+class ScanTask(Struct, frozen=True):
+    """One split to scan; `number` says which, for the driver. Sums of units are taken with `seed`."""
+
+    number: int
+    part: SplitRange
+    entry: int | None = None
+    with_keys: bool = True
+    attempts: int = 1
+    seed: int = 0
+
+
+class Unopened(Struct, frozen=True):
+    """A file that a task could not open, and on which host."""
+
+    number: int
+    text: str
+    host: str
+
+    @classmethod
+    def of(cls, error: OSError) -> Unopened:
+        """The error as a value: it is no failure of the task."""
+        return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
+
+    def error(self, path: os.PathLike[str]) -> OSError:
+        """The error again, about the path as the driver knows it."""
+        return OSError(self.number, self.text, str(path))
+
+
+class Home(Struct, frozen=True):
+    """What goes home of a task: the scan without its rows, what they come to, and what was read for it."""
+
+    scan: SplitScan
+    summary: Summary | None
+    seen: Seen
+
+
+Element = tuple[int, bytes, bytes]
+"""What executors keep of a task: its number, a `Home` or `Unopened`, and the rows (`unpack_split`). Both are packed:
+who passes them on needs nothing of ours."""
+
+
+def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
+    """Scan the splits of one task. What cannot be read is an answer only the last time: another host may read it."""
+    enter()
+    for task in tasks:
+        try:
+            with recorded() as files:
+                scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
+            if scan.scan.unreadable and _is_tried_again(task.attempts):
+                raise scan.scan.unreadable[0]
+            rows, scan.scan.splits = one_split(scan.scan.splits), []
+            home = Home(scan, _summary(rows, len(scan.scan.queues), task.seed), Seen(files))
+            yield task.number, packed(home), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
+        except OSError as error:
+            if _is_tried_again(task.attempts):
+                raise
+            yield task.number, packed(Unopened.of(error)), b""
+
+
+def _is_tried_again(attempts: int) -> bool:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() + 1 < attempts
+
+
+def _summary(rows: Split, queues: int, seed: int) -> Summary | None:
+    records = rows.records
+    if not records.size:
+        return None
+    tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
+    tally_rows(np.asarray(records), seed, tally, totals)
+    end = int(records["phy_offset"][-1] + records["size"][-1])
+    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows), tally, totals)
+
+
+def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
+    """Number and what goes home of each element."""
+    for number, home, _ in elements:
+        yield number, home
+
+
+def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, Home, bytes]]:
+    """The elements of the tasks in `digests`, which say what each read for the driver. `RuntimeError` where one that
+    ran again read something else: another host may read the same."""
+    enter()
+    for number, content, rows in elements:
+        if number not in digests:
+            continue
+        home = unpacked(content)
+        if isinstance(home, Unopened):
+            raise RuntimeError("a file of the log went away")
+        if home.seen.digest != digests[number]:
+            raise RuntimeError(f"host {home.seen.host} reads other files of the log than the first scan did")
+        yield number, home, rows
+
+
+def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
+    """Number and rows of some elements."""
+    for number, _, rows in checked(digests, elements):
+        yield number, rows
+
+
+def answered(
+    looks: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int], elements: Iterable[Element]
+) -> Iterator[tuple[int, Any]]:
+    """What these functions find in the splits of some tasks."""
+    for task, _, rows in checked(digests, elements):
+        split = Split(*unpack_split(rows))
+        for number, look in looks[task]:
+            yield number, look(split)
+
+
+# --- On their way.
+
+
+def packed(home: Home | Unopened) -> bytes:
+    """What goes home of a task, as bytes."""
+    return zlib.compress(pickle.dumps(home), 1)
+
+
+def unpacked(content: bytes) -> Home | Unopened:
+    """The reverse of `packed`."""
+    home: Home | Unopened = pickle.loads(zlib.decompress(content))
+    return home
+
+
+def unpack_split(content: bytes) -> tuple[Rows, Rows]:
+    """The rows of a split and their hashes, as its scan numbered the queues."""
+    columns, hashes = pickle.loads(content)
+    return unpack_rows(columns, RECORD), np.frombuffer(hashes, dtype="<i4")
+
+
+def pack_rows(rows: Rows) -> bytes:
+    """Rows of integers column by column: differences from row to row as narrow as they fit, compressed."""
+    columns = {name: _narrow(np.diff(rows[name].astype(np.int64), prepend=0)) for name in rows.dtype.names or ()}
+    plain = pickle.dumps((rows.size, columns), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps((len(plain), pa.compress(plain, "lz4", asbytes=True)))
+
+
+def unpack_rows(content: bytes, dtype: np.dtype[Any]) -> Rows:
+    """The reverse of `pack_rows`; fields that were not packed are 0."""
+    length, compressed = pickle.loads(content)
+    size, columns = pickle.loads(pa.decompress(compressed, length, "lz4"))
+    rows = np.zeros(size, dtype=dtype)
+    for name, differences in columns.items():
+        rows[name] = np.cumsum(differences, dtype=np.int64)
+    return rows
+
+
+def _narrow(values: Rows) -> Rows:
+    """The values as the smallest signed integers that hold all of them."""
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    kinds = (np.int8, np.int16, np.int32)
+    return values.astype(next((kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max),
+                              np.int64))
+
+
+# --- On the driver.
+
+
+_MOST_AT_ONCE = 64
+_TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
+
+
+class Piece(Struct, frozen=True):
+    """Split `number` of a log as rows [start, stop) of a scanned split, where rows `changed` have other `bits`."""
+
+    number: int
+    start: int
+    stop: int
+    changed: Rows
+    bits: Rows
+
+
+class Sources(Struct):
+    """Where the rows of a log are: pieces of scanned splits by their task, and splits that have to be sent."""
+
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    sent: list[tuple[int, Split]] = field(default_factory=list)
+
+
+class RowsElsewhere:
+    """See `Holder`: who has the rows of the splits that a job scanned.
+
+    Rows come of the split that is asked for, and of ever more that follow, for whoever asks for one after the other;
+    `columns` takes them. A task that runs again has to read what it read before.
+    """
+
+    def __init__(self, job: Job, columns: ColumnStore) -> None:
+        self.job = job
+        self.columns = columns
+        self.digests: dict[int, int] = {}
+        self._splits: dict[int, Split] = {}
+        self._tasks: dict[Split, int] = {}
+        self._in_order: list[Split] = []
+        self._at_once = 1
+        self._lock = threading.Lock()
+
+    def split(self, task: int, summary: Summary, seen: Seen) -> Split:
+        """A split whose rows that task has."""
+        split = Split.elsewhere(summary, self)
+        self._splits[task], self._tasks[split], self.digests[task] = split, task, seen.digest
+        return split
+
+    def settle(self, log: LogView) -> None:
+        """The log that was put together from splits of ours and others."""
+        self._in_order = sorted((split for split in log.splits() if split in self._tasks), key=lambda item: item.first)
+
+    def bring(self, split: Split) -> None:
+        """Have the rows of a split come, and those of some after it. `Refusal` (8) where the files changed since."""
+        with self._lock:
+            if split.summary is None:
+                return
+            left = (task for task in range(self._tasks[split], len(self.job.items))
+                    if task in self._splits and self._splits[task].summary is not None)
+            digests = {task: self.digests[task] for task in islice(left, self._at_once)}
+            self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
+            for task, rows in self._run(partial(only_rows, digests), [*digests], "rows"):
+                kept = self.columns.keep(*unpack_split(rows))
+                self._splits[task].take(kept.records, kept.hashes)
+
+    def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
+        """See `Holder`: a task a split."""
+        looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
+        for number, (split, look) in enumerate(questions):
+            looks.setdefault(self._tasks[split], []).append((number, look))
+        answer = partial(answered, looks, {task: self.digests[task] for task in looks})
+        found = dict(self._run(answer, [*looks], "questions to rows"))
+        return [found[number] for number in range(len(questions))]
+
+    def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:
+        return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))
+
+    def sources(self, log: LogView) -> Sources:
+        """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
+        found = Sources()
+        firsts = np.array([split.first for split in self._in_order], dtype=np.int64)
+        for number, split in enumerate(split for split in log.splits() if split.size):
+            at = int(np.searchsorted(firsts, split.first, side="right")) - 1
+            piece = _traced(number, split, self._in_order[at]) if at >= 0 else None
+            if piece is None:
+                found.sent.append((number, split))
+            else:
+                found.pieces.setdefault(self._tasks[self._in_order[at]], []).append(piece)
+        return found
+
+
+def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
+    """The split as a piece of a scanned one; None when it is not."""
+    if split is scanned and split.summary is not None:
+        return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
+    if split.last > scanned.last:
+        return None
+    records, others = split.records, scanned.records
+    start = int(np.searchsorted(others["phy_offset"], int(records["phy_offset"][0])))
+    stop = start + records.size
+    if split is not scanned:
+        part = others[start:stop]
+        if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
+            return None
+        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
+            return None
+        first = int(scanned.records["hashes"][:start].astype(np.int64).sum())
+        if not np.array_equal(split.hashes, scanned.hashes[first : first + split.hashes.size]):
+            return None
+    changed = np.flatnonzero((records["bits"] & NOT_IN_QUEUE) != 0).astype(np.int32)
+    return Piece(number, start, stop, changed, records["bits"][changed])
+
+
+def pieces_of(
+    home: Home, rows: bytes, pieces: list[Piece], numbers: dict[tuple[bytes, int], int]
+) -> Iterator[tuple[int, Split]]:
+    """On an executor: the splits of the log that are pieces of this one, queues numbered as the log does."""
+    records, hashes = unpack_split(rows)
+    mapping = np.array([numbers.get(key, -1) for key in home.scan.scan.queues], dtype=np.int32)
+    records["queue"] = mapping[records["queue"]] if mapping.size else records["queue"]
+    ends = np.cumsum(records["hashes"], dtype=np.int64)
+    for piece in pieces:
+        part = records[piece.start : piece.stop]
+        if piece.changed.size:
+            part = part.copy()
+            part["bits"][piece.changed] = piece.bits
+        first = int(ends[piece.start - 1]) if piece.start else 0
+        yield piece.number, Split(part, hashes[first : int(ends[piece.stop - 1])])
