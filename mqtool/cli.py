@@ -7,9 +7,8 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -20,9 +19,6 @@ from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.printer import OutputOptions, Printer
 from recover.findings.refusal import Refusal
-
-if TYPE_CHECKING:
-    from mqtool.options import Command
 
 # --- reading it ----------------------------------------------------------------------------------
 
@@ -52,15 +48,11 @@ class LazyGroup(TyperGroup):
 
 def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
     """A command as typer has it, with examples and exit codes in its help; one that is `listed` is not imported."""
-    return _for_typer(name, entry, None if listed else command_of(entry))
-
-
-@cache  # typer takes longer to make a command than most commands run: a process that runs many makes each once
-def _for_typer(name: str, entry: Entry, command: Command | None) -> Any:
     one = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    if command is None:
+    if listed:
         one.command(name, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
         return typer.main.get_command(one)
+    command = command_of(entry)
     lines = ["[bold]Examples[/bold]"]
     for arguments, what in command.examples:
         lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(what)}"]
@@ -93,14 +85,9 @@ def root(
     """Forensics and recovery for Apache RocketMQ stores: look, verify, recover, rebuild, undo."""
 
 
-@cache
-def _root() -> Any:
-    return typer.main.get_command(app)
-
-
 def _invoke(printer: Printer) -> int:
     """Let typer read the command line and run the command; the exit code."""
-    command = _root()
+    command = typer.main.get_command(app)
     if any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ):
         command.main(args=printer.arguments, prog_name="mqtool", standalone_mode=False)
     try:
