@@ -274,7 +274,8 @@ def test_a_refusal_says_what_to_type_next(tmp_path: Path) -> None:
     damage("log-middle-missing", root, 27)
     typed = ("recover", root, "--set", "flushDiskType=SYNC_FLUSH", "--dry-run")
     refused = mqtool(*typed, "--json").document
-    (step,) = refused["next"]
+    first, step = refused["next"]
+    assert first["command"].startswith("Find them")
     assert step["command"].startswith(shlex.join(["mqtool", *map(str, typed)]) + " --max-loss ")
     assert step["command"] in refused["error"]["remedy"] and step["why"] == refused["error"]["message"]
     assert mqtool(*shlex.split(step["command"])[1:]).code == exits.MESSAGES
