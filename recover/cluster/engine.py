@@ -167,9 +167,9 @@ class _Scan(Struct):
 
 
 def _is_read(failure: ReadFailure) -> bool:
-    """Whether this machine can open a file and read a range that a worker could not."""
+    """Whether this machine can open a file, now and anew, and read a range that a worker could not."""
     try:
-        with FileReader(failure.path) as reader:
+        with FileReader(failure.path, again=False) as reader:
             return len(reader.read(failure.offset, failure.wanted)) == failure.wanted
     except OSError:
         return False
