@@ -6,7 +6,7 @@ import datetime
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -35,13 +35,15 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
-from recover.repair.never_worse import refuse_worse
+from recover.repair.never_worse import bears, refuse_worse
 from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
-Planner = Callable[[Store, BrokerSettings, list[str], VerifyReport], RecoverPlan]
-"""Plans a change of a verified store by the settings of a broker; of these some were assumed."""
+Asked = Callable[[], tuple[BrokerSettings, list[str]]]
+"""The settings of a broker, and which were assumed: worked out once, and only if asked, for that may read the log."""
+Planner = Callable[[Store, Asked, VerifyReport], RecoverPlan]
+"""Plans a change of a verified store by the settings of a broker."""
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -187,8 +189,8 @@ class Change(Struct):
                            "it.")
             refuse_if_unfinished(root, self.choice.parts)
         seen, stamps = seen_now(store), stamps_of(store.commitlog)
-        settings, assumed = settings_of(store, *self.broker.said)
-        made = self._made(store, settings, assumed, planner)
+        asked: Asked = cache(partial(settings_of, store, *self.broker.said))
+        made = self._made(store, asked, planner)
         plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:
@@ -215,21 +217,23 @@ class Change(Struct):
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
             corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.survey.log, stamps),
-            looked=None if self.looked is None else partial(self.looked, settings),
+            looked=None if self.looked is None else partial(self.looked, asked()[0]),
         )
 
-    def _made(self, store: Store, settings: BrokerSettings, assumed: list[str], planner: Planner) -> RecoverPlan:
+    def _made(self, store: Store, asked: Asked, planner: Planner) -> RecoverPlan:
         """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
         out = self.out
         with self.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, scan)
             out.found(before.findings)
             try:
-                made = planner(store, settings, assumed, before)
+                made = planner(store, asked, before)
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            return refuse_worse(store, made, settings, self.max_loss, out.findings)
+            if not bears(store, made):
+                return made
+            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
 
     def _note_space(self, store: Store, plan: Plan) -> None:
         """Say of a plan for this very store what it would be refused for."""

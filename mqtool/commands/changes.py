@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.changing import BITS, Change, ChangeChoice, ZoneChoice, parse_loss
+from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
@@ -96,7 +96,8 @@ def recover(
         max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
     )
 
-    def plan(opened: Store, settings: BrokerSettings, assumed: list[str], before: VerifyReport) -> RecoverPlan:
+    def plan(opened: Store, asked: Asked, before: VerifyReport) -> RecoverPlan:
+        settings, assumed = asked()
         made = plan_recover(opened, structs.replace(options, settings=settings), before)
         prediction = made.prediction
         rows = _groups(before.survey, settings)
@@ -166,7 +167,7 @@ def truncate(
     options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
     out.answer(mode=None, policy=None, start_file=None, to=to)
     return Change(out, store, engine, broker, consent, max_loss=options.max_loss).run(
-        lambda opened, _, __, before: plan_truncate(opened, to, options, before))
+        lambda opened, _, before: plan_truncate(opened, to, options, before))
 
 
 # --- the rebuilds --------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def _rebuild(
 ) -> int:
     if what.output is None:
         change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
-        return change.run(lambda store, _, __, before: plan_rebuild(store, options, before))
+        return change.run(lambda store, _, before: plan_rebuild(store, options, before))
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if consent.dry_run:

@@ -205,7 +205,7 @@ def refuse_worse(
     """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
     `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
-    if not _bears(store, made):
+    if not bears(store, made):
         return made
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
@@ -282,7 +282,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def _bears(store: Store, made: RecoverPlan) -> bool:
+def bears(store: Store, made: RecoverPlan) -> bool:
     """Whether a plan may take something from a broker: one that writes to the log, or to queues.
 
     Where there is no queue, the broker and a plan that makes all of them take the same records; of a plain log the same
