@@ -34,7 +34,3 @@ class KernelsHook(BuildHookInterface[Any]):
 
     def _build(self) -> dict[str, Any]:
         return runpy.run_path(str(Path(self.root, _NATIVE, "build.py")))
-
-
-if __name__ == "__main__":
-    runpy.run_path(str(Path(__file__).with_name("formats") / "native" / "build.py"), run_name="__main__")

@@ -241,7 +241,9 @@ def _start(scene: Scene) -> list[Step]:
     with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
     with_conf += f", if it has {' '.join(scene.assumed)}" if scene.assumed else ""
     last = "nothing else is left to do"
-    if scene.named(_ASKS):
+    if scene.phase == "predicted" and scene.code:
+        last = "what the start costs comes back from the log by itself"
+    elif scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
     elif scene.phase == "predicted":
         last = "its start costs nothing; whether all else is well is a question for mqtool verify"
@@ -250,12 +252,9 @@ def _start(scene: Scene) -> list[Step]:
     elif scene.mendable:
         last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS):
-        last = f"once {guess.file}, which mqtool guessed, has what you know of the topics"
-    steps = [Step(START_BROKER, f"{with_conf}; {last}")]
-    if scene.phase == "predicted" and scene.code:
-        steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
+        last = f"once {guess.file}, which mqtool guessed, has what you know of the topics; {last}"
     asked = [Step(scene.given.fill(item.remedy), scene.given.fill(item.message)) for item in scene.named(_ASKS)]
-    return asked + steps
+    return [*asked, Step(START_BROKER, f"{with_conf}; {last}")]
 
 
 def _dry_runs(scene: Scene) -> list[Step]:

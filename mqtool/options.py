@@ -205,7 +205,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         command that changes something and a Spark Connect server."""
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*_READ_ANYWHERE, "export"):
-                raise Refusal(f"Spark Connect serves commands that only read, and {command} is none",
+                raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
                               "Leave the Spark engine out, or name the cluster itself: --master spark://HOST:7077.")
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")

@@ -43,7 +43,7 @@ from recover.predict.groups import Groups, groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
-from recover.repair.never_worse import refuse_worse
+from recover.repair.never_worse import bears, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
 from recover.store.store import COMMITLOG, Store
@@ -184,7 +184,8 @@ def _plan(
 ) -> tuple[RecoverPlan | None, Refusal | None]:
     """What `recover --dry-run` plans, or why it refuses."""
     try:
-        return refuse_worse(store, plan_recover(store, RecoverOptions(settings=settings), before), settings, 0), None
+        made = plan_recover(store, RecoverOptions(settings=settings), before)
+        return refuse_worse(store, made, settings, 0) if bears(store, made) else made, None
     except Interrupted:
         raise
     except Refusal as refusal:

@@ -65,7 +65,7 @@ class SparkEngine:
     def producer(self, store: Store, log: LogView) -> Producer | None:
         """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as we do.
 
-        None over Spark Connect, which has no RDD: there a plan that is only told of is made here.
+        None over Spark Connect, which has no RDD: there a plan that is only reported is made here.
         """
         seen = seen_elsewhere(store)
         if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):

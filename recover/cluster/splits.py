@@ -56,7 +56,7 @@ class Unopened(Struct, frozen=True):
 
     @classmethod
     def of(cls, error: OSError) -> Unopened:
-        """The error as a value: it is no failure of the task."""
+        """The error as a value: the task itself did not fail."""
         return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
 
     def error(self, path: os.PathLike[str]) -> OSError:

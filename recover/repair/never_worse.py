@@ -202,11 +202,9 @@ class Missed(Struct, frozen=True):
 def refuse_worse(
     store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
 ) -> RecoverPlan:
-    """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
-    `max_loss` messages (None: any number), with a finding that lists them."""
+    """The plan, which `bears`, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of
+    more than `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
-    if not bears(store, made):
-        return made
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}

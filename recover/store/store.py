@@ -205,7 +205,7 @@ class Store:
 
     @cached_property
     def log_folders_beside(self) -> tuple[Path, ...]:
-        """Folders of the root that hold log files, and that nobody named as a part of the log."""
+        """Folders of the root that hold log files and were not named as a part of the log."""
         folders = (self.root / entry.name for entry in entries(self.root) if entry.is_folder)
         return tuple(folder for folder in folders if folder not in self.commitlog_dirs and any(
             entry.is_file and (start := offset_in_name(entry.name)) is not None

@@ -42,7 +42,7 @@ def test_what_changes_a_store_is_refused_before_anything_is_asked(
     with assert_unchanged(root):
         result = mqtool(command, root, "--yes", "--json", *master, *(("--to", 0) if command == "truncate" else ()))
     assert result.code == exits.OPERATIONAL
-    assert f"only read, and {command} is none" in result.document["error"]["message"]
+    assert f"only read, and {command} is not one" in result.document["error"]["message"]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,30 +94,38 @@ def test_a_slow_split_holds_no_other_up(root: Path, tmp_path: Path, monkeypatch:
     assert splits > 20 and found.messages == local.messages
 
 
-def stale() -> Any:
-    """The task of a scan on a host that cannot read the log the first time."""
+def scan_with(failing: Callable[[Any], Any]) -> Any:
+    """The task of a scan in which what `failing` makes of `scan_split` takes its place."""
 
     def scan(tasks: Iterable[Any]) -> Iterator[Any]:
-        import errno
-
-        from pyspark import TaskContext
-
         from recover.cluster import splits
 
         real = splits.scan_split
-
-        def failing(*arguments: Any, **how: Any) -> Any:
-            if TaskContext.get().attemptNumber() == 0:
-                raise OSError(errno.ESTALE, "Stale file handle")
-            return real(*arguments, **how)
-
-        splits.scan_split = failing
+        splits.scan_split = failing(real)
         try:
             yield from splits.scan_splits(tasks)
         finally:
             splits.scan_split = real
 
     return scan
+
+
+def stale() -> Any:
+    """The task of a scan on a host that cannot read the log the first time."""
+
+    def failing(real: Any) -> Any:
+        def scan_split(*arguments: Any, **how: Any) -> Any:
+            import errno
+
+            from pyspark import TaskContext
+
+            if TaskContext.get().attemptNumber() == 0:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return real(*arguments, **how)
+
+        return scan_split
+
+    return scan_with(failing)
 
 
 def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,28 +138,22 @@ def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytes
 def failing_at_last(is_range: bool) -> Any:
     """The task of a scan on a host that never opens a file, or never reads a range of it."""
 
-    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
-        import errno
+    def failing(real: Any) -> Any:
+        def scan_split(part: Any, *arguments: Any, **how: Any) -> Any:
+            import errno
 
-        from recover.cluster import splits
-        from recover.store.source import ReadFailure
+            from recover.store.source import ReadFailure
 
-        real, cause = splits.scan_split, OSError(errno.EACCES, "Permission denied")
-
-        def failing(part: Any, *arguments: Any, **how: Any) -> Any:
+            cause = OSError(errno.EACCES, "Permission denied")
             if not is_range:
                 raise cause
             found = real(part, *arguments, **how)
             found.scan.unreadable.append(ReadFailure(part.mapped_file.path, part.start, 100, 0, cause))
             return found
 
-        splits.scan_split = failing
-        try:
-            yield from splits.scan_splits(tasks)
-        finally:
-            splits.scan_split = real
+        return scan_split
 
-    return scan
+    return scan_with(failing)
 
 
 @pytest.mark.parametrize("is_range", [True, False])
