@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -315,10 +316,16 @@ def test_a_plan_names_the_folder_that_belongs_to_it(store: Path, tmp_path: Path)
             assert mqtool("rebuild", store, "--yes").code & 8 == 0
 
 
-def test_a_plan_file_that_is_there_is_refused_before_the_scan(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_file_that_is_there_is_refused_before_the_scan(store: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(b"reviewed")
-    monkeypatch.setattr("recover.check.report.verify", lambda *_: pytest.fail("the store was scanned"))
-    refused = mqtool("recover", store, "--dry-run", "--plan-out", tmp_path / "plan.json")
-    assert refused.code == 8 and "exists already" in refused.stderr
+    names_what_it_opens = (
+        "import sys; sys.addaudithook(lambda event, args: event == 'open' and print(args[0], file=sys.stderr)); "
+        "from mqtool.cli import main; sys.exit(main())"
+    )
+    for name, scans in (("plan.json", False), ("other.json", True)):
+        ran = subprocess.run(
+            [sys.executable, "-c", names_what_it_opens, "recover", store, "--dry-run", "--plan-out", tmp_path / name],
+            capture_output=True, text=True,
+        )
+        assert (str(store / "commitlog") in ran.stderr) == scans, ran.stderr
+        assert ("exists already" in ran.stderr) != scans and (ran.returncode == 8) != scans, ran.stderr
