@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from formats.consumequeue import CQ_UNIT, ext_address
@@ -17,7 +16,7 @@ from recover.change.model import Plan, Step
 from recover.change.preconditions import seal
 from recover.check.survey import ScanOptions, Survey, survey
 from recover.derived.expected import QueueKey
-from recover.derived.queues import ExtRows, QueueBuilder, queue_steps
+from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
 from recover.store.derived_files import QueueFiles
 from recover.store.store import Store
@@ -173,8 +172,3 @@ def test_ext_files_alone_tell_that_a_missing_queue_had_them(store: Copy) -> None
         path.unlink()
     assert queue_findings(repair(root)) == []
     assert {path: path.read_bytes() for path in root.glob("consumequeue*/Orders/1/*")} == before
-
-
-def rows_of(count: int, step_ms: int = 1) -> ExtRows:
-    numbers = np.arange(count, dtype=np.int64)
-    return ExtRows(numbers * 31 % 1000, 1_700_000_000_000 + numbers * step_ms, np.full(count, -1, dtype=np.int64))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from recover.change.model import Retire
 from recover.findings.refusal import Refusal
 from recover.store.store import Store
@@ -84,30 +83,6 @@ def test_several_damages_are_repaired_in_one_go(store: StoreCopy) -> None:
     write(rebuilt(root), root / "index")
     assert warnings(checked(root)) == []
     assert list(index_bytes(root).values()) == list(index_bytes(unpacked("killed-v2-ipv6-5.3.3")).values())
-
-
-def _file(geometry: IndexGeometry, header: object, units: list[bytes]) -> bytes:
-    """A sound file of the first units of another."""
-    from formats.index import IndexHeader
-
-    rows = [INDEX_UNIT.decode(unit) for unit in units]
-    slots = [0] * geometry.slots
-    for number, row in enumerate(rows, start=1):
-        slots[geometry.slot_of(row.key_hash)] = number
-    assert isinstance(header, IndexHeader)
-    end = header.begin_timestamp + rows[-1].time_diff * 1000
-    _, log = opened(unpacked("killed-5.5.0"))
-    for split in log.splits():
-        found = split.records[split.records["phy_offset"] == rows[-1].phy_offset]
-        if found.size:
-            end = int(found["store_timestamp"][0])
-    fixed = header._replace(
-        end_timestamp=end, end_phy_offset=rows[-1].phy_offset, hash_slot_count=sum(map(bool, slots)),
-        index_count=len(rows) + 1,
-    )
-    heads = b"".join(slot.to_bytes(4, "big") for slot in slots)
-    content = INDEX_HEADER.encode(fixed) + heads + bytes(20) + b"".join(units)
-    return content.ljust(geometry.size, b"\0")
 
 
 def test_units_of_expired_messages_stay_in_a_file_that_is_built_anew(store: StoreCopy) -> None:

@@ -11,7 +11,6 @@ import pytest
 from fixtures.synth import StoreWriter, synth_store
 from formats.record import Record, encode, make_record
 from recover.broker.versions import BrokerVersion
-from recover.check.survey import ScanOptions, Survey, survey
 from recover.log.scan import LogView, scan_log
 from recover.look.store import Generation, default_broker, find_generation
 from recover.store.store import Store
@@ -26,10 +25,6 @@ Copies = Callable[[str], Path]
 
 def _log(root: Path) -> LogView:
     return scan_log(opened(root).commitlog)
-
-
-def _look(root: Path) -> Survey:
-    return survey(opened(root), ScanOptions())
 
 
 def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:

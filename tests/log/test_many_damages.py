@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, RECORD
-from recover.evidence import restore as restoring
 from recover.log import generations
 from recover.log.file_scan import FileScan
 from recover.log.scan import Damage
@@ -85,17 +81,3 @@ def test_old_generations_are_those_of_each_queue_by_itself(
         marked = generations.mark_superseded(scans, [0, 1, 2])
     assert records["bits"].tolist() == expected.tolist()
     assert marked == int(((expected & BIT_SUPERSEDED) != 0).sum())
-
-
-@pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of each record that the reference codec is asked about."""
-    asked: list[int] = []
-    check = restoring.check_strict
-
-    def counted(content: bytes, *arguments: Any) -> Record:
-        asked.append(len(content))
-        return check(content, *arguments)
-
-    monkeypatch.setattr(restoring, "check_strict", counted)
-    return asked
