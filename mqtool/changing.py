@@ -212,7 +212,7 @@ class Change(Struct):
             store, plan = self._copied(store, plan, self.output)
         with step_by_step(out, "applying") as how:
             applied = apply_plan(store.root, plan, parts=[] if self.output else store.options.folders, **how)
-        out.answer(applied=applied.changed, journal=applied.journal)
+        out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, Step, next_steps
@@ -225,7 +225,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
         "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
         "lost_messages_truncated": found.lost_truncated,
         "groups": [row.json() for row in found.groups.rows], "notes": found.groups.unread,
-        "runs": [item.info().json() for item in found.runs], "traffic": found.traffic.json(),
+        "runs": to_builtins([item.info() for item in found.runs]), "traffic": found.traffic.json(),
         "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
     }
 
@@ -396,7 +396,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
         except Refusal as refusal:
             loss = refusal.message
         rows.append([info.id, info.command, info.state, human_time(info.started_ms),
-                     f"{info.steps_done} of {info.steps}", loss, f"{info.who['user']}@{info.who['host']}"])
+                     f"{info.steps_done} of {info.steps}", loss, f"{info.user}@{info.host}"])
     now = verify_line(document, found.before.exit_code)
     return Section("Before and after", "What mqtool changed, newest first, and what its plans stated as lost.", [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.layout import Buffer
-from recover.change.content import Content, LazyContent, as_content
+from recover.change.content import BytesContent, Content, LazyContent
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import crc_of, zeros
@@ -76,19 +76,26 @@ class ZeroRange(InPlace, frozen=True):
     stop: int
 
 
-class WriteRange(InPlace, frozen=True):
+class _Given:
+    """What a step writes, `given` as bytes or as content."""
+
+    __slots__ = ()
+    given: Content | bytes
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.given, Content):
+            structs.force_setattr(self, "given", BytesContent(bytes(self.given)))  # type: ignore[arg-type]
+
+    @property
+    def content(self) -> Content:
+        return cast(Content, self.given)
+
+
+class WriteRange(_Given, InPlace, frozen=True):
     """Overwrites the bytes from `start` on with its content."""
 
     kind: ClassVar[str] = "write-range"
     given: Content | bytes
-
-    def __post_init__(self) -> None:
-        structs.force_setattr(self, "given", as_content(self.given))
-
-    @property
-    def content(self) -> Content:
-        """The bytes for the range."""
-        return cast(Content, self.given)
 
     @property
     def stop(self) -> int:
@@ -112,7 +119,7 @@ class RetireFolder(Step, frozen=True):
     kind: ClassVar[str] = "retire-folder"
 
 
-class Install(Replace, frozen=True):
+class Install(_Given, Replace, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
     It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
@@ -121,14 +128,6 @@ class Install(Replace, frozen=True):
 
     kind: ClassVar[str] = "install"
     given: Content | bytes
-
-    def __post_init__(self) -> None:
-        structs.force_setattr(self, "given", as_content(self.given))
-
-    @property
-    def content(self) -> Content:
-        """The bytes of the new file."""
-        return cast(Content, self.given)
 
 
 class WriteFile(Install, frozen=True):
@@ -144,20 +143,16 @@ STEP_KINDS: dict[str, type[Step]] = {
 
 def step_from_json(value: dict[str, Any], content: Content | None) -> Step:
     """The reverse of `Step.json`; `ValueError` or `KeyError` if a field is missing or senseless."""
-    kind, file = STEP_KINDS.get(value["kind"]), str(value["file"])
+    kind = STEP_KINDS.get(value["kind"])
     if kind is None:
         raise ValueError(f"unknown step kind {value['kind']!r}")
-    if kind is ZeroRange:
-        return ZeroRange(file, int(value["start"]), int(value["stop"]))
-    if kind is Retire or kind is RetireFolder:
-        return kind(file)
-    if content is None:
+    if issubclass(kind, _Given) and content is None:
         raise ValueError("content is missing")
-    if kind is Install or kind is WriteFile:
-        return kind(file, content)
-    step = WriteRange(file, int(value["start"]), content)
-    if step.stop != int(value["stop"]):
-        raise ValueError(f"range of {file} does not fit its content")
+    given: dict[str, Any] = {"file": str(value["file"]), "given": content}
+    given |= {name: int(value[name]) for name in ("start", "stop") if name in value}
+    step = kind(**{name: given[name] for name in kind.__struct_fields__})
+    if isinstance(step, InPlace) and step.stop != given["stop"]:
+        raise ValueError(f"range of {step.file} does not fit its content")
     return step
 
 
@@ -168,7 +163,7 @@ def replacing(steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if not (isinstance(step, (Retire, RetireFolder)) and step.file in replaced)]
 
 
-class FileState(Struct, frozen=True):
+class FileState(Struct, frozen=True, omit_defaults=True):
     """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
 
     `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime. Of a `folder`, `size` is that of all files
@@ -203,26 +198,18 @@ class Plan(Struct, frozen=True):
     """
 
     command: str
-    steps: tuple[Step, ...]
-    loss: tuple[dict[str, Any], ...] = ()
+    steps: Sequence[Step]
+    loss: Sequence[dict[str, Any]] = ()
     summary: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
+    parts: Sequence[str] = ()
     id: str = field(default_factory=lambda: os.urandom(4).hex())
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     store: StoreIdentity | None = None
-    preconditions: tuple[FileState, ...] = ()
-    watched: tuple[FileState, ...] = ()
+    preconditions: Sequence[FileState] = ()
+    watched: Sequence[FileState] = ()
 
     def __post_init__(self) -> None:
         check_steps(self.steps, self.parts)
-
-    @classmethod
-    def of(
-        cls, command: str, steps: Iterable[Step], *, loss: Iterable[dict[str, Any]] = (),
-        summary: dict[str, Any] | None = None, parts: Iterable[Path | str] = (),
-    ) -> Plan:
-        """A plan that is not yet sealed to a store."""
-        return cls(command, tuple(steps), tuple(loss), dict(summary or {}), tuple(str(part) for part in parts))
 
     def json(self) -> dict[str, Any]:
         """The plan without content and preconditions, for people and for `--json`."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import to_builtins
 
 from recover.change import disk
-from recover.change.content import INLINE_LIMIT, Content, FileContent, content_from_json, inline_json, make, pieces_of
+from recover.change.content import INLINE_LIMIT, Content, FileContent, content_from_json, inline_json, make
 from recover.change.model import FileState, InPlace, Plan, Step, StoreIdentity, step_from_json
 from recover.findings.refusal import Refusal
 from recover.store.reading import crc32c
@@ -37,22 +38,15 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
         if (content := contents[number]) is not None:
             value["content"] = content
         if plan.preconditions:
-            value["before"] = structs.asdict(plan.preconditions[number])
+            value["before"] = to_builtins(plan.preconditions[number])
         steps.append(value)
     body = {
         "id": plan.id, "command": plan.command, "created_ms": plan.created_ms, "sidecar": sidecar,
-        "store": structs.asdict(plan.store) if plan.store else None, "parts": list(plan.parts), "loss": list(plan.loss),
-        "summary": plan.summary, "steps": steps, "watched": [_short(state) for state in plan.watched],
+        "store": to_builtins(plan.store), "parts": list(plan.parts), "loss": list(plan.loss),
+        "summary": plan.summary, "steps": steps, "watched": to_builtins(plan.watched),
     }
     whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}
     return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
-
-
-def _short(state: FileState) -> dict[str, Any]:
-    """A state without its defaults: plans watch every file of a store."""
-    bare = structs.asdict(FileState("", False))
-    whole = structs.asdict(state)
-    return {name: value for name, value in whole.items() if name in ("file", "exists") or value != bare[name]}
 
 
 def stands_inline(step: Step, content: Content) -> bool:
@@ -90,7 +84,7 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
             if content is None or kept not in large:
                 contents.append(inline_json(content) if content is not None else None)
                 continue
-            size, crc = made.get(kept) or disk.create_from_pieces(kept, pieces_of(content))
+            size, crc = made.get(kept) or disk.create_from_pieces(kept, content.pieces())
             contents.append({"size": size, "crc32c": crc, "file": kept.name})
         temporary = path.with_name(f".{path.name}.{plan.id}")
         disk.unlink(temporary)
@@ -143,18 +137,14 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
             f"copy that folder along with {path.name}, or make the plan again", file=str(missing[0]),
         )
     before = [FileState(**value["before"]) for value in body["steps"] if "before" in value]
+    # the id becomes part of a directory name
+    if not re.fullmatch("[0-9A-Za-z]{1,32}", body["id"]):
+        raise ValueError(f"plan id {body['id']!r}")
     if len(before) not in (0, len(steps)):
         raise ValueError("a step has no precondition")
     return Plan(
         command=str(body["command"]), steps=tuple(steps), loss=tuple(body["loss"]), summary=dict(body["summary"]),
-        parts=tuple(map(str, body["parts"])), id=_plain_id(body["id"]), created_ms=int(body["created_ms"]),
+        parts=tuple(map(str, body["parts"])), id=body["id"], created_ms=int(body["created_ms"]),
         store=StoreIdentity(**body["store"]) if body["store"] else None, preconditions=tuple(before),
         watched=tuple(FileState(**value) for value in body["watched"]),
     )
-
-
-def _plain_id(value: str) -> str:
-    # The id becomes part of a directory name.
-    if not (isinstance(value, str) and value.isascii() and value.isalnum() and len(value) <= 32):
-        raise ValueError(f"plan id {value!r}")
-    return value
