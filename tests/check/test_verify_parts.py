@@ -20,7 +20,7 @@ from recover.findings.model import Finding
 from tests.cli.runner import mqtool
 from tests.support.looks import looked_at
 from tests.support.stores import broker_conf, real_store
-from tests.support.unread_stores import add_rocksdb
+from tests.support.unread_stores import add_rocksdb, put
 
 Make = Callable[[str], Path]
 
@@ -38,11 +38,6 @@ def notable(root: Path, **settings: str) -> list[Finding]:
 
 def bits(root: Path) -> int:
     return sum({item.bits for item in findings(root)})
-
-
-def put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
 
 
 def test_a_lost_log_is_not_blamed_on_the_timer(store: Make) -> None:
@@ -161,7 +156,7 @@ def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
     assert (verified.code, found["code"]) == (2, "timer-log-bad-length")
     assert (found["facts"]["length"], found["facts"]["expected"]) == (1 << 19, 1 << 20)
     said = mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, "--json")
-    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    refused = said.found("start-refused")[0]
     assert said.code == 4 and refused["remedy"] == found["remedy"] in said.document["next"][0]["command"]
     off = ("--set", "timerWheelEnable=false")
     assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, *off).code & 4 == 0

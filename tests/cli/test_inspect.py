@@ -30,7 +30,7 @@ from recover.broker.settings import KNOWN
 from recover.change.lock import StoreLock
 from recover.log.judge import judge
 from recover.look.items import record_item
-from tests.cli.runner import Result, mqtool
+from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
 from tests.support.stores import EXPECTED, STORES, real_store, unpacked
@@ -100,7 +100,7 @@ def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, cod
         path.write_bytes(b"{") if "config" in broken else shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = mqtool("inspect", store, "--json")
     assert result.code == bits
-    assert code in {item["code"] for item in result.document["findings"]}
+    assert code in result.codes
 
 
 @pytest.mark.parametrize(("field", "value", "code"), [
@@ -116,7 +116,7 @@ def test_inspect_names_what_no_checkpoint_of_this_log_can_have(
     path.write_bytes(encode(decode(path.read_bytes(), extend=True)._replace(**{field: value}), path.read_bytes()))
     for command in ("inspect", "verify"):
         found = mqtool(command, store, "--json")
-        assert found.code == 2 and code in {item["code"] for item in found.document["findings"]}
+        assert found.code == 2 and code in found.codes
 
 
 def test_log_files_alone_do_not_tell_how_the_broker_was_stopped(tmp_path: Path) -> None:
@@ -471,10 +471,6 @@ SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_00
 """With what the lab wrote most of its stores."""
 
 
-def _codes(result: Result) -> set[str]:
-    return {item["code"] for item in result.document["findings"]}
-
-
 @pytest.mark.parametrize("line", READING, ids=lambda line: line[0])
 def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[str, ...], tmp_path: Path) -> None:
     root = real_store("clean-multipath-4.9.7", tmp_path)
@@ -516,7 +512,7 @@ def test_a_log_folder_of_the_conf_that_is_not_mounted_is_a_log_that_is_gone(tmp_
     conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=tmp_path / "unmounted")
     result = mqtool("verify", "--broker-conf", conf, "--json")
     assert result.code & 4
-    assert "commitlog-empty-queues-left" in _codes(result)
+    assert "commitlog-empty-queues-left" in result.codes
     assert mqtool("recover", "--broker-conf", conf, "--yes").code & 8
 
 
@@ -530,7 +526,7 @@ def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
 ) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     result = mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{key: value}), "--json")
-    (found,) = (item for item in result.document["findings"] if item["code"] == "settings-contradict-files")
+    (found,) = result.found("settings-contradict-files")
     assert found["remedy"].startswith(f"Set {key}={right} ")
     assert result.code & 2 or result.code & 4
     if line[0] != "inspect":
@@ -570,7 +566,7 @@ def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp
     conf = _conf(tmp_path, **{**SIZES, "mappedFileSizeCommitLog": "1M"})
     for line in (("verify",), ("predict", "--broker", "5.3.3")):
         result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
-        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-contradict-files")
+        (found,) = result.found("settings-contradict-files")
         assert result.code & 2 and "'1M'" in found["message"] and "1073741824" in found["message"]
         assert result.document["next"][0]["command"].startswith("Set mappedFileSizeCommitLog=1048576")
 
@@ -580,8 +576,8 @@ def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path
     conf = _conf(tmp_path, enableLmq="true", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
     for line in (("verify",), ("predict", "--broker", "5.3.3")):
         result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
-        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-leave-out-size")
+        (found,) = result.found("settings-leave-out-size")
         assert (result.code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
     assert result.document["next"][0]["command"] == START_BROKER
     assert "maxIndexNum=2000, which it lacks" in result.document["next"][0]["why"]
-    assert "settings-leave-out-size" not in _codes(mqtool("verify", root, "--set", "brokerName=a", "--json"))
+    assert "settings-leave-out-size" not in mqtool("verify", root, "--set", "brokerName=a", "--json").codes

@@ -204,7 +204,7 @@ def test_a_damaged_message_is_said_to_be_damaged_and_where(way: str, tmp_path: P
 
 def test_a_topic_alone_lists_its_messages_in_log_order() -> None:
     store = unpacked("clean-5.3.3")
-    records = [record for base, file in plain.log_files(store).items() for record in plain.chain(file, base)]
+    records = plain.records(store)
     due = [r for r in records if "TopicA" in (r.topic, r.properties.get("REAL_TOPIC"))
            or (r.topic.startswith("%") and r.properties.get("RETRY_TOPIC") == "TopicA")]
     with assert_unchanged(store):
@@ -248,8 +248,7 @@ HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 @cache
 def records(name: str) -> tuple[plain.Record, ...]:
-    return tuple(
-        record for base, file in plain.log_files(unpacked(name)).items() for record in plain.chain(file, base))
+    return tuple(plain.records(unpacked(name)))
 
 
 @cache

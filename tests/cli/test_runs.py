@@ -292,7 +292,7 @@ def test_every_look_at_a_store_mentions_a_run_that_is_not_complete(half_done: Pa
     for command in ("verify", "inspect", "predict"):
         with assert_unchanged(half_done):
             done = mqtool(command, half_done, "--json")
-        (found,) = [item for item in done.document["findings"] if item["code"] == "run-unfinished"]
+        (found,) = done.found("run-unfinished")
         starts = command == "predict"
         assert (found["severity"], done.code & 6) == (("error", 4) if starts else ("warning", 2)), command
         assert not starts or found["message"] in done.document["reason"]

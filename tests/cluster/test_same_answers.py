@@ -76,7 +76,7 @@ def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(fold
     before = tree_digest(root)
     refused = same_changes(root, "rebuild-consumequeue", "--topic", "Orders")
     assert refused.code & exits.OPERATIONAL
-    (found,) = (item for item in refused.document["findings"] if item["code"] == "plan-loses-delivered")
+    (found,) = refused.found("plan-loses-delivered")
     assert found["facts"]["count"] == sum(row["messages"] for row in found["facts"]["lost"]) > 0
     assert_same_tree(before, tree_digest(root))
 

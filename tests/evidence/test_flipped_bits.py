@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -19,7 +18,7 @@ from recover.derived.expected import QueueKey
 from recover.evidence.edits import a_bit_away, between
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import turned_back
-from tests.cli.runner import Result, mqtool
+from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
@@ -121,7 +120,7 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
 
     told = mqtool("verify", store, "--json")
     assert told.code & 4
-    flips = [item for item in told.document["findings"] if item["code"] == "commitlog-flipped-bit"]
+    flips = told.found("commitlog-flipped-bit")
     assert sorted(item["facts"]["start"] for item in flips) == sorted(it.phy_offset for it in hit)
     assert all(item["severity"] == "info" and item["facts"]["field"] == "body" for item in flips)
 
@@ -197,10 +196,6 @@ CODE = "commitlog-flipped-property"
 NAMES = st.text(st.sampled_from("abcXYZ019_-"), min_size=1, max_size=12)
 
 
-def _told(result: Result) -> list[dict[str, Any]]:
-    return [item for item in result.document["findings"] if item["code"] == CODE]
-
-
 def _with(name: str) -> Placed:
     """A record of an ordinary queue in which the value of this property has some length."""
     records = [it for it in placed_records(STORE) if it.record.topic_name == "TopicA" and it.phy_offset < 1 << 20]
@@ -237,7 +232,7 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
 
     told = mqtool("verify", store, "--json")
     assert told.code == 2
-    (item,) = _told(told)
+    (item,) = told.found(CODE)
     assert (item["file"], item["offset"], item["severity"]) == (LOG, at, "info")
     assert item["facts"]["name"] == name and item["facts"]["value"] == hit.record.get_property(name)
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
@@ -268,7 +263,7 @@ def test_a_unit_of_the_index_with_a_wrong_hash_is_not_the_fault_of_its_record(se
     store = real_store(STORE, tmp_path)
     damage("index-unit-hash", store, seed)
     sound = (store / LOG).read_bytes()
-    assert _told(mqtool("verify", store, "--json")) == []
+    assert mqtool("verify", store, "--json").found(CODE) == []
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert (store / LOG).read_bytes() == sound
 
@@ -277,7 +272,7 @@ def test_a_unit_of_the_index_with_a_wrong_hash_is_not_the_fault_of_its_record(se
 def test_a_unit_with_a_wrong_tag_is_not_the_fault_of_its_record(seed: int, tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
     damage("queue-unit-tags", store, seed)
-    assert _told(mqtool("verify", store, "--json")) == []
+    assert mqtool("verify", store, "--json").found(CODE) == []
     sound = (store / LOG).read_bytes()
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert (store / LOG).read_bytes() == sound
@@ -299,4 +294,4 @@ def test_a_tag_that_cannot_be_led_back_by_one_bit_is_left_alone(tmp_path: Path) 
     choice = random.Random(5)
     for number in choice.sample(range(16), 3):
         flip_bit(store, store / LOG, at + number // 8, number % 5)
-    assert _told(mqtool("verify", store, "--json")) == []
+    assert mqtool("verify", store, "--json").found(CODE) == []

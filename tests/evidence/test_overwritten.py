@@ -106,7 +106,7 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
 
     done = run("recover", root, "--yes")
     assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
-    [told] = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    [told] = run("verify", root).found("commitlog-other-log")
     assert told["file"] == f"commitlog/{name}"
     assert told["facts"]["lost"] == len(own)
     allowed = run("recover", root, "--yes", "--max-loss", len(own))
@@ -131,7 +131,7 @@ def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_
     struck = damage("log-file-of-another-store", root, 0)
     shutil.rmtree(root / "consumequeue")
 
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    (told,) = run("verify", root).found("commitlog-other-log")
     assert told["file"] == struck.changes[0].file and "units of the index" in told["message"]
     assert run("predict", root).code & exits.MESSAGES
     assert run("recover", root, "--yes").code & exits.OPERATIONAL
@@ -160,7 +160,7 @@ def test_file_of_another_log_that_no_unit_names_is_told_by_the_index(tmp_path: P
 
     done = run("recover", root, "--yes")
     assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    (told,) = run("verify", root).found("commitlog-other-log")
     assert told["file"] == f"commitlog/{path.name}"
     assert lost * 0.9 < told["facts"]["lost"] <= lost
     allowed = run("recover", root, "--yes", "--max-loss", "all")
@@ -191,7 +191,7 @@ def test_file_that_nothing_else_speaks_for_is_an_assumption_of_recover(tmp_path:
     shutil.rmtree(root / "index")
     silence(root, path)
     path.write_bytes((unpacked("clean-plain-4.9.7") / "commitlog" / path.name).read_bytes())
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-file-alone"]
+    (told,) = run("verify", root).found("commitlog-file-alone")
     assert told["file"] == f"commitlog/{path.name}"
     done = run("recover", root, "--dry-run")
     assert any(path.name in text for text in done.document["assumptions"])

@@ -237,7 +237,7 @@ class Drill:
     def finds(self, code: str, file: str | None = None, offset: int | None = None, *, exit_code: int) -> Found:
         """The one finding of that code (at that place, if one is given) of a verify that ends with `exit_code`."""
         result = self.verify()
-        found = [item for item in result.document["findings"] if item["code"] == code]
+        found = result.found(code)
         if file is not None:
             found = [item for item in found if (item["file"], item["offset"]) == (file, offset)]
         assert len(found) == 1, self._said(result)
@@ -246,7 +246,7 @@ class Drill:
 
     def found(self, code: str) -> list[Found]:
         """All findings of that code."""
-        return [item for item in self.verify().document["findings"] if item["code"] == code]
+        return self.verify().found(code)
 
     @property
     def asks(self) -> int:

@@ -261,7 +261,7 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
         path.symlink_to("/mnt/not-mounted/" + path.name)
     result = store.verify()
     assert result.code & exits.OPERATIONAL
-    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    (found,) = result.found("commitlog-not-a-file")
     assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
     assert what in found["message"]
     for command in (["recover"], ["recover", "--max-loss", "all"], ["rebuild"], ["truncate", "--to", "0"]):
@@ -307,7 +307,7 @@ def test_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_st
     path = sorted((store.root / "commitlog").iterdir())[3]
     path.rename(path.with_name("196608"))
     result = store.verify()
-    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    (found,) = result.found("commitlog-not-a-file")
     assert result.code & exits.OPERATIONAL and path.name in found["remedy"]
     with assert_unchanged(store.root):
         assert store.run("recover", "--max-loss", "all", "--yes").code & exits.OPERATIONAL

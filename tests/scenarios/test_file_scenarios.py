@@ -310,7 +310,7 @@ def test_t18_queues_without_a_log_say_do_not_start(drill: Start, how: str) -> No
     if how == "empty file":
         (store.root / "commitlog" / file_name(0)).touch()
     result = store.verify()
-    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-empty-queues-left"]
+    (found,) = result.found("commitlog-empty-queues-left")
     assert (result.code, found["file"]) == (4, "commitlog")
     assert "do not start the broker" in found["message"]
     commands = [["recover"], ["rebuild"], ["rebuild-consumequeue"], ["rebuild-index"], ["truncate", "--to", "0"]]

@@ -98,7 +98,7 @@ def test_t36_killed_during_the_repair(broken: Drill, way: str) -> None:
         states = [run["state"] for run in mqtool("journal", root, "--json").document["runs"]]
         if "unfinished" in states:
             unfinished += 1
-            codes = {item["code"] for item in mqtool("verify", root, "--json").document["findings"]}
+            codes = mqtool("verify", root, "--json").codes
             assert "run-unfinished" in codes
             assert mqtool("recover", root, "--yes").code & exits.OPERATIONAL, "a second run on top of half of one"
             done = mqtool(way, root, "--yes")
