@@ -42,9 +42,7 @@ REFUSALS = {"log-all-missing"}
 DELETED_LMQ = {"lmq-queue-missing"}
 #: Offsets of consumers after the end of a queue are reported, and left alone unless --clamp-offsets is given; and what
 #: the timer still wants to deliver, of a log that has lost it, is the broker's to forget.
-UNTOUCHED = {
-    "consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log", "commitlog-begins-late",
-}
+UNTOUCHED = {"consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log", "commitlog-begins-late"}
 #: Why a repair is refused that could cost messages which brokers deliver.
 REFUSED_FOR = {"plan-loses-delivered", "plan-overwrites-named", "commitlog-other-log"}
 #: Seen once and kept for the tests that run without a JVM.

@@ -270,9 +270,7 @@ def test_zeros_are_counted_as_if_they_were_read(data: bytes, count: int) -> None
     ("start", "stop"),
     [(0, None), (0, 0), (5, 70_000), (30_000, 200_000), (65_000, 65_900), (199_999, 999_999)],
 )
-def test_a_checksum_over_holes_is_that_of_the_bytes(
-    start: int, stop: int | None, tmp_path: Path
-) -> None:
+def test_a_checksum_over_holes_is_that_of_the_bytes(start: int, stop: int | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.write(b"a" * 9000)

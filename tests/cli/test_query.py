@@ -211,8 +211,7 @@ def test_a_topic_alone_lists_its_messages_in_log_order() -> None:
         assert [m["phy_offset"] for m in found(store, "--topic", "TopicA")] == [r.phy_offset for r in due]
         one = found(store, "--topic", "TopicA", "--queue", 1)
     stored = [r for r in due if r.topic == "TopicA"]
-    assert [m["phy_offset"] for m in one if m["topic"] == "TopicA"] == [
-        r.phy_offset for r in stored if r.queue_id == 1]
+    assert [m["phy_offset"] for m in one if m["topic"] == "TopicA"] == [r.phy_offset for r in stored if r.queue_id == 1]
     since, until = stored[10].store_time, stored[-10].store_time
     times = [m["store_timestamp"] for m in found(store, "--topic", "TopicA", "--since", since, "--until", until)]
     assert times == [r.store_time for r in due if since <= r.store_time < until]
@@ -376,9 +375,7 @@ def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> 
     assert same == life
 
 
-def test_without_an_index_it_says_to_scan_and_what_is_not_there_leads_to_a_scan(
-    store: Callable[[str], Path],
-) -> None:
+def test_without_an_index_it_says_to_scan_and_what_is_not_there_leads_to_a_scan(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     none = mqtool("trace", "no-such-key", root, "--json")
     assert (none.code, none.document["lives"]) == (0, [])

@@ -26,9 +26,7 @@ def records(root: Path) -> dict[int, tuple[str, int]]:
             for record in plain.all_records(file, base)}
 
 
-def test_the_ten_questions_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ten_questions_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, backup = real_store("clean-5.3.3", tmp_path), unpacked("clean-5.3.3")
     for recipe in ("page-zeroed", "bit-in-body"):
         damage(recipe, root, 3)

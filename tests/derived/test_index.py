@@ -10,6 +10,7 @@ import struct
 import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -18,17 +19,53 @@ from fixtures.damage import damage
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry
 from recover.change.model import Retire
 from recover.derived import index_check as verify_index
-from recover.derived.index_check import IndexFileVerdict, check_index, compare_file
+from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, compare_file
 from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
 from recover.derived.index_keys import IndexStream, TagHistory
+from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.log.scan import LogView
+from recover.log.scan import LogView, scan_log
 from recover.store.reader import FileReader
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
-from tests.support.indexes import checked, index_bytes, opened, rebuilt, warnings, write
 from tests.support.stores import STORES, unpacked
 from tests.torture.hunt import older_records_at_the_end
+
+
+def opened(root: Path, **options: Any) -> tuple[Store, LogView]:
+    """The store, and its log scanned."""
+    store = Store.open(root, StoreOptions(**options))
+    return store, scan_log(store.commitlog)
+
+
+def checked(root: Path, **options: Any) -> IndexReport:
+    """What a check of the store's index says."""
+    return check_index(*opened(root, **options))
+
+
+def rebuilt(root: Path, **arguments: Any) -> IndexRebuild:
+    """The plan of a rebuild."""
+    return rebuild_index(*opened(root), **arguments)
+
+
+def warnings(report: IndexReport) -> list[str]:
+    """Codes of all findings but infos, in the order found."""
+    return [item.code for item in report.findings if item.severity != "info"]
+
+
+def write(plan: IndexRebuild, folder: Path) -> None:
+    """Do what the plan says, in a folder of index files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in plan.retired:
+        (folder / name).unlink()
+    for file in plan.files:
+        (folder / file.name).write_bytes(b"".join(file.content.chunks()))
+
+
+def index_bytes(root: Path) -> dict[str, bytes]:
+    """Name and content of each index file of a store."""
+    return {path.name: path.read_bytes() for path in sorted((root / "index").iterdir())}
+
 
 # --- Index files are listed as a broker loads them, and their geometry is found whatever their length allows.
 
@@ -48,14 +85,11 @@ def test_geometry_of_each_file_alone_is_proven_by_its_units(name: str) -> None:
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (1000, 1800), (3, 400), (2005, 1599), (1, 2399)])
-def test_odd_split_is_told_apart_from_others_of_the_same_length(
-    slots: int, entries: int, tmp_path: Path
-) -> None:
+def test_odd_split_is_told_apart_from_others_of_the_same_length(slots: int, entries: int, tmp_path: Path) -> None:
     from recover.derived.index_rebuild import rebuild_index
 
     source, log = opened(unpacked("killed-5.5.0"))
-    options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries,
-                           broker="5.5.0")
+    options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries, broker="5.5.0")
     bare = Store.open(source.root, options)
     plan = rebuild_index(bare, log, fresh=True)
     write(plan, tmp_path / "index")

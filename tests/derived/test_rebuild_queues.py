@@ -243,9 +243,7 @@ def test_one_broken_ext_unit_is_found_and_made_again(damage: bytes, with_maps: b
     position, _ = units_at(ext_file(root))[10]
     write_at(ext_file(root), position, damage)
     found = queue_findings(look(root), "consumequeue-ext-broken")
-    assert [(item.file, item.offset) for item in found[:1]] == [
-        (ext_file(root).relative_to(root).as_posix(), position)
-    ]
+    assert [(item.file, item.offset) for item in found[:1]] == [(ext_file(root).relative_to(root).as_posix(), position)]
     assert queue_findings(look(root), "consumequeue-wrong-units") == []
     kept = 0 if not with_maps else sum(1 for number in range(len(units_at_all(before))) if number % 3 == 0)
     assert queue_findings(repair(root)) == []

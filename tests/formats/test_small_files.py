@@ -350,9 +350,7 @@ def test_an_unknown_type_is_named() -> None:
     (sysflag.COMPRESSION_LZ4, "lz4"),
     (sysflag.COMPRESSION_ZSTD, "zstandard"),
 ])
-def test_a_missing_package_is_named_and_is_no_damage(
-    kind: int, package: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_is_named_and_is_no_damage(kind: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lz4", "lz4.frame", "zstandard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingCodecError, match=package):

@@ -237,10 +237,7 @@ def scans_of(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> tupl
         scan = FileScan(MappedFile(Path(f"{base:020d}"), base, FILE), FILE)
         inside = np.flatnonzero(records["phy_offset"] // FILE == base // FILE)
         borders = sorted({*inside[:1].tolist(), *(inside[-1:] + 1).tolist(), *(cuts & {*inside.tolist()})})
-        scan.splits = [
-            Split(records[start:stop], np.empty(0, dtype=np.int32))
-            for start, stop in pairwise(borders)
-        ]
+        scan.splits = [Split(records[start:stop], np.empty(0, dtype=np.int32)) for start, stop in pairwise(borders)]
         scans.append(scan)
     return records, scans
 

@@ -333,9 +333,7 @@ def test_a_sound_log_is_the_same_however_it_is_cut(name: str, split_size: int) -
 @pytest.mark.parametrize(("recipe", "name"), sampled(
     sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=16,
 ))
-def test_a_damaged_log_is_the_same_however_it_is_cut(
-    store: Copies, tmp_path: Path, recipe: str, name: str
-) -> None:
+def test_a_damaged_log_is_the_same_however_it_is_cut(store: Copies, tmp_path: Path, recipe: str, name: str) -> None:
     root = store(name) if name != "synth" else synth_store(
         tmp_path / "s", messages=600, mapped_file_size=32 * 1024).root
     try:
@@ -349,9 +347,7 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
     synth_store(tmp_path / "s", messages=400, mapped_file_size=64 * 1024, topics=1, queues=2)
     paths = sorted((tmp_path / "s" / "commitlog").iterdir())
     content = bytearray(paths[1].read_bytes())
-    rows = one_split(
-        scan_file(MappedFile(paths[1], int(paths[1].name), len(content)), 64 * 1024).splits
-    ).records
+    rows = one_split(scan_file(MappedFile(paths[1], int(paths[1].name), len(content)), 64 * 1024).splits).records
     base = int(paths[1].name)
     content[rows["phy_offset"][5] - base + 4] ^= 1
     for number, row in enumerate(rows[40:].tolist()):  # two queues that number their messages from 0 again
@@ -425,8 +421,6 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
         damage(recipe, tmp_path / "s", 1)
     queue = opened(tmp_path / "s").commitlog
     reports: list[tuple[int, int]] = []
-    log = LocalEngine(2, 7_001).scan_log(
-        queue, progress=lambda *it: reports.append(it), with_keys=False
-    )
+    log = LocalEngine(2, 7_001).scan_log(queue, progress=lambda *it: reports.append(it), with_keys=False)
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
     assert sum(records for _, records in reports) == log.messages

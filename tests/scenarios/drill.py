@@ -156,9 +156,7 @@ def body_at(hit: walk.Located) -> int:
 class Drill:
     """A private copy of a store and what it held before it was broken."""
 
-    def __init__(
-        self, root: Path, brokers: Sequence[str], stored: set[Message], contents: dict[int, bytes],
-    ) -> None:
+    def __init__(self, root: Path, brokers: Sequence[str], stored: set[Message], contents: dict[int, bytes]) -> None:
         self.root = root
         self.options = log_options(root)
         # The oldest and the newest: what both read, those between them do.

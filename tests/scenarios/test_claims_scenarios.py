@@ -373,8 +373,7 @@ def test_carrier_is_put_back_by_the_units_that_name_it(drill: Start, what: str) 
     before, hit = queue_bytes(store.root), carrier(store)
     behind, mask, name = BITS[what]
     change(store, hit, behind, mask)
-    found = store.finds("commitlog-contradicted-field", *store.place(hit.record.phy_offset),
-                        exit_code=exits.MESSAGES)
+    found = store.finds("commitlog-contradicted-field", *store.place(hit.record.phy_offset), exit_code=exits.MESSAGES)
     assert found["facts"]["field"] == name
     with store.recovered(0, "--mend-bits") as done:
         assert [(piece["kind"], piece["field"]) for piece in done["bridged"]] == [("restored", name)]
