@@ -165,8 +165,11 @@ def test_chain_that_loops_ends_and_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [
     (), ("--key", "x"), ("--queue", "0"), ("--topic", "T", "--offset", "1"),
     ("--topic", "T", "--key", "x", "--msg-id", "y"), ("--msg-id", "y", "--begin", "1"), ("--msg-id", ""),
+    ("--since", "-2h"), ("--topic", "TopicA", "--since", "yesterday"), ("--topic", "%LMQ%one"),
+    ("--topic", "TopicA", "--key", "key-751", "--since", "-2h"), ("--topic", "TopicA", "--begin", 5),
+    ("--topic", "TopicA", "--since", 10, "--until", 5), ("--topic", "TopicA", "--include-ghosts", "--since", 10),
 ])
-def test_searches_that_make_no_sense_are_16(line: tuple[str, ...]) -> None:
+def test_searches_and_lists_that_make_no_sense_are_16(line: tuple[object, ...]) -> None:
     assert mqtool("query", unpacked(STORE), *line).code == 16
 
 
@@ -227,15 +230,6 @@ def test_a_list_says_how_many_more_there_are() -> None:
     screen = mqtool("query", store, "--topic", "TopicA", "--limit", 7)
     assert f"{total - 7:,} more" in screen.stdout
     assert found(store, "--topic", "NoSuchTopic") == []
-
-
-@pytest.mark.parametrize("line", [
-    ("--since", "-2h"), ("--topic", "TopicA", "--since", "yesterday"), ("--topic", "%LMQ%one"),
-    ("--topic", "TopicA", "--key", "key-751", "--since", "-2h"), ("--topic", "TopicA", "--begin", 5),
-    ("--topic", "TopicA", "--since", 10, "--until", 5), ("--topic", "TopicA", "--include-ghosts", "--since", 10),
-])
-def test_lists_that_make_no_sense_are_16(line: tuple[object, ...]) -> None:
-    assert mqtool("query", unpacked(STORE), *line).code == 16
 
 
 # --- `mqtool trace`: every record of a message, in order, with where it stands; counted by the plain reader.

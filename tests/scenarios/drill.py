@@ -279,6 +279,7 @@ class Drill:
         gave_up = exits.MESSAGES if done.document["plan"]["loss"] else 0
         assert done.code == exits.CORRECTED | left | gave_up, self._said(done)
         assert done.document["applied"] is True
+        assert {"mode", "policy", "start_file", "valid_to", "journal", "plan"} <= done.document.keys()
         assert done.document["lost_messages"] == 0
         missing = self.intact - messages(self.root)
         assert not missing, f"intact messages were dropped: {sorted(missing)[:5]}"

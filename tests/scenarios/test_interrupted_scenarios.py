@@ -240,6 +240,8 @@ def test_t35_running_broker_allows_reading_and_refuses_writes(broken: Drill, fol
         found = {item["code"]: item for item in result.document["findings"]}
         assert (found["broker-running"]["severity"], found["broker-running"]["facts"]["pid"]) == ("info", pid)
         assert found["abort-present"]["severity"] == "info"
+        seen = store.run("inspect").document["exit_state"]
+        assert (seen["verdict"], seen["lock_holder"]) == ("running", pid)
         for command, *options in READING:
             assert store.run(command, *options).code & exits.OPERATIONAL == 0, command
         planned = store.run("recover", "--dry-run")
@@ -404,6 +406,7 @@ def test_t36_no_permission_to_read_is_8(drill: Start, folder: Path, hidden: str)
             result = mqtool(command, store.root, *(["--yes"] if command == "recover" else []))
             assert result.code & exits.OPERATIONAL, (command, result)
             assert result.code & (exits.BUG | exits.USAGE | exits.CORRECTED) == 0, (command, result)
+        assert hidden != "commitlog" or mqtool("inspect", store.root).code == exits.OPERATIONAL
         return True
 
     with assert_unchanged(store.root):
