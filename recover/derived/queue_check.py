@@ -214,7 +214,7 @@ class _Checker:
         try:
             return {
                 QueueKey(folder.topic, folder.queue_id): queue
-                for folder, queue in self.store.list_queues().items() if folder.path.name == str(folder.queue_id)
+                for folder, queue in self.store.list_queues() if folder.path.name == str(folder.queue_id)
             }
         except OSError:
             return {}  # the look at each queue says which it is
