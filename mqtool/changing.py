@@ -287,7 +287,7 @@ class Change(Struct):
         sources = sources_of(store)
         with out.line() as line, exits.between_steps() as interrupted:
             names = copy_store(sources, target, interrupted=interrupted,
-                               progress=lambda path, size: line.show(f"copying {path}"))
+                               progress=lambda path: line.show(f"copying {path}"))
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
         moved = relocated(plan, names)
         said = {**moved.summary["store_options"], "commitlog": [], "consumequeue": None, "index": None}

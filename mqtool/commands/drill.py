@@ -91,7 +91,7 @@ def _copied(
     with new_folder(target):
         with out.line() as line, exits.between_steps() as interrupted:
             copy_store(sources, target, interrupted=interrupted,
-                       progress=lambda path, size: line.show(f"copying {path}"))
+                       progress=lambda path: line.show(f"copying {path}"))
         with out.progress("scanning", log_size(opened)) as progress:
             done = rehearse(target.absolute(), name, seed, engine.scanner(), progress)
         kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target.absolute()), "tool": version()}

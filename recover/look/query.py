@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from msgspec import Struct, field
 
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
+from formats.consumequeue import CQ_UNIT, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader
 from formats.javahash import index_key_hash
@@ -225,10 +226,7 @@ class _Queue:
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset = queue_end(self.files.files)
-
-    def unit(self, queue_offset: int) -> CqUnit | None:
-        """The unit of a queue offset, None where there is no file. `OSError`."""
-        return unit_at(self.files, queue_offset)
+        self.unit = partial(unit_at, self.files)
 
 
 def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from formats.config.tables import read_consumer_offsets
 from recover.broker.settings import BrokerSettings
@@ -54,9 +54,6 @@ class GroupRow(Struct):
     skips: int | None = None
     again: int | None = None
     lag: int | None = None
-
-    def json(self) -> dict[str, Any]:
-        return structs.asdict(self)
 
 
 class Groups(NamedTuple):

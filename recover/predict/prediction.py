@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
 from formats.record.rows import BIT_FILLER, BIT_MARKER
@@ -25,6 +25,7 @@ from recover.store.config_files import Topics, topic_text
 from recover.store.derived_files import ExtFiles, is_address
 
 _LISTED = 100
+_NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
 
 
 class Prediction(Struct):
@@ -92,19 +93,9 @@ class Prediction(Struct):
         return self.starts and bool(self.not_emulated)
 
     def json(self) -> dict[str, Any]:
-        """The keys of the report, those that scripts rely on first."""
-        return {
-            "broker": self.broker, "starts": None if self.says_nothing else self.starts, "reason": self.reason,
-            "mode": self.mode, "start_file": self.start_file, "min_phy": self.min_phy,
-            "max_phy": self.max_phy, "queues": self.queues,
-            "deleted_files": self.deleted_files, "lost_messages": self.lost_messages,
-            "unreachable_messages": self.unreachable_messages, "duplicated_offsets": self.duplicated_offsets,
-            "assumptions": self.assumptions, "end_reason": self.end_reason, "lost": self.lost,
-            "unreachable": self.unreachable, "missing_lmq_units": self.missing_lmq_units,
-            "misaligned_units": self.misaligned_units, "lowered_queues": self.lowered_queues,
-            "index_gap": list(self.index_gap) if self.index_gap else None, "ignored_files": self.ignored_files,
-            "unsupported": self.unsupported, "config_lost": self.config_lost, "revived_topics": self.revived_topics,
-        }
+        """The fields that the report has."""
+        said = {name: value for name, value in structs.asdict(self).items() if name not in _NOT_SAID}
+        return said | {"starts": None if self.says_nothing else self.starts}
 
     def findings(self) -> list[Finding]:
         """The costs as findings."""

@@ -26,14 +26,13 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends
 from recover.look.store import log_is_gone
 from recover.predict.dispatch import (
-    Above,
     BrokerLog,
-    Confirmed,
     Dispatcher,
     Key,
     Loaded,
     Nobody,
     Stop,
+    Within,
     load,
     mapped_file_size,
     queue_file_size,
@@ -178,11 +177,11 @@ class _Start:
 
     def _target(self, max_of_queues: int) -> DispatchTarget:
         if self.prediction.mode == "normal":
-            return Above(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
+            return Within(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
         duplicated = self.settings.flag("duplicationEnable")
         if self.version.has(versions.CONFIRM_END_COMPARED):
             if duplicated or self.settings.flag("enableControllerMode"):
-                return Confirmed(self.dispatcher, self.checkpoint.confirm_phy_offset)
+                return Within(self.dispatcher, until=self.checkpoint.confirm_phy_offset)
         elif duplicated:
             return Nobody()
         return self.dispatcher
