@@ -179,12 +179,10 @@ class Scene(Struct):
     unread: Collection[str] = ()
 
     def named(self, *codes: str) -> list[Finding]:
-        """The findings of these codes."""
         return [item for item in self.findings if item.code in codes]
 
     @property
     def wrong(self) -> list[Finding]:
-        """Warnings and errors."""
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
@@ -377,7 +375,6 @@ STATES: tuple[State, ...] = (
 
 
 def next_steps(scene: Scene) -> list[Step]:
-    """The steps of the first state that fits."""
     for state in STATES:
         if scene.phase in state.phases.split() and state.holds(scene):
             return state.steps(scene)

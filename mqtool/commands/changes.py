@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, parse_loss
+from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import copy_store, remote_folder
+from recover.change.copy_store import remote_folder
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.findings.refusal import UsageRefusal
@@ -127,9 +127,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
         raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
     consent.check(target, store.parts)  # before the fetch, which may take hours
-    with out.line() as line, exits.between_steps() as interrupted:
-        copy_store([(store.root, ".")], target, interrupted=interrupted,
-                   progress=lambda name: line.show(f"fetching {name}"))
+    copy_with_progress(out, [(store.root, ".")], target, "fetching")
     out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")
     out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))

@@ -75,7 +75,6 @@ _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by th
 
 
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
-    """Look at the store, show one screen and return the exit bits."""
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     store = choice.open(broker)
     report = inspect_store(store, versions)

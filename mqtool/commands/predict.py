@@ -230,7 +230,7 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
         look = survey(opened, scan)
-    found = groups_of(look, settings, group=which.group, topic=which.topic)
+    found = groups_of(look, settings, group=which.group or "*", topic=which.topic or "*")
     prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(
         broker=prediction.broker, starts=None if prediction.says_nothing else prediction.starts,

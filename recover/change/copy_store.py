@@ -109,10 +109,7 @@ def _fetched(file: Source) -> Iterator[Piece]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[None]:
-    """A folder, new or empty, for a block to fill. A block that fails leaves it as it was, as far as the disk lets us.
-
-    An `OSError` becomes a `Refusal`.
-    """
+    """A folder, new or empty, for a block to fill; one that fails leaves it as it was. `OSError` becomes `Refusal`."""
     made = not target.exists()
     try:
         disk.mkdir(target)

@@ -87,7 +87,6 @@ class Outbox:
         self._delivered: set[str] = set()
 
     def look(self, message: Message) -> None:
-        """Note what tells whether a delayed message was delivered."""
         if message.unique_key is None:
             return
         if message.kind in ("delayed", "timer"):

@@ -106,7 +106,6 @@ class Csv(Writer):
         self.take(row_of(item.message), 1)
 
     def take(self, lines: bytes, _count: int) -> None:
-        """Write whole rows."""
         self._stream.write(lines)
 
 
@@ -171,7 +170,7 @@ def line_of(message: Message) -> bytes:
 
 
 def row_of(message: Message) -> bytes:
-    """A message as a row of CSV; properties are an object of JSON, doubtful fields one text."""
+    """A row of CSV; properties are an object of JSON, doubtful fields one text."""
     properties = {_text(key): _text(item) for key, item in message.properties.items()}
     texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
