@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, Step, next_steps
@@ -224,8 +224,8 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
         "refused": None if found.refused is None else found.refused.message,
         "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
         "lost_messages_truncated": found.lost_truncated,
-        "groups": [row.json() for row in found.groups.rows], "notes": found.groups.unread,
-        "runs": [item.info().json() for item in found.runs], "traffic": found.traffic.json(),
+        "groups": to_builtins(found.groups.rows), "notes": found.groups.unread,
+        "runs": to_builtins([item.info() for item in found.runs]), "traffic": found.traffic.json(),
         "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
     }
 
@@ -346,7 +346,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
         yield Section("Consumer groups", f"Before and after a start of {found.groups.prediction.broker}: what each "
                       "group skips and gets again; those hit most come first.",
-                      [groups_table("", [row.json() for row in rows], _GROUPS),
+                      [groups_table("", to_builtins(rows), _GROUPS),
                        *(Text(clean(note)) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
     yield _runs_section(found, document)
@@ -396,7 +396,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
         except Refusal as refusal:
             loss = refusal.message
         rows.append([info.id, info.command, info.state, human_time(info.started_ms),
-                     f"{info.steps_done} of {info.steps}", loss, f"{info.who['user']}@{info.who['host']}"])
+                     f"{info.steps_done} of {info.steps}", loss, f"{info.user}@{info.host}"])
     now = verify_line(document, found.before.exit_code)
     return Section("Before and after", "What mqtool changed, newest first, and what its plans stated as lost.", [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import to_builtins
+
 from mqtool import exits
 from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
 from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
@@ -12,14 +14,13 @@ from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, c
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
-from recover.change.carry_out import apply_plan, check_for_apply, would_resume
+from recover.change.carry_out import apply_plan, check_for_apply, last_run, would_resume, would_undo
 from recover.change.carry_out import resume as resume_run
+from recover.change.carry_out import undo as undo_last
 from recover.change.journal import journal as runs_of
 from recover.change.journal import open_runs, run_findings
+from recover.change.model import load_plan
 from recover.change.places import Places
-from recover.change.plan_file import load_plan
-from recover.change.undo import last_run, would_undo
-from recover.change.undo import undo as undo_last
 from recover.findings.refusal import Refusal
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
@@ -73,9 +74,9 @@ def apply(
     ask(f"Run this plan on {root}?", yes=consent.yes)
     with step_by_step(out, "applying") as how:
         applied = apply_plan(root, plan, parts=folders, **how)
-    out.answer(applied=applied.changed, journal=applied.journal)
+    out.answer(applied=applied is not None, journal=applied and applied.journal)
     return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
-                    corrected=applied.changed)
+                    corrected=applied is not None)
 
 
 @command(
@@ -95,7 +96,7 @@ def resume(
     """
     root = _root(store, parts.options())
     found = open_runs(root, parts.parts)
-    out.answer(runs=[run.info().json() for run in found], applied=False)
+    out.answer(runs=to_builtins([run.info() for run in found]), applied=False)
     for run in found:
         info = run.info()
         what = f"run {info.id}: {info.command}, {info.state}, begun {human_time(info.started_ms)}"
@@ -115,8 +116,8 @@ def resume(
     plan = found[0].plan
     options = options_of(plan, parts)
     out.given = Given.of_plan(store, options)
-    undone = done.run is not None and done.run.state == "undone"
-    out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
+    undone = done.state == "undone"
+    out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
     if undone:
         out.summary("The undo is complete: the store is as it was before the run",
                     next_steps(Scene("undone", out.given)))
@@ -177,13 +178,13 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     """
     root = _root(store)
     runs = runs_of(root)
-    out.answer(runs=[item.json() for item in runs])
+    out.answer(runs=to_builtins(runs))
     if runs:
         rows = (
             (item.id, item.command, Text(item.state, style=_STYLES[item.state]), human_time(item.started_ms),
              f"{item.steps_done} of {item.steps}",
-             " ".join(filter(None, (item.who["user"] and f"{item.who['user']}@{item.who['host']}",
-                                    item.who["command_line"], item.reason)))) for item in runs
+             " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason))))
+            for item in runs
         )
         columns = ["run", "command", "state", "started", ">steps done", "*by whom, with what"]
         out.show(table("runs, oldest first", columns, rows))
@@ -192,7 +193,7 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
     can_undo = unfinished or any(item.state == "applied" for item in runs)
     undoing = undo_step(out.given)
-    if any(f"--{part}" in item.who["command_line"] for item in runs for part in ("commitlog", "consumequeue", "index")):
+    if any(f"--{part}" in item.command_line for item in runs for part in ("commitlog", "consumequeue", "index")):
         undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as that run was given them")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)

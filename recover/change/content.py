@@ -7,7 +7,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,45 +18,63 @@ from formats.native.walk import last_nonzero
 from recover.change import disk
 from recover.findings.refusal import Refusal
 from recover.store.columns import Scratch
-from recover.store.reading import Piece, crc32c, crc_of, in_order, read_chunks, zeros
+from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
 """Content up to this many bytes stands in the plan itself; above, in a file next to it."""
 
 
-class Content(Protocol):
+class Content:
     """Bytes of a known length. `crc32c` is None as long as nobody has produced them."""
+
+    __slots__ = ()
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        raise NotImplementedError
 
     @property
     def crc32c(self) -> int | None:
-        """CRC-32C of all bytes, where it is known."""
+        return None
+
+    @property
+    def allocated(self) -> int:
+        """An upper bound of the bytes that are not in long stretches of zeros; the space check believes it."""
+        return self.size
 
     def chunks(self) -> Iterator[Buffer]:
         """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
+        raise NotImplementedError
+
+    def pieces(self) -> Iterator[Piece]:
+        """All bytes for a file that is written anew, where nobody minds in which order."""
+        return in_order(self.chunks())
 
 
-class BytesContent(Struct, frozen=True):
-    """Content that is in memory, in bytes or a part of some that nobody changes."""
+class BytesContent(Content, Struct, frozen=True):
+    """Content in memory, bytes or a part of some that nobody changes, and so many `zeros` after it."""
 
     data: Buffer
+    zeros: int = 0
 
     @property
     def size(self) -> int:
-        return len(self.data)
+        return len(self.data) + self.zeros
 
     @property
     def crc32c(self) -> int:
-        return crc32c(self.data)
+        return crc_with_zeros(crc32c(self.data), self.zeros)
+
+    @property
+    def allocated(self) -> int:
+        return len(self.data)
 
     def chunks(self) -> Iterator[Buffer]:
         yield self.data
+        yield from zeros(self.zeros)
 
 
-class FileContent(Struct, frozen=True):
+class FileContent(Content, Struct, frozen=True):
     """Content of a file whose size and CRC-32C were noted when it was written."""
 
     path: Path
@@ -83,67 +100,42 @@ class FileContent(Struct, frozen=True):
             )
 
 
-class LazyContent:
+class LazyContent(Content):
     """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
 
-    `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
-    bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
+    `produce` is called for each pass and must give the same bytes each time, `size` of them. `pieces` gives them, too,
     where they take less work or memory in another order.
     """
 
-    crc32c: int | None = None
+    size: int = 0
+    allocated: int = 0
 
     def __init__(
         self, size: int, produce: Callable[[], Iterable[Buffer]], allocated: int | None = None,
         pieces: Callable[[], Iterable[Piece]] | None = None,
     ) -> None:
         self.size = size
-        self.allocated = allocated
-        self._produce = produce
-        self._pieces = pieces
+        self.allocated = size if allocated is None else allocated
+        self._produce, self._pieces = produce, pieces
 
     def chunks(self) -> Iterator[Buffer]:
-        """The bytes; `RuntimeError` if they are not as many as announced."""
-        size = 0
-        for chunk in self._produce():
-            size += len(chunk)
+        for _, chunk in self._counted(in_order(self._produce())):
             yield chunk
-        if size != self.size:
-            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
     def pieces(self) -> Iterator[Piece]:
-        """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
+        return self._counted(in_order(self._produce()) if self._pieces is None else self._pieces())
+
+    def _counted(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         size = 0
-        for at, piece in in_order(self.chunks()) if self._pieces is None else self._pieces():
+        for at, piece in pieces:
             size += len(piece)
             yield at, piece
         if size != self.size:
             raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
 
-def allocated(content: Content) -> int:
-    """How many bytes of blocks content will take at most; it may say so with an attribute `allocated`."""
-    value = getattr(content, "allocated", None)
-    return content.size if value is None else int(value)
-
-
-def pieces_of(content: Content) -> Iterator[Piece]:
-    """All bytes for a file that is written anew, where nobody minds in which order; content may have its own."""
-    made = getattr(content, "pieces", None)
-    return in_order(content.chunks()) if made is None else made()
-
-
-def as_content(value: Content | Buffer) -> Content:
-    """Bytes become `BytesContent`; content stays what it is."""
-    return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
-
-
-def padded(value: Content | Buffer, size: int) -> Iterator[Buffer]:
-    """The content and zeros after it up to `size` bytes, in pieces, most of them `BLANK`.
-
-    How many zeros is told by the content's own size, so content that comes up short is not made up for.
-    """
-    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
+def padded(content: Content, size: int) -> Iterator[Buffer]:
+    """The content and zeros after it up to `size` bytes; content that comes up short is not made up for."""
     yield from content.chunks()
     yield from zeros(size - content.size)
 
@@ -156,10 +148,8 @@ def inline_json(content: Content) -> dict[str, Any]:
 
 
 def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
-    """The reverse of what was saved: inline bytes, or a file named in the sidecar directory.
-
-    Raises `ValueError` for anything that does not hold together; never inflates past the stated size.
-    """
+    """Inline bytes, or a file in the sidecar directory; `ValueError` where it does not hold together. Never inflates
+    past the stated size."""
     size, crc = int(value["size"]), int(value["crc32c"])
     if "zlib" in value:
         if size > INLINE_LIMIT:
@@ -183,11 +173,15 @@ class Spool:
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._kept = Scratch(in_memory)
 
-    def padded(self, content: Buffer, size: int) -> Content:
+    def padded(self, content: Buffer, size: int) -> BytesContent:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
         data = np.frombuffer(content, dtype=np.uint8)
-        kept = BytesContent(self._kept.copied(data[: last_nonzero(data, 0, data.size) + 1]).data)
-        return LazyContent(size, partial(padded, kept, size), allocated=kept.size)
+        kept = self.keep(data[: last_nonzero(data, 0, data.size) + 1])
+        return BytesContent(kept, size - len(kept))
+
+    def keep(self, data: np.ndarray[Any, Any]) -> Buffer:
+        """The bytes (uint8) for as long as the plan lives."""
+        return self._kept.copied(data).data
 
 
 # --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came out.
@@ -200,7 +194,7 @@ Manifest = dict[str, tuple[str, int, int]]
 """Name -> (name of the file that holds it, length in bytes, CRC-32C)."""
 
 
-class DeferredContent(Struct, frozen=True, eq=False):
+class DeferredContent(Content, Struct, frozen=True, eq=False):
     """Content that `producer` knows under `key`. `crc32c` is None as long as it was not made."""
 
     producer: Writes

@@ -253,18 +253,23 @@ def set_times(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ns))
 
 
-def set_owner(path: Path, like: os.stat_result, *, strict: bool = False) -> None:
-    """Give a file or directory the owner and mode of `like`; without the right to, only `strict` fails."""
-    fault("set-owner", path)
+def set_owner(path: Path, uid: int, gid: int, mode: int, *, strict: bool = True) -> None:
+    """Owner and mode of a file or directory, where they differ; without the right to, only `strict` fails."""
     status = os.stat(path)
-    if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        fault("set-owner", path)
         try:
-            os.chown(path, like.st_uid, like.st_gid)
+            os.chown(path, uid, gid)
         except PermissionError:
             if strict:
                 raise
-    if stat.S_IMODE(os.stat(path).st_mode) != stat.S_IMODE(like.st_mode):
-        os.chmod(path, stat.S_IMODE(like.st_mode))
+    if stat.S_IMODE(os.stat(path).st_mode) != stat.S_IMODE(mode):
+        fault("set-mode", path)
+        os.chmod(path, stat.S_IMODE(mode))
+
+
+def set_owner_like(path: Path, like: os.stat_result, *, strict: bool = False) -> None:
+    set_owner(path, like.st_uid, like.st_gid, like.st_mode, strict=strict)
 
 
 def copy_xattrs(source: Path, target: Path) -> None:
@@ -276,21 +281,9 @@ def copy_xattrs(source: Path, target: Path) -> None:
                 os.setxattr(target, name, os.getxattr(source, name))
 
 
-def set_metadata(path: Path, uid: int, gid: int, mode: int, mtime_ns: int) -> None:
-    """Owner, mode and, last, mtime; only what differs is touched."""
-    status = os.stat(path)
-    if (status.st_uid, status.st_gid) != (uid, gid):
-        fault("set-owner", path)
-        os.chown(path, uid, gid)
-    if stat.S_IMODE(os.stat(path).st_mode) != stat.S_IMODE(mode):
-        fault("set-mode", path)
-        os.chmod(path, stat.S_IMODE(mode))
-    set_times(path, mtime_ns)
-
-
 def copy_metadata(source: Path, target: Path, status: os.stat_result, *, strict: bool = True) -> None:
     """Owner, mode, xattrs and, last, mtime of `source` (`status` is its stat) for `target`."""
-    set_owner(target, status, strict=strict)
+    set_owner_like(target, status, strict=strict)
     copy_xattrs(source, target)
     set_times(target, status.st_mtime_ns)
 
@@ -322,7 +315,7 @@ def mkdir(path: Path, like: os.stat_result | None = None) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o755)
         if like is not None:
-            set_owner(path, like)
+            set_owner_like(path, like)
 
 
 def rmdir(path: Path) -> None:
@@ -341,11 +334,6 @@ def remove_tree(path: Path) -> None:
         for name in files + [name for name in names if os.path.islink(os.path.join(directory, name))]:
             unlink(Path(directory, name))
         rmdir(Path(directory))
-
-
-def fsync(path: Path) -> None:
-    fault("fsync", path)
-    _sync(path)
 
 
 def fsync_dir(path: Path) -> None:
@@ -394,7 +382,7 @@ def copy_file(source: Path, target: Path, *, strict: bool = True) -> None:
     with _opened(target, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         _copy_content(source, target, fd)
     copy_metadata(source, target, status, strict=strict)
-    fsync(target)
+    sync_all([target])
 
 
 def _copy_content(source: Path, target: Path, fd: int) -> None:
@@ -425,10 +413,7 @@ def open_for_lock(path: Path) -> int:
 
 
 def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[[int], None]) -> int:
-    """A new file that carries its content, its owner and a lock before anybody can see it; its descriptor.
-
-    `FileExistsError` if somebody was faster.
-    """
+    """Descriptor of a new file that has its content, its owner and a lock before anybody sees it. `FileExistsError`."""
     fd, temporary = _unnamed(path, os.path.basename(path))
     try:
         os.fchmod(fd, 0o644)
@@ -447,10 +432,8 @@ def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[
 
 
 def copy_into_place(source: Path, target: Path) -> None:
-    """Put a copy of `source` at `target` on another file system, replacing what is there; synced.
-
-    The name appears when the copy is complete: at any instant there is the old file, none, or the whole new one.
-    """
+    """Put a copy of `source` at `target` on another file system; synced. At any instant there is the old file, none, or
+    the whole new one."""
     status = os.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         unlink(target)

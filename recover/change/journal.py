@@ -16,7 +16,7 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,11 +25,20 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from recover.change import disk
-from recover.change.content import inline_json, make, pieces_of
+from recover.change.content import inline_json, make
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import InPlace, Plan, Step, existing_folders, resolve
+from recover.change.model import (
+    InPlace,
+    Plan,
+    Step,
+    canonical,
+    document,
+    existing_folders,
+    load_plan,
+    resolve,
+    stands_inline,
+)
 from recover.change.places import RESERVE, Places
-from recover.change.plan_file import canonical, document, load_plan, stands_inline
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reader import read_small
@@ -45,7 +54,7 @@ _STATUS: dict[str, StepStatus] = {"begin": "begun", "done": "done", "revert": "r
 _STATES: dict[str, State] = {"finish": "applied", "undo": "undoing", "undone": "undone"}
 
 
-class RunInfo(Struct, frozen=True):
+class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
     """One run as the journal tells it. Times in ms since the epoch; `plan_path` is relative to the store root."""
 
     id: str
@@ -59,16 +68,15 @@ class RunInfo(Struct, frozen=True):
     steps_begun: int
     plan_path: str
     reason: str | None = None
-    who: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    host: str = ""
+    tool: str = ""
+    command_line: str = ""
 
-    def json(self) -> dict[str, Any]:
-        """The run as `mqtool journal` shows it."""
-        return {
-            "id": self.id, "plan_id": self.plan_id, "command": self.command, "state": self.state,
-            "started_ms": self.started_ms, "ended_ms": self.ended_ms, "steps": self.steps,
-            "steps_done": self.steps_done, "steps_begun": self.steps_begun, "plan": self.plan_path,
-            "reason": self.reason, **self.who,
-        }
+    @property
+    def journal(self) -> str:
+        """Folder of the run, relative to the store root."""
+        return self.plan_path.removesuffix("/plan.json")
 
 
 class Run(Struct, dict=True):
@@ -169,14 +177,12 @@ class Run(Struct, dict=True):
 
     @property
     def state(self) -> State:
-        """How the run stands."""
         state: State = "unfinished"
         for record in self.records:
             state = _STATES.get(record["event"], state)
         return state
 
     def info(self) -> RunInfo:
-        """The run as a value."""
         state = self.state
         last = self.records[-1]
         reasons = [record["reason"] for record in self.records if "reason" in record]
@@ -187,7 +193,7 @@ class Run(Struct, dict=True):
             steps_begun=sum(status in ("begun", "reverting") for status in self.statuses),
             plan_path=(self.path / "plan.json").relative_to(self.root).as_posix(),
             reason=str(reasons[-1]) if reasons else None,
-            who={name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
+            **{name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
         )
 
 
@@ -399,7 +405,7 @@ def _number(run_id: str) -> int:
 
 
 def _stage(
-    run: Run, steps: tuple[Step, ...], interrupted: Callable[[], bool]
+    run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]
 ) -> list[dict[str, Any] | None]:
     """Where the content of each step is kept, None for a step without; all of it is synced.
 
@@ -414,16 +420,16 @@ def _stage(
             kept.append(None if content is None else inline_json(content))
             continue
         if path not in made:
-            made[path] = disk.create_from_pieces(path, _until(interrupted, pieces_of(content)), sync=False)
+            made[path] = disk.create_from_pieces(path, _until(interrupted, content.pieces()), sync=False)
         size, crc = made[path]
         if not isinstance(step, InPlace):
             # owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs
             target = resolve(run.root, step.file)
             if target.exists():
-                disk.set_owner(path, os.stat(target))
+                disk.set_owner_like(path, os.stat(target))
                 disk.copy_xattrs(target, path)
             else:
-                disk.set_owner(path, neighbour(resolve(run.root, existing(step.file))))
+                disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
         if file_crc(path) != (size, crc) or size != content.size:
             raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
         kept.append({"size": size, "crc32c": crc, "file": path.name})

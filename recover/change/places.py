@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from recover.change.content import allocated
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal
@@ -215,7 +214,7 @@ def check_space(root: Path, plan: Plan) -> None:
         if isinstance(step, RetireFolder):
             continue
         path = resolve(root, step.file)
-        content = allocated(step.content) if step.content is not None else 0
+        content = step.content.allocated if step.content is not None else 0
         place = path if path.exists() else resolve(root, existing(step.file))
         device = place.stat().st_dev
         places.setdefault(device, place)

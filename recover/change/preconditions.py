@@ -94,7 +94,8 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     # a broker that starts writes its lock file, makes `abort`, and sooner or later syncs its checkpoint
     watched_by_default = {"lock", "abort", "checkpoint", *_commitlog_names(root, plan.parts)}
     names = sorted((watched_by_default | set(seen)) - touched)
-    watched = tuple(_glance(root, name) for name in names if not gone or gone.isdisjoint(folders_above(name)))
+    watched = tuple(observe(root, name, watched=True) for name in names
+                    if not gone or gone.isdisjoint(folders_above(name)))
     sealed = structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
     return structs.replace(sealed, id=_id_of(sealed))
 
@@ -125,10 +126,11 @@ def _commitlog_names(root: Path, parts: Iterable[str]) -> Iterator[str]:
         yield from (f"{directory}/{name}" for name in names if name.isdecimal() and len(name) >= 20)
 
 
-def observe(root: Path, file: str, *, folder: bool = False) -> FileState:
-    """Existence, size and mtime of a file now; `Refusal` if it is something other than a file, or cannot be read.
+def observe(root: Path, file: str, *, folder: bool = False, watched: bool = False) -> FileState:
+    """Existence, size and times of a file now; `Refusal` if it is something other than a file, or cannot be read.
 
-    `folder`: of a folder (or a symbolic link to one), with what is in it; no file is opened.
+    `folder`: of a folder (or a symbolic link to one), with what is in it; no file is opened. `watched`: of whatever a
+    plan was derived from.
     """
     path = resolve(root, file)
     try:
@@ -139,20 +141,16 @@ def observe(root: Path, file: str, *, folder: bool = False) -> FileState:
         return FileState(file, False, folder=folder)
     except OSError as error:
         raise _unreadable(file, error) from error
-    if not stat.S_ISREG(status.st_mode):
+    if not watched and not stat.S_ISREG(status.st_mode):
         raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
                       BY_HAND.replace("{file}", file), file=file)
-    if _is_own_lock(root, file):
+    if file == "lock" and is_own_lock_file(path):
         return FileState(file, False)
-    return FileState(file, True, status.st_size, status.st_mtime_ns)
+    return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def _unreadable(file: str, error: OSError) -> Refusal:
     return Refusal(f"{file} cannot be read: {error.strerror}", "check the disk first", file=file)
-
-
-def _is_own_lock(root: Path, file: str) -> bool:
-    return file == "lock" and is_own_lock_file(resolve(root, file))
 
 
 def _observe_folder(path: Path, file: str) -> FileState:
@@ -177,19 +175,6 @@ def _below(path: Path) -> Iterator[os.DirEntry[str]]:
             found = sorted(entries, key=lambda entry: entry.name)
         yield from found
         waiting += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
-
-
-def _glance(root: Path, file: str) -> FileState:
-    """Existence, size and times of what a plan was derived from, a folder included."""
-    try:
-        status = os.stat(resolve(root, file))
-    except (FileNotFoundError, NotADirectoryError):
-        return FileState(file, False)
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    if _is_own_lock(root, file):
-        return FileState(file, False)
-    return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def observe_step(root: Path, step: Step) -> FileState:
@@ -262,7 +247,7 @@ def check_watched(plan: Plan, root: Path, *, at_first: bool = False) -> None:
         is_own = sealed.file in own
         if is_own and not (at_first and sealed.exists and sealed.ctime_ns):
             continue
-        now = _glance(root, sealed.file)
+        now = observe(root, sealed.file, watched=True)
         _check_existence(sealed, now)
         if now.mtime_ns != sealed.mtime_ns or (now.size != sealed.size and not is_own):
             raise _stale(sealed, now, "was written after the plan was made")

@@ -216,7 +216,8 @@ class _InPlace(Work[InPlace]):
         self._write_back(extents)
         # bits that let a program run as somebody else no change takes away, so none come from a journal
         mode = facts["mode"] & 0o777 | os.stat(path).st_mode & 0o7000
-        disk.set_metadata(path, facts["uid"], facts["gid"], mode, facts["mtime_ns"])
+        disk.set_owner(path, facts["uid"], facts["gid"], mode)
+        disk.set_times(path, facts["mtime_ns"])
         return [path]
 
     def _write_back(self, extents: list[tuple[int, int]]) -> None:
@@ -402,7 +403,7 @@ class _Folder(Work[RetireFolder]):
         facts = self.facts
         if self._is_removed:
             disk.mkdir(self.path)
-            disk.set_metadata(self.path, facts["uid"], facts["gid"], facts["mode"] & 0o777, facts["mtime_ns"])
+            disk.set_owner(self.path, facts["uid"], facts["gid"], facts["mode"] & 0o777)
         elif os.path.lexists(self.retired):
             disk.rename(self.retired, self.path)
         if os.lstat(self.path).st_mtime_ns != facts["mtime_ns"] and not self.path.is_symlink():

@@ -18,13 +18,11 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.index import IndexGeometry
-from formats.layout import Buffer
 from formats.native.index import TAKE_ALL
 from formats.native.rows import group_rows
-from formats.native.walk import last_nonzero
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
-from recover.change.content import Content, Spool, padded
+from recover.change.content import BytesContent, Spool
 from recover.change.model import Install, Step
 from recover.cluster.splits import pack_rows, unpack_rows
 from recover.cluster.views import Seen
@@ -34,7 +32,7 @@ from recover.derived.index_rebuild import FileHead, image_of
 from recover.derived.queues import QueueBuilder, fresh_files, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
-from recover.store.reading import Piece, crc32c, crc_with_zeros, in_order
+from recover.store.reading import Piece, in_order
 from recover.store.store import Store
 
 # --- On executors: files put into a staging folder. What went wrong is a value.
@@ -139,6 +137,10 @@ class Product(Struct, frozen=True):
     size: int = 0
     crc32c: int = 0
 
+    @property
+    def content(self) -> BytesContent:
+        return BytesContent(self.data, self.size - len(self.data))
+
 
 class OtherView(Struct, frozen=True):
     """A host that sees other files of a queue than the driver: it has no such mount."""
@@ -156,26 +158,14 @@ def contents(rdd: int, products: Iterable[Product | OtherView | Seen]) -> Iterat
     """Whole files among the products of one RDD, as a stager takes them."""
     for product in products:
         if isinstance(product, Product) and product.file:
-            yield (rdd, product.queue, product.number), in_order(padded(product.data, product.size))
-
-
-class _Carried(Struct, frozen=True):
-    """Content on its way out of a task."""
-
-    data: bytes
-    size: int
-    crc32c: int
-
-    def chunks(self) -> Iterator[Buffer]:
-        yield from padded(self.data, self.size)
+            yield (rdd, product.queue, product.number), in_order(product.content.chunks())
 
 
 class _Carrier(Spool):
     """Hands contents on instead of keeping them."""
 
-    def padded(self, content: Buffer, size: int) -> Content:
-        data = bytes(content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1])
-        return _Carried(data, size, crc_with_zeros(crc32c(data), size - len(data)))
+    def keep(self, data: np.ndarray[Any, Any]) -> bytes:
+        return data.tobytes()
 
 
 class QueueFilesTask(Struct, frozen=True):
@@ -204,8 +194,8 @@ class QueueFilesTask(Struct, frozen=True):
             yield Product(queue, -1, size=part.size)
             for number, step in enumerate(self._steps(key, part)):
                 content = step.content
-                if isinstance(step, Install) and isinstance(content, _Carried):
-                    yield Product(queue, number, None, step.file, content.data, len(content.data), content.size,
+                if isinstance(step, Install) and isinstance(content, BytesContent):
+                    yield Product(queue, number, None, step.file, bytes(content.data), len(content.data), content.size,
                                   content.crc32c)
                 else:
                     yield Product(queue, number, step)

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from formats.layout import Buffer
 from formats.record.rows import RECORD
-from recover.change.content import Content, DeferredContent, Manifest, allocated, padded
+from recover.change.content import Content, DeferredContent, Manifest
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
     Chunk,
@@ -176,7 +176,7 @@ class SparkProducer:
         for target, file in zip(targets, files, strict=True):
             number = len(self._index)
             self._index[number] = builder, target, file.content
-            content = DeferredContent(self, ("index", number), file.content.size, allocated(file.content))
+            content = DeferredContent(self, ("index", number), file.content.size, file.content.allocated)
             yield structs.replace(file, content=content)
 
     def write(
@@ -200,7 +200,7 @@ class SparkProducer:
             return
         products = self._products[kind]
         found = watch(self.session, lambda: products.filter(partial(is_at, tuple(place))).collect(), "a queue's file")
-        yield from padded(found[0].data, found[0].size)
+        yield from found[0].content.chunks()
 
     def _staged(self, jobs: list[tuple[Any, Any]], interrupted: Callable[[], bool]) -> Manifest:
         """What functions write of the partitions of RDDs."""

@@ -27,7 +27,6 @@ from formats.record import Record, decode
 from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_STALE
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
-from recover.change.content import pieces_of
 from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
 from recover.findings.model import FindingList, finding
 from recover.findings.refusal import Refusal
@@ -133,7 +132,7 @@ class _Planned(Tree):
             target = self._scratch / str(len(self._written))
             try:
                 with target.open("wb") as file:
-                    for at, piece in pieces_of(installed.content):
+                    for at, piece in installed.content.pieces():
                         if np.frombuffer(piece, dtype=np.uint8).any():
                             file.seek(at)
                             file.write(piece)

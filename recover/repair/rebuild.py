@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from msgspec import Struct, field, structs
 
 from formats.index import DEFAULT_GEOMETRY
 from recover.change import disk
-from recover.change.content import Content, DeferredContent, LazyContent, Spool, make, padded, pieces_of
+from recover.change.content import BytesContent, Content, DeferredContent, Spool, make
 from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import STALE
@@ -84,11 +83,8 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     steps = list(_steps(before, options, wanted))
     if steps:
         seen.options.scanner.confirm()
-    plan = Plan.of(
-        options.command, replacing(steps),
-        loss=loss_of_unproven(seen, wanted) if drops_units else [],
-        summary=summary(before, options), parts=store.folders_elsewhere,
-    )
+    plan = Plan(options.command, tuple(replacing(steps)), loss_of_unproven(seen, wanted) if drops_units else [],
+                summary(before, options), store.folders_elsewhere)
     unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
     return RecoverPlan(
         plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
@@ -265,7 +261,7 @@ class _Writer:
             if isinstance(step.content, DeferredContent):
                 elsewhere[path] = step.content
             else:
-                self._note(path, disk.create_from_pieces(path, pieces_of(step.content), _MODE)[0])
+                self._note(path, disk.create_from_pieces(path, step.content.pieces(), _MODE)[0])
         made = make(self.output / _STAGING, elsewhere, interrupted=self.interrupted)
         for path in made:
             os.chmod(path, _MODE)
@@ -301,7 +297,7 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
         else:
             for key, rows in seen.expectation.grouped(wanted):
                 for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
-                    yield Install(name, LazyContent(size, partial(padded, content, size)))
+                    yield Install(name, BytesContent(content, size - len(content)))
     if INDEX in options.parts:
         assert report is not None
         report.geometry = report.geometry or DEFAULT_GEOMETRY

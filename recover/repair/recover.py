@@ -329,7 +329,7 @@ def plan_from_changes(
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
-    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=store.folders_elsewhere)
+    plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
         left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)

@@ -9,11 +9,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover.change.carry_out import apply_plan
+from recover.change.carry_out import apply_plan, undo
 from recover.change.model import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
 from recover.change.steps import batches
-from recover.change.undo import undo
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
 from tests.support.plans import INDEX, LOG, QUEUE, hole_map, small_store
 from tests.support.trees import assert_same_tree, tree_digest
@@ -33,7 +32,7 @@ def test_a_file_that_grows_in_any_order_of_steps(order: tuple[int, ...], tmp_pat
     store = small_store(tmp_path / "s")
     steps = [WriteRange(QUEUE, 2000, b"g" * 3000), ZeroRange(QUEUE, 5000, 9000), WriteRange(QUEUE, 15_000, b"h" * 5000)]
     old, before, holes = (store / QUEUE).read_bytes(), tree_digest(store), hole_map(store)
-    apply_plan(store, seal(Plan.of("recover", [steps[number] for number in order]), store))
+    apply_plan(store, seal(Plan("recover", [steps[number] for number in order]), store))
     assert (store / QUEUE).read_bytes() == old[:2000] + b"g" * 3000 + bytes(10_000) + b"h" * 5000
     undo(store)
     assert_same_tree(before, tree_digest(store))
@@ -44,7 +43,7 @@ def test_many_steps_on_one_block_come_back_one_by_one(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     before, holes = tree_digest(store), hole_map(store)
     steps = [WriteRange("commitlog/00000000000000131072", 40_000 + 10 * n, bytes([n + 1]) * 7) for n in range(200)]
-    apply_plan(store, seal(Plan.of("recover", steps), store))
+    apply_plan(store, seal(Plan("recover", steps), store))
     undo(store)
     assert_same_tree(before, tree_digest(store))
     assert hole_map(store) == holes

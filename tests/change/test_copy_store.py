@@ -26,7 +26,7 @@ def test_a_copy_is_recovered_and_the_original_left_alone(tmp_path: Path) -> None
     (store / "lock").write_bytes(b"lock")
     make_old(store), make_old(tmp_path / "log")
     log = tmp_path / "log"
-    plan = Plan.of("recover", [ZeroRange(f"{log}/00000000000000000000", 9, 9000), Retire("abort")], parts=[log])
+    plan = Plan("recover", [ZeroRange(f"{log}/00000000000000000000", 9, 9000), Retire("abort")], parts=[str(log)])
     target = tmp_path / "copy"
     with assert_unchanged(store), assert_unchanged(log):
         names = copy_store([(store, "."), (log, "commitlog")], target)

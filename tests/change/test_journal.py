@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, resume
+from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import decode_records, encode_record, journal, run_findings
 from recover.change.model import Plan, Retire
 from recover.change.preconditions import seal
-from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, QUEUE, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
@@ -29,16 +28,15 @@ def _stopped(store: Path, batches: int) -> None:
 
 def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    apply_plan(store, seal(Plan.of("truncate", [Retire(INDEX)]), store))
+    apply_plan(store, seal(Plan("truncate", [Retire(INDEX)]), store))
     undo(store)
-    apply_plan(store, seal(Plan.of("rebuild", [Retire(QUEUE)]), store))
+    apply_plan(store, seal(Plan("rebuild", [Retire(QUEUE)]), store))
     with assert_unchanged(store):
         first, second = journal(store)
     assert (first.command, first.state, second.command, second.state) == ("truncate", "undone", "rebuild", "applied")
     assert first.started_ms <= (first.ended_ms or 0) <= second.started_ms
     assert (second.steps, second.steps_done) == (1, 1)
     assert json.loads((store / second.plan_path).read_text())["body"]["command"] == "rebuild"
-    assert second.json()["plan"] == second.plan_path
 
 
 def test_an_unfinished_run_is_a_finding(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from recover.change.carry_out import apply_plan
 from recover.change.content import INLINE_LIMIT, BytesContent, LazyContent
-from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
-from recover.change.plan_file import load_plan, save_plan
+from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange, load_plan, save_plan
 from recover.change.preconditions import check, seal
 from recover.findings.refusal import Refusal
 from recover.store.memo import stamp_of
@@ -26,14 +25,14 @@ from tests.support.trees import assert_unchanged, contents
 ])
 def test_a_path_outside_of_the_store_is_refused(file: str) -> None:
     with pytest.raises(Refusal, match="outside of the store"):
-        Plan.of("recover", [Retire(file)])
+        Plan("recover", [Retire(file)])
 
 
 def test_an_absolute_path_needs_a_declared_part() -> None:
-    Plan.of("recover", [Retire("/data/commitlog/0")], parts=["/data/commitlog"])
+    Plan("recover", [Retire("/data/commitlog/0")], parts=["/data/commitlog"])
     for file in ("/data/commitlog2/0", "/data/commitlog/../0", "/data/commitlog/.mqtool/x"):
         with pytest.raises(Refusal):
-            Plan.of("recover", [Retire(file)], parts=["/data/commitlog"])
+            Plan("recover", [Retire(file)], parts=["/data/commitlog"])
 
 
 @pytest.mark.parametrize("steps", [
@@ -42,7 +41,7 @@ def test_an_absolute_path_needs_a_declared_part() -> None:
 ])
 def test_steps_in_each_others_way_are_a_bug_of_the_planner(steps: list[ZeroRange]) -> None:
     with pytest.raises(ValueError, match=r"overlap|replace|range"):
-        Plan.of("recover", steps)
+        Plan("recover", steps)
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
@@ -57,13 +56,13 @@ def test_a_saved_plan_does_the_same(name: str, tmp_path: Path) -> None:
             assert (again.id, again.store, again.preconditions) == (plan.id, plan.store, plan.preconditions)
             assert again.json() == plan.json()
             plan = again
-        assert apply_plan(store, plan).changed
+        assert apply_plan(store, plan) is not None
     assert contents(stores[0]) == contents(stores[1])
 
 
 def test_large_content_stands_next_to_the_plan_and_small_content_in_it(tmp_path: Path) -> None:
     large = LazyContent(3 * INLINE_LIMIT, lambda: [b"L" * INLINE_LIMIT] * 3)
-    plan = Plan.of("rebuild", [Install(QUEUE, large), Install(INDEX, b"small")])
+    plan = Plan("rebuild", [Install(QUEUE, large), Install(INDEX, b"small")])
     save_plan(plan, tmp_path / "plan.json")
     sidecar = tmp_path / f"plan.json.{plan.id}.content"
     assert [path.stat().st_size for path in sidecar.iterdir()] == [3 * INLINE_LIMIT]
@@ -80,7 +79,7 @@ def test_large_content_stands_next_to_the_plan_and_small_content_in_it(tmp_path:
     (lambda body: body.update(format="other"), "another format"), (lambda body: body.pop("body"), "body"),
 ])
 def test_a_changed_plan_file_is_refused_with_the_reason(damage: object, reason: str, tmp_path: Path) -> None:
-    save_plan(Plan.of("recover", [Retire(INDEX)]), tmp_path / "plan.json")
+    save_plan(Plan("recover", [Retire(INDEX)]), tmp_path / "plan.json")
     whole = json.loads((tmp_path / "plan.json").read_text())
     damage(whole)  # type: ignore[operator]
     (tmp_path / "plan.json").write_text(json.dumps(whole))
@@ -102,7 +101,7 @@ def test_a_plan_is_bound_to_its_store(tmp_path: Path) -> None:
     with assert_unchanged(tmp_path / "b"), pytest.raises(Refusal, match="was made for"):
         apply_plan(tmp_path / "b", plan)
     with pytest.raises(Refusal, match="not bound"):
-        apply_plan(store, Plan.of("recover", [Retire(INDEX)]))
+        apply_plan(store, Plan("recover", [Retire(INDEX)]))
 
 
 def _append(path: Path) -> None:
@@ -152,7 +151,7 @@ def test_watched_files_refuse_too(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     stamp = stamp_of(store / QUEUE)
     assert stamp is not None
-    plan = seal(Plan.of("rebuild", [Retire(INDEX)]), store, seen={QUEUE: stamp})
+    plan = seal(Plan("rebuild", [Retire(INDEX)]), store, seen={QUEUE: stamp})
     check(plan, store)
     _append(store / QUEUE)
     with pytest.raises(Refusal, match=QUEUE):
@@ -164,16 +163,16 @@ def test_a_step_on_something_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(store / "pipe")
     for file in ("commitlog", "pipe"):
         with pytest.raises(Refusal, match="is no file but a"):
-            seal(Plan.of("recover", [Retire(file)]), store)
+            seal(Plan("recover", [Retire(file)]), store)
     with pytest.raises(Refusal, match="does not exist"):
-        seal(Plan.of("recover", [ZeroRange("commitlog/1", 0, 1)]), store)
+        seal(Plan("recover", [ZeroRange("commitlog/1", 0, 1)]), store)
 
 
 def test_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     name = os.fsdecode(b"consumequeue/\xff\xe4/0/00000000000000000000")
     make_old(store)
-    plan = seal(Plan.of("rebuild", [Install(name, b"unit")]), store)
+    plan = seal(Plan("rebuild", [Install(name, b"unit")]), store)
     save_plan(plan, tmp_path / "plan.json")
     apply_plan(store, load_plan(tmp_path / "plan.json"))
     assert (store / name).read_bytes() == b"unit"

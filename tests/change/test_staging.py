@@ -37,7 +37,7 @@ def _write_to(path: str, data: bytes, mtime_step_ns: int) -> None:
 
 def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    plan = seal(Plan.of("rebuild", [Install(QUEUE, b"u" * 20)]), store)
+    plan = seal(Plan("rebuild", [Install(QUEUE, b"u" * 20)]), store)
 
     def hook(item: disk.Operation) -> None:
         if item.name == "rename" and item.path.endswith("staged/000000"):

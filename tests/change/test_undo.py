@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from recover.change.carry_out import apply_plan, resume
+from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
 from recover.change.model import Plan, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
-from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, NEXT_LOG, PLANS, QUEUE, hole_map, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -49,7 +48,7 @@ def test_runs_are_undone_newest_first(tmp_path: Path) -> None:
     trees = []
     for byte in b"abc":
         trees.append(tree_digest(store))
-        plan = Plan.of("recover", [WriteRange(LOG, 100, bytes([byte]) * 10), WriteFile("checkpoint", bytes([byte]))])
+        plan = Plan("recover", [WriteRange(LOG, 100, bytes([byte]) * 10), WriteFile("checkpoint", bytes([byte]))])
         apply_plan(store, seal(plan, store))
     while trees:
         undo(store)
@@ -102,7 +101,7 @@ def test_a_foreign_file_in_a_new_directory_stops_the_undo_until_it_is_gone(tmp_p
 
 def test_damaged_saved_bytes_are_never_put_back(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    result = apply_plan(store, seal(Plan.of("truncate", [ZeroRange(LOG, 100, 9000)]), store))
+    result = apply_plan(store, seal(Plan("truncate", [ZeroRange(LOG, 100, 9000)]), store))
     (store / str(result.journal) / "preimages/000000").write_bytes(b"\1" * 8900)
     before = tree_digest(store)
     with pytest.raises(Refusal, match="saved bytes of"):

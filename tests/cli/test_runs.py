@@ -15,8 +15,7 @@ import pytest
 
 from recover.change.carry_out import apply_plan
 from recover.change.journal import open_runs
-from recover.change.model import Plan, WriteFile, WriteRange
-from recover.change.plan_file import save_plan
+from recover.change.model import Plan, WriteFile, WriteRange, save_plan
 from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
@@ -37,7 +36,7 @@ def harmless(store: Path) -> Plan:
     content = (store / CHECKPOINT).read_bytes()
     last = max((store / "commitlog").iterdir())
     end = last.stat().st_size - 4096
-    return seal(Plan.of("recover", [
+    return seal(Plan("recover", [
         WriteRange(f"commitlog/{last.name}", end, bytes(4096)), WriteFile(CHECKPOINT, content),
     ], loss=[{"topic": "evil\x1b[2J", "queue": 0, "messages": 2, "first": 1795226071956, "last": None}]), store)
 
@@ -234,7 +233,7 @@ def test_the_dry_run_of_apply_promises_no_more_than_apply_does(store: Path, tmp_
 
 def test_the_dry_run_of_apply_sees_another_run_that_is_not_complete(half_done: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
-    save_plan(seal(Plan.of("rebuild", [WriteFile(CHECKPOINT, b"x" * 4096)]), half_done), plan)
+    save_plan(seal(Plan("rebuild", [WriteFile(CHECKPOINT, b"x" * 4096)]), half_done), plan)
     with assert_unchanged(half_done):
         refused_alike(["apply", plan], "is unfinished", "resume")
 
@@ -266,7 +265,7 @@ def test_a_file_that_no_step_can_change_is_named_before_the_first(
     steps = [WriteRange("commitlog/00000000000000000000", 0, bytes(8)), WriteFile(CHECKPOINT, b"x" * 4096)]
     (store / "lock").write_bytes(b"lock")
     flag(letter, store / name)
-    save_plan(seal(Plan.of("recover", steps), store), plan)
+    save_plan(seal(Plan("recover", steps), store), plan)
     word = {"i": "immutable", "a": "append-only"}[letter]
     shown = "the store's root" if name == "." else name
     with assert_unchanged(store):

@@ -12,10 +12,9 @@ from fixtures.damage import damage
 from fixtures.lab.packed import settings
 from formats.checkpoint import decode
 from formats.names import offset_to_name
-from recover.change.carry_out import apply_plan
+from recover.change.carry_out import apply_plan, undo
 from recover.change.model import Plan
 from recover.change.preconditions import seal
-from recover.change.undo import undo
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal

@@ -48,7 +48,7 @@ def steps(seen: Survey) -> list[Step]:
 
 def repair(root: Path) -> Survey:
     """Apply those steps; the store afterwards."""
-    apply_plan(root, seal(Plan.of("rebuild", steps(look(root))), root))
+    apply_plan(root, seal(Plan("rebuild", list(steps(look(root)))), root))
     return look(root)
 
 

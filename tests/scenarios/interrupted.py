@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tests.cli.runner import mqtool
@@ -16,10 +16,11 @@ def recovering(root: Path) -> Callable[[], object]:
     return lambda: mqtool("recover", root, "--yes")
 
 
-def points(store: Drill, count: int) -> list[int]:
-    """Numbers of operations, spread over a whole run, at which to stop one."""
+def points(store: Drill, count: int, names: Collection[str] = ()) -> list[int]:
+    """Numbers of operations (of those names, where some are given), spread over a whole run, at which to stop one."""
     copy = store.root.with_name("to-count")
     shutil.copytree(store.root, copy, symlinks=True)
-    total = len(count_operations(recovering(copy)))
-    assert total > 4 * count
-    return [total * (2 * n + 1) // (2 * count) for n in range(count)]
+    numbers = [number for number, operation in enumerate(count_operations(recovering(copy)))
+               if not names or operation.name in names]
+    assert len(numbers) > 4 * count
+    return [numbers[len(numbers) * (2 * n + 1) // (2 * count)] for n in range(count)]

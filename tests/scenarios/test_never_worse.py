@@ -63,7 +63,7 @@ def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_cover
     hits = walk.records(opened.root)[200:203]
     steps = [ZeroRange(opened.relative(hit.file.path), hit.position, hit.end) for hit in hits[::2]]
     made = plan_recover(opened, RecoverOptions(settings=settings))
-    made.plan = Plan.of("recover", steps)
+    made.plan = Plan("recover", steps)
     expected = {(hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset) for hit in hits[::2]}
     findings = FindingList()
     with pytest.raises(Refusal):
@@ -115,7 +115,7 @@ def test_a_cut_that_costs_more_than_it_states_is_refused(drill: Start) -> None:
     assert refuse_worse(opened, made, settings, 20).lost_messages == made.lost_messages == 20
     early = hits[200]
     steps = (*made.plan.steps, ZeroRange(opened.relative(early.file.path), early.position, early.end))
-    made.plan = Plan.of("truncate", steps, loss=made.plan.loss)
+    made.plan = Plan("truncate", steps, loss=made.plan.loss)
     findings = FindingList()
     with pytest.raises(Refusal):
         refuse_worse(opened, made, settings, 20, findings)

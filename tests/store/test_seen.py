@@ -40,7 +40,7 @@ def test_a_file_behind_a_link_that_changed_is_no_longer_as_it_was_seen(linked: s
     assert path.relative_to(root).as_posix() in seen
     os.truncate(path, path.stat().st_size - 20)
     with pytest.raises(Refusal, match="changed while the store was read"):
-        seal(Plan.of("rebuild", []), root, seen=seen)
+        seal(Plan("rebuild", []), root, seen=seen)
 
 
 def test_a_link_that_leads_out_of_the_store_is_not_followed_deeper_than_queues_lie(store: StoreCopy) -> None:

@@ -64,7 +64,7 @@ LAZY = LazyContent(400_000, _lines, allocated=300_000)
 
 def in_place() -> Plan:
     """Ranges at odd positions: over data, over a hole, over the end of a block; two on one file."""
-    return Plan.of("truncate", [
+    return Plan("truncate", [
         ZeroRange(NEXT_LOG, 19_000, 40_961), WriteRange(NEXT_LOG, 50_001, b"x" * 5000),
         WriteRange(LOG, 4090, b"bridge" * 500), ZeroRange(LOG, 100_000, LOG_SIZE),
     ])
@@ -72,7 +72,7 @@ def in_place() -> Plan:
 
 def whole_files() -> Plan:
     """Files replaced, made with their directories, and taken away."""
-    return Plan.of("rebuild", [
+    return Plan("rebuild", [
         Retire(INDEX), Install(QUEUE, b"unit" * 700), Install(NEW_QUEUE, LAZY),
         WriteFile("consumequeue/TopicB/4/00000000000000000000", b"more"),
     ])
@@ -80,7 +80,7 @@ def whole_files() -> Plan:
 
 def everything() -> Plan:
     """The order of a recovery: derived files away, log, derived files, checkpoint, config, abort last."""
-    return Plan.of("recover", [
+    return Plan("recover", [
         Retire(INDEX), ZeroRange(NEXT_LOG, 19_000, LOG_SIZE), WriteRange(LOG, 50_000, b"m" * 70_000),
         Install(NEW_QUEUE, b"q" * 6000), WriteFile("checkpoint", b"c" * 4096),
         WriteFile("config/topics.json", b"{}"), Retire("abort"),
@@ -89,12 +89,12 @@ def everything() -> Plan:
 
 def growing() -> Plan:
     """A mapped file that was cut short gets its length back."""
-    return Plan.of("recover", [WriteRange(QUEUE, 2000, b"g" * 4000), ZeroRange(QUEUE, 6000, 20_000)])
+    return Plan("recover", [WriteRange(QUEUE, 2000, b"g" * 4000), ZeroRange(QUEUE, 6000, 20_000)])
 
 
 def folders() -> Plan:
     """Folders taken away whole, one of them out of another's neighbourhood, between steps on files."""
-    return Plan.of("recover", [
+    return Plan("recover", [
         ZeroRange(NEXT_LOG, 19_000, 40_961), RetireFolder("consumequeue/TopicA/0"), RetireFolder("config"),
         Install(NEW_QUEUE, b"q" * 6000), Retire("abort"),
     ])

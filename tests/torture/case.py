@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from recover.change.carry_out import apply_plan, resume
+from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
-from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.plans import count_operations, hole_map, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, contents, tree_digest

@@ -19,9 +19,8 @@ import pytest
 from mqtool import exits
 from recover.change import carry_out as apply
 from recover.change import disk
-from recover.change.carry_out import apply_plan, resume
+from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
-from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from recover.log.scan import scan_log
 from recover.store.store import Store

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import recover.change.disk
-from recover.change.carry_out import apply_plan, resume
+from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
 from recover.change.model import Install, Plan, Retire, WriteFile
 from recover.change.preconditions import seal
-from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.counts import Count
 from tests.support.plans import LOG, NEW_QUEUE, NEXT_LOG, PLANS, count_operations, killed_at, make_old, small_store
@@ -157,7 +156,7 @@ def _across(store: Path, other: Path) -> Plan:
         Install(f"{other}/index/20240101000000000", b"i" * 50_000), Retire(f"{other}/index/2"),
         Install(f"{other}/index/3", b"third" * 700), WriteFile("checkpoint", b"c"),
     ]
-    return seal(Plan.of("rebuild", steps, parts=[other / "index"]), store)
+    return seal(Plan("rebuild", steps, parts=[str(other / "index")]), store)
 
 
 @pytest.mark.deep
