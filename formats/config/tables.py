@@ -7,6 +7,7 @@ hide the others. Missing members read as the broker's own defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import product
 
@@ -15,6 +16,7 @@ from msgspec import Struct, field
 from formats.config.json import Json
 
 TOPIC_GROUP_SEPARATOR = "@"
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
 
 Object = dict[str | int, Json]
 
@@ -70,9 +72,9 @@ def read_delay_offsets(value: Json) -> DelayOffsets:
 
 
 def readable_offsets(name: str, value: Json) -> Json:
-    """The value of the file `name` without offsets and queue ids that are no integers; itself if it has none such.
+    """The value of the file `name` without invalid offsets and queue ids; itself if all are valid.
 
-    A broker gives up the whole text for one of them (seen on 4.9.7 and 5.3.3).
+    A broker gives up the whole text for one of them (seen on 4.9.7, 5.3.3 and 5.5.0).
     """
     if name not in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json") or not isinstance(value, dict):
         return value
@@ -93,9 +95,7 @@ def readable_offsets(name: str, value: Json) -> Json:
 
 
 def _integers(members: Object) -> Object:
-    if all(type(key) is int for key in members) and all(type(offset) is int for offset in members.values()):
-        return members
-    return {key: one for key, one in members.items() if _as_int(key) is not None and _as_int(one) is not None}
+    return {key: one for key, one in members.items() if _as_int(key, 32) is not None and _as_int(one) is not None}
 
 
 def split_topic_group(key: str) -> tuple[str, str] | None:
@@ -115,18 +115,19 @@ def _table(value: Json, name: str, rejected: list[str]) -> Iterator[tuple[str, J
 
 def _int_pairs(table: Object, where: str, rejected: list[str]) -> Iterator[tuple[int, int]]:
     for key, member in table.items():
-        number, offset = _as_int(key), _as_int(member)
+        number, offset = _as_int(key, 32), _as_int(member)
         if number is None or offset is None:
             rejected.append(f"{where}/{key}")
         else:
             yield number, offset
 
 
-def _as_int(value: Json) -> int | None:
-    """An integer, also one in quotes, as fastjson casts it."""
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and value.isascii() and len(value) < 20:
-        return int(value) if value.count("-") <= 1 else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _as_int(value: Json, bits: int = 64) -> int | None:
+    """An integer of so many bits, as fastjson casts it: quoted or not, and without the fraction of a number."""
+    if (isinstance(value, str) and _DIGITS.fullmatch(value)) or isinstance(value, float):
+        value = int(value)
+    limit = 1 << (bits - 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit else None
 
 
 # --- The files below config/: their text, their tables, and what a broker loses without each of them.

@@ -42,7 +42,7 @@ STATE_TEXT: dict[State, str] = {
     "cut": "ends in the middle", "garbage": "is not the text of a broker",
     "trailing-garbage": "has the rest of another text after its own", "trailing-zeros": "has zeros after its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
-    "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
+    "odd-offset": "has an offset or a queue id that is not a number or out of range, at which brokers give it up",
     "odd-key": "has a key that no broker wrote",
     "emptied": "names nothing",
     "unreadable": "could not be read",

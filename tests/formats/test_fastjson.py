@@ -257,9 +257,13 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
      {"offsetTable": {"a": {0: 1}}, "pullOffsetTable": {"a": {}}}),
     ("consumerOffset.json", '{"offsetTable":[1],"groupTopicMap":{"a":["b"]}}', None),
     ("lmqConsumerOffset.json", '{"lmqOffsetTable":{"a@b":1,"c@d":"e"}}', {"lmqOffsetTable": {"a@b": 1}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:9223372036854775807,1:9223372036854775808,4294967296:1}}}',
+     {"offsetTable": {"a": {0: 2**63 - 1}}}),
+    ("delayOffset.json", '{"offsetTable":{1:"99999999999999999999",2:7}}', {"offsetTable": {2: 7}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:1.5}}}', None),
     ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"}}}', None),
 ])
-def test_offsets_that_are_no_numbers_are_left_out(name: str, text: str, left: Json) -> None:
+def test_offsets_that_no_broker_reads_are_left_out(name: str, text: str, left: Json) -> None:
     value = loads(text.encode())
     found = config.readable_offsets(name, value)
     assert found is value if left is None else found == left
