@@ -41,7 +41,7 @@ from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, T
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Rows
+from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
@@ -302,7 +302,10 @@ class _Judge:
         counted = max(1, image.header.index_count)  # IndexFile.load takes a count below 1 as 1
         self.counted = counted
         self.verdict.end = self.end = min(counted, self.written)
-        self.offsets = native.phy_offsets(units[: self.end])
+        self.offsets = roomy(self.end, np.int64)
+        for at in range(0, self.end, _COUNTED_AT_ONCE):
+            part = self.offsets[at : at + _COUNTED_AT_ONCE]
+            part[:] = native.phy_offsets(units[at : at + part.size])
         self.classes = np.zeros(self.end, dtype=np.uint8)
         self.counts = np.zeros(_CLASSES.size, dtype=np.int64)
 
