@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ _INTERRUPTED = 32
 def run() -> NoReturn:
     # numpy's threads for linear algebra, of which there is none here, spin for 0.03 s each before they sleep
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # what a look at ten thousand queues makes stays: by default it is searched for garbage each 700 objects
+    gc.set_threshold(20_000)
     # until `exits.signals` takes over nothing has begun
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:

@@ -82,6 +82,17 @@ int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, 
 
 /* --- puts --- */
 
+int64_t mq_count_wanted(const record_row *records, int64_t rows, const uint8_t *take, int64_t takes, int64_t *wanted,
+                        int64_t room) {
+    int64_t sum = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t count = wanted_keys(records + row, row, take, takes);
+        if (row < room) wanted[row] = count;
+        sum += count;
+    }
+    return sum;
+}
+
 void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                  int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                  int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,

@@ -47,11 +47,28 @@ _TAKE = Array(np.uint8, least=1)
 _HEADS = Array(np.int32, out=True, least=1)
 
 
-def wanted_of(records: Any, take: Any) -> Any:
-    """How many units each row should have by its rule, or by one for all (int64)."""
+@kernel(records=_RECORDS, take=_TAKE, wanted=Array(np.int64, out=True), returns=INT)
+def count_wanted(records: Any, take: Any, wanted: Any) -> int:
+    """How many units the rows should have, by their rules or by one for all; of each, as far as `wanted` has room."""
     hashes, bits = records["hashes"].astype(np.int64), records["bits"]
     tags = np.equal(take, TAKE_KEYS) & (bits & BIT_HAS_TAGS != 0) & (hashes > 0)
-    return np.where(bits & UNINDEXED != 0, 0, hashes - tags)
+    counts = np.where(bits & UNINDEXED != 0, 0, hashes - tags)
+    wanted[: counts.size] = counts[: wanted.size]
+    return int(counts.sum())
+
+
+def wanted_of(records: Any, take: Any) -> Any:
+    """How many units each row should have by its rule, or by one for all (int64)."""
+    wanted = np.zeros(records.size, dtype=np.int64)
+    count_wanted(records, take, wanted)
+    return wanted
+
+
+def key_counts(records: Any) -> tuple[int, int]:
+    """How many units the rows should have without those of tags, and with them."""
+    keys, every = (count_wanted(records, np.array([rule], dtype=np.uint8), np.zeros(0, dtype=np.int64))
+                   for rule in (TAKE_KEYS, TAKE_ALL))
+    return keys, every
 
 
 def phy_offsets(units: Any) -> Any:

@@ -131,6 +131,8 @@ KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t 
                                int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);
 KERNEL void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, int64_t seed, int32_t *slots,
                             int64_t slot_count, int64_t *result);
+KERNEL int64_t mq_count_wanted(const record_row *records, int64_t rows, const uint8_t *take, int64_t takes,
+                               int64_t *wanted, int64_t room);
 KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                         int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                         int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,

@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import NOT_IN_QUEUE, RECORD
 from recover.cluster.jobs import Job, enter, watch
 from recover.cluster.views import Seen
-from recover.derived.index_keys import key_counts
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
@@ -109,7 +109,7 @@ def _summary(rows: Split, queues: int, seed: int) -> Summary | None:
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     tally_rows(np.asarray(records), seed, tally, totals)
     end = int(records["phy_offset"][-1] + records["size"][-1])
-    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows), tally, totals)
+    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows.records), tally, totals)
 
 
 def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:

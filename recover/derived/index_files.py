@@ -22,7 +22,7 @@ from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend
-from recover.store.source import entries
+from recover.store.source import entries_if_there
 from recover.store.store import Store
 
 # --- How an index file's bytes divide into slots and units, found out from its content alone. -----------------------
@@ -236,7 +236,7 @@ def list_index_files(directory: Path) -> IndexListing:
     """List the folder without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
     files: list[IndexFileName] = []
     odd: list[OddName] = []
-    for entry in entries(directory) if directory.is_dir() else ():
+    for entry in entries_if_there(directory):
         path, name = directory / entry.name, entry.name
         # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
         if entry.is_file and name.isdecimal() and int(name) < 1 << 63:

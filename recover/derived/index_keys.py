@@ -74,19 +74,12 @@ class SpanSum(Struct, frozen=True):
     tagged: int
 
 
-def key_counts(split: Split) -> tuple[int, int]:
-    """How many units a split has without those of tags, and with them."""
-    keys, every = (int(native.wanted_of(split.records, rule).sum()) for rule in (native.TAKE_KEYS, native.TAKE_ALL))
-    return keys, every
-
-
 def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
     """The first key with that hash of the intact record that starts there, None without one."""
     place = IndexStream([split]).place(phy_offset, key_hash)
     if place is None:
         return None
-    rows = split.records[: place.row]
-    keys, every = (int(native.wanted_of(rows, rule).sum()) + place.key for rule in (native.TAKE_KEYS, native.TAKE_ALL))
+    keys, every = (count + place.key for count in native.key_counts(split.records[: place.row]))
     return Head(place.row, place.key, place.first_hash, int(split.records["store_timestamp"][place.row]), (keys, every))
 
 
@@ -253,15 +246,28 @@ class IndexStream:
 
         Of records that brokers never index, it does not say so.
         """
-        if len(self.tags.changes) == 1:
-            return np.array([native.TAKE_ALL if self.tags.changes[0][1] else native.TAKE_KEYS], dtype=np.uint8)
+        rule = self._rule(number)
+        if rule is not None:
+            return np.array([rule], dtype=np.uint8)
         tags = self.tags.at(self.splits[number].records["phy_offset"])
         return np.where(tags, native.TAKE_ALL, native.TAKE_KEYS).astype(np.uint8)
+
+    def _rule(self, number: int) -> int | None:
+        """What to index of all records of a split; None where that changes within it."""
+        split = self.splits[number]
+        if any(split.first < start <= split.last for start, _ in self.tags.changes):
+            return None
+        return native.TAKE_ALL if self.tags.at(np.array([split.first]))[0] else native.TAKE_KEYS
 
     def parts(self, first: int) -> Iterator[KeyPart]:
         """The keys of each split from number `first` on."""
         for number, split in enumerate(self.splits[first:], first):
             yield np.asarray(split.records), np.asarray(split.hashes), self.take(number)
+
+    def expected(self, number: int) -> int:
+        """How many units a split should have."""
+        rule = self._rule(number)
+        return int(self.wanted(number).sum()) if rule is None else self.key_count(number, rule)
 
     def wanted(self, number: int) -> Rows:
         """How many units each record of a split should have (int64)."""
@@ -291,7 +297,7 @@ class IndexStream:
         """How many units one rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
         summary = self.splits[number].summary
         if summary is None and number not in self._counts:
-            self._counts[number] = key_counts(self.splits[number])
+            self._counts[number] = native.key_counts(self.splits[number].records)
         return (self._counts[number] if summary is None else summary.keys)[rule - native.TAKE_KEYS]
 
     def spans(self, first: int, head: Head, rule: int, units: range, begins: tuple[int, int], end_offset: int) -> list[
@@ -327,10 +333,9 @@ class IndexStream:
     def _covered(self, number: int) -> int | None:
         """How many units a split should have, where spans that were marked have all of them; None where that takes a
         look at its rows."""
-        split = self.splits[number]
-        if number in self._found or any(split.first < start <= split.last for start, _ in self.tags.changes):
+        rule = self._rule(number)
+        if number in self._found or rule is None:
             return None
-        rule = native.TAKE_ALL if self.tags.at(np.array([split.first]))[0] else native.TAKE_KEYS
         wanted, stop = self.key_count(number, rule), 0
         spans = sorted(self._marked.get(number, []), key=lambda span: span.first)
         for span in spans:
@@ -346,6 +351,8 @@ class IndexStream:
         covered = self._covered(number)
         if covered is not None:
             return covered, None
+        if number not in self._found and number not in self._marked:
+            return self.expected(number), self.wanted(number)
         asked, lacking = self.lacking(number)
         if not lacking.size:
             return asked.size, None
@@ -462,7 +469,7 @@ class KeyNumbers:
 
     def __init__(self, stream: IndexStream) -> None:
         self.stream = stream
-        counts = [int(stream.wanted(number).sum()) for number in range(len(stream.splits))]
+        counts = [stream.expected(number) for number in range(len(stream.splits))]
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
         self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 

@@ -214,7 +214,7 @@ class _Checker:
         try:
             return {
                 QueueKey(folder.topic, folder.queue_id): queue
-                for folder, queue in self.store.list_queues().items() if folder.path.name == str(folder.queue_id)
+                for folder, queue in self.store.list_queues() if folder.path.name == str(folder.queue_id)
             }
         except OSError:
             return {}  # the look at each queue says which it is
@@ -264,24 +264,29 @@ class _Checker:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
 
     def _followed(self, key: QueueKey, files: QueueFiles, tally: Rows) -> QueueVerdict | None:
-        """The verdict on a queue that holds the very units that the log calls for; None for any other.
+        """The verdict on a queue that holds the very units that the log calls for, or has no file; None for any other.
 
         Their count, queue offsets and sum are those of the queue's `tally`. Before them only units of expired messages
-        may stand, and after them zeros. It may only say that all is right: whatever it doubts goes to `classify_units`,
-        and `tests/derived/test_sound_queues.py` changes bytes to see that both agree.
+        may stand, and after them zeros. It may only say that all is right, or all missing: whatever it doubts goes to
+        `classify_units`, and `tests/derived/test_sound_queues.py` changes bytes to see that both agree.
         """
         queue, size, total = files.mapped_files, self.store.queue_file_size, 0
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE
         in_line = all((file.file_from_offset, file.length) == (first * UNIT_SIZE + n * size, size)
                       for n, file in enumerate(queue.files))
-        if not queue.files or not in_line or queue.odd or queue.duplicates:
+        if not in_line or queue.odd or queue.duplicates:
             return None
         if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
             return None
         live, end, count = int(tally["least"]), int(tally["most"]) + 1, int(tally["positions"])
-        if live < first or end - live != count or end > first + cells * len(queue.files):
+        if end - live != count or tally["bits"] & (BIT_DELAY | BIT_MARKER):
             return None
-        if tally["bits"] & (BIT_DELAY | BIT_MARKER):
+        # without a sum to compare, only rows that never fall back prove that each place has one of them
+        if not queue.files and not tally["fallen"]:
+            lacking = QueueVerdict(key, expected=count, missing=count, missing_offsets=np.arange(live, end))
+            self._missing(lacking, files, [(live, end)])
+            return lacking
+        if live < first or end > first + cells * len(queue.files):
             return None
         for number, file in enumerate(queue.files):
             base = first + number * cells

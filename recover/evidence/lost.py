@@ -224,7 +224,8 @@ def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[L
     """What the units of these kinds (`lost`, `beyond`, `wrong` as in `QueueVerdict`) name."""
     for key, verdict in queues.verdicts.items() if queues is not None else ():
         for kind in kinds:
-            yield from (LostPosition(key, *unit) for unit in getattr(verdict, kind))
+            for unit in getattr(verdict, kind):
+                yield LostPosition(key, *unit)
 
 
 def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[LostPosition]:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from formats.names import offset_in_name
 from recover.store.reading import DANGLING, FILE, FOLDER
-from recover.store.source import entries
+from recover.store.source import entries_if_there
 
 
 class MappedFile(Struct, frozen=True):
@@ -77,8 +77,6 @@ class MappedFileQueue(Struct):
         queue = cls(tuple(directories))
         by_name: dict[int, MappedFile] = {}
         for directory in directories:
-            if not directory.is_dir():
-                continue
             for mapped_file in queue._list(directory):
                 twin = by_name.get(mapped_file.file_from_offset)
                 if twin is None:
@@ -90,7 +88,7 @@ class MappedFileQueue(Struct):
         return queue
 
     def _list(self, directory: Path) -> Iterable[MappedFile]:
-        for entry in entries(directory):
+        for entry in entries_if_there(directory):
             offset = offset_in_name(entry.name)
             if offset is None or not entry.is_file:
                 self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))

@@ -221,7 +221,7 @@ class FileReader:
         self._path = path
         self._kept = _kept if again else None
         self.source = open_source(path) if self._kept is None else self._kept.take(path)
-        self._reads = reads_of(str(path), self.length) if self.descriptor >= 0 else None
+        self._reads = reads_of(path, self.descriptor)
 
     @property
     def path(self) -> Path:
@@ -273,11 +273,11 @@ class FileReader:
             self._note_hole(at, first)
             yield first, last
             at = last
-        self._note_hole(at, min(stop, self.length))
+        self._note_hole(at, stop)
 
     def _note_hole(self, start: int, stop: int) -> None:
-        if self._reads is not None and start < stop:
-            self._reads.note(start, stop - start)
+        if self._reads is not None:
+            self._reads.note(start, min(stop, self.length) - start)
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
         """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.

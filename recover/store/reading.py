@@ -289,6 +289,9 @@ def recorded() -> Iterator[dict[str, FileReads]]:
         _recorded = before
 
 
-def reads_of(path: str, size: int) -> FileReads | None:
-    """Where reads of a file are noted; None where nobody wants to know."""
-    return None if _recorded is None else _recorded.setdefault(path, FileReads(size))
+def reads_of(path: Path | str, descriptor: int) -> FileReads | None:
+    """Where reads of an open file are noted; None where nobody wants to know, or the system has no descriptor for it.
+    """
+    if _recorded is None or descriptor < 0:
+        return None
+    return _recorded.setdefault(str(path), FileReads(os.fstat(descriptor).st_size))

@@ -285,6 +285,16 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.name)
 
 
+def entries_if_there(folder: Path) -> list[Entry]:
+    """As `entries`, none for what is missing or no folder."""
+    try:
+        return entries(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return []
+
+
 def names_in(folder: Path) -> list[str]:
     """The names in a folder, sorted; none for a folder that is missing. `OSError`."""
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

@@ -23,7 +23,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
-from recover.store.source import StorePath, entries, names_in
+from recover.store.source import StorePath, entries, entries_if_there, names_in
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -231,14 +231,14 @@ class Store:
         """False when `queue_file_size` is the brokers' default for want of any file and setting."""
         return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
-    def list_queues(self) -> dict[QueueFolder, MappedFileQueue]:
+    def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
         """The files of each queue folder as they are now. `queue_file_size` is settled by the way. `OSError`."""
-        queues = {folder: MappedFileQueue.load((folder.path,), 1) for folder in self.queue_folders}
+        queues = [(folder, MappedFileQueue.load((folder.path,), 1)) for folder in self.queue_folders]
         if "queue_file_size" not in self.__dict__:
             self.queue_file_size = self.queue_file_size_of(Counter(chain.from_iterable(
-                queue.lengths for queue in queues.values()
+                queue.lengths for _, queue in queues
             )))
-        for queue in queues.values():
+        for _, queue in queues:
             queue.file_size = self.queue_file_size
         return queues
 
@@ -345,7 +345,7 @@ def _breaks_off(path: Path) -> bool:
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
-    for topic in entries(directory) if directory.is_dir() else ():
+    for topic in entries_if_there(directory):
         path = directory / topic.name
         numbers = [(int(entry.name), path / entry.name) for entry in (entries(path) if topic.is_folder else ())
                    if entry.name.isascii() and entry.name.isdecimal() and entry.is_folder]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.synth import synth_store
+from fixtures.synth import StoreWriter, synth_store
 from formats.consumequeue import CQ_UNIT
 from recover.check.survey import ScanOptions, survey
 from recover.derived.expected import Expectation, QueueKey, QueueVerdict
@@ -78,6 +78,28 @@ def test_odd_files_get_the_verdict_of_a_look(name: str, what: str, store: StoreC
     else:
         (path.parent / f"{size * (9 if what == 'gap' else 1):020}").write_bytes(bytes(size))
     assert verdicts(root) == one_by_one(root)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_queues_without_files_get_the_verdict_of_a_look(name: str, store: StoreCopy) -> None:
+    root = store(name)
+    for folder in (root / "consumequeue").glob("*/*"):
+        shutil.rmtree(folder)
+    found = verdicts(root)
+    assert found == one_by_one(root)
+    assert any(each["missing"] for each in found)
+
+
+@pytest.mark.parametrize("offsets", [(0, 2, 3), (0, 2, 1, 3), (0, 1, 1, 3), (3, 0, 1, 2), (0, 0, 2), (5, 6, 6)])
+def test_a_queue_without_files_whose_messages_are_out_of_line_gets_the_verdict_of_a_look(
+    tmp_path: Path, offsets: tuple[int, ...]
+) -> None:
+    writer = StoreWriter(tmp_path)
+    for offset in offsets:
+        writer.put("Topic", b"x", queue_offset=offset)
+    writer.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    assert verdicts(tmp_path) == one_by_one(tmp_path)
 
 
 @pytest.mark.parametrize("stands_there", ["nothing", "a file", "an empty folder"])

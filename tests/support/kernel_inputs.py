@@ -85,6 +85,12 @@ def _put_keys(dice: random.Random) -> list[Any]:
             take, dice.randrange(1, room + 2), state]
 
 
+def _wanted(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    take = array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
+    return [rows, take, np.zeros(dice.choice((0, 1, rows.size, rows.size + 2)), np.int64)]
+
+
 def _follow(dice: random.Random) -> list[Any]:
     units = array(dice, np.int32, 5 * dice.randrange(12), -(1 << 31), 1 << 31).reshape(-1, 5)
     return [units, dice.randrange(1, 90), dice.randrange(1 << 63), np.zeros(dice.choice((0, 1, 7)), np.int32)]
@@ -118,6 +124,6 @@ INPUTS: dict[str, Inputs] = {
     "group_rows": _group,
     "tally_rows": _tally, "unit_sum": _units,
     "check_chains": _chains,
-    "put_keys": _put_keys, "follow_units": _follow,
+    "put_keys": _put_keys, "count_wanted": _wanted, "follow_units": _follow,
     "bits_that_change": _bits,
 }
