@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
-from recover.change.model import Plan
+from recover.change.model import Plan, refuse_taken, save_plan
 from recover.change.places import Places, check_space
-from recover.change.plan_file import refuse_taken, save_plan
 from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
@@ -104,13 +103,13 @@ def parse_loss(text: str | None) -> int | None:
 # --- what apply, resume and undo share with it ---------------------------------------------------
 
 
+_REMEMBERED = ("mapped_file_size", "index_slots", "index_entries", "broker", "settings")
+
+
 def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
     """What the plan remembers of the store. The `parts` are those of this command: a plan does not widen them."""
     said = plan.summary.get("store_options") or {}
-    return structs.replace(
-        parts.options(), mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
-        index_entries=said.get("index_entries"), broker=said.get("broker"), settings=dict(said.get("settings") or {}),
-    )
+    return structs.replace(parts.options(), **{name: said[name] for name in _REMEMBERED if name in said})
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -157,6 +156,14 @@ def conclude(
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards
     return code | (exits.MESSAGES if plan.loss else 0)
+
+
+def copy_with_progress(
+    out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = "copying"
+) -> dict[str, str]:
+    with out.line() as line, exits.between_steps() as interrupted:
+        return copy_store(sources, target, interrupted=interrupted,
+                          progress=lambda path: line.show(f"{doing} {path}"))
 
 
 # --- the way -------------------------------------------------------------------------------------
@@ -254,14 +261,8 @@ class Change(Struct):
         made.assumptions += assumptions_of(made.assumed_settings)
         made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
                              for item in made.before.findings if item.code == FILE_ALONE]
-        # apply and resume look at the same parts, by the same settings
-        said = {
-            "commitlog": [str(path.absolute()) for path in options.commitlog],
-            "consumequeue": None if options.consumequeue is None else str(options.consumequeue.absolute()),
-            "index": None if options.index is None else str(options.index.absolute()),
-            "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
-            "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
-        }
+        # apply and resume look by the same settings
+        said = {name: getattr(options, name) for name in _REMEMBERED}
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,
@@ -284,14 +285,9 @@ class Change(Struct):
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
         """The copy, whose parts are in one place, and the plan for it."""
         out = self.out
-        sources = sources_of(store)
-        with out.line() as line, exits.between_steps() as interrupted:
-            names = copy_store(sources, target, interrupted=interrupted,
-                               progress=lambda path, size: line.show(f"copying {path}"))
+        names = copy_with_progress(out, sources_of(store), target)
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
         moved = relocated(plan, names)
-        said = {**moved.summary["store_options"], "commitlog": [], "consumequeue": None, "index": None}
-        moved = structs.replace(moved, summary={**moved.summary, "store_options": said})
         options = tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY)
         out.given = Given(str(target), options, copy=True)
         out.answer(output=str(target))

@@ -135,8 +135,7 @@ _waiting: list[int] = []
 def signals() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into `Stopped` once; a third SIGINT ends the process with 32 at once.
 
-    While the first is being handled (files closed, journal synced) later ones must not break in. A signal that the
-    caller ignores, as nohup does, stays ignored.
+    While the first is handled, later ones do not break in. A signal that the caller ignores (nohup) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

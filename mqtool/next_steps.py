@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -179,12 +179,10 @@ class Scene(Struct):
     unread: Collection[str] = ()
 
     def named(self, *codes: str) -> list[Finding]:
-        """The findings of these codes."""
         return [item for item in self.findings if item.code in codes]
 
     @property
     def wrong(self) -> list[Finding]:
-        """Warnings and errors."""
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
@@ -223,10 +221,6 @@ def _stopped(scene: Scene) -> bool:
 
 def _resume(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("resume"), "a run is not finished; this completes it")]
-
-
-def _by_hand(scene: Scene) -> list[Step]:
-    return scene.by_hand()
 
 
 def _settings(scene: Scene) -> list[Step]:
@@ -353,10 +347,10 @@ STATES: tuple[State, ...] = (
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
-    State("checked predicted nothing changed", _stopped, _by_hand),
+    State("checked predicted nothing changed", _stopped, Scene.by_hand),
     State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)), _settings),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
-    State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, _by_hand),
+    State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
@@ -370,7 +364,7 @@ STATES: tuple[State, ...] = (
           _find),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
-    State("checked", lambda it: True, _by_hand),
+    State("checked", lambda it: True, Scene.by_hand),
     State("predicted", lambda it: it.damaged and not it.code & exits.MESSAGES, _verify),
     State("predicted", lambda it: not it.code & exits.MESSAGES, _start),
     State("predicted", lambda it: True, _dry_runs),
@@ -381,7 +375,6 @@ STATES: tuple[State, ...] = (
 
 
 def next_steps(scene: Scene) -> list[Step]:
-    """The steps of the first state that fits."""
     for state in STATES:
         if scene.phase in state.phases.split() and state.holds(scene):
             return state.steps(scene)
@@ -391,8 +384,3 @@ def next_steps(scene: Scene) -> list[Step]:
 def undo_step(given: Given) -> Step:
     """What takes a change back; it stands apart from the next steps."""
     return Step(given.line("undo"), "only if you do not want this result")
-
-
-def as_documents(steps: Iterable[Step]) -> list[dict[str, str]]:
-    """The steps as the JSON documents show them."""
-    return [{"command": step.command, "why": step.why} for step in steps]

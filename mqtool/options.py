@@ -86,7 +86,6 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> list[Path]:
-        """The folders that belong to the store but lie elsewhere."""
         return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
 
     def options(self) -> StoreOptions:
@@ -159,7 +158,6 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> tuple[str | None, Path | None, list[str]]:
-        """Version, configuration file and settings, as `recover` reads them."""
         return self.broker, self.broker_conf, self.settings or []
 
     def given(self) -> dict[str, str]:

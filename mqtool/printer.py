@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as Text
 
 from mqtool import exits, version
-from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
+from mqtool.next_steps import NOTHING_GIVEN, Given, Step
 from mqtool.progress import Line, Progress, Steps
 from mqtool.text import clean, count
 from recover.findings.model import Finding, FindingList
@@ -309,10 +309,11 @@ class Printer:
             "store": str(Path(str(self.store)).absolute()) if here else self.store, "exit_code": code,
             **self.document,
             "findings": [self._filled(item) for item in shown], "finding_counts": self.findings.counts(),
-            "truncated": len(shown) < len(findings), "summary": self._summary, "next": as_documents(self._steps),
+            "truncated": len(shown) < len(findings), "summary": self._summary,
+            "next": [step._asdict() for step in self._steps],
         }
         if self._undo is not None:
-            (document["undo"],) = as_documents([self._undo])
+            document["undo"] = self._undo._asdict()
         if failure is not None:
             document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
         try:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rich.console import Console
+from rich.text import Text
+
 from mqtool.text import clean, human_seconds, human_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
 
 _WARM_UP = 3.0
@@ -64,7 +66,6 @@ class Line:
     def __enter__(self) -> Self:
         if self.active and (console := self._console()).is_terminal:
             from rich.live import Live
-            from rich.text import Text
 
             self._live = Live(Text(""), console=console, transient=True, auto_refresh=False)
             self._live.start()
@@ -78,12 +79,8 @@ class Line:
 
     def show(self, line: str) -> None:
         if self._live is not None:
-            from rich.text import Text
-
             self._live.update(Text(clean(line)), refresh=True)
         elif self.active and (now := time.monotonic()) - self._plain >= _PLAIN_EVERY:
-            from rich.text import Text
-
             self._plain = now
             self._console().print(Text(clean(line)))
 
@@ -96,7 +93,6 @@ class Steps(Line):
         self.title = title
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Show how far the plan is."""
         self.show(f"{self.title}  step {min(done + 1, total)} of {total} · {what}")
 
 

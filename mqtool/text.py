@@ -14,12 +14,8 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def clean(value: object, limit: int = 0) -> str:
-    """Text of a name from a store or a path that cannot drive the terminal.
-
-    Every control, format and separator character becomes a visible escape such as `\\x1b` or
-    `\\u202e`; bytes that are not UTF-8 become `\\xNN`. `limit` > 0 shortens the result to that
-    many characters, the last of them an ellipsis.
-    """
+    """Text of a name from a store or a path that cannot drive the terminal: control, format and separator characters
+    and bytes that are not UTF-8 become visible escapes. `limit` > 0: so many characters, the last an ellipsis."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, (bytes, bytearray)) else str(value)
     if not (text.isascii() and text.isprintable()):
         text = "".join(_escape(char) if unicodedata.category(char) in _HARMFUL else char for char in text)

@@ -51,6 +51,5 @@ COMMANDS: dict[str, Entry] = {
 
 
 def command_of(entry: Entry) -> Command:
-    """Import a command."""
     found: Command = getattr(import_module(f"mqtool.commands.{entry.module}"), entry.function)
     return found

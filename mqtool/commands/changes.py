@@ -6,17 +6,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, parse_loss
+from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import fetch_store, remote_folder
+from recover.change.copy_store import remote_folder
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.findings.refusal import UsageRefusal
@@ -127,8 +127,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
         raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
     consent.check(target, store.parts)  # before the fetch, which may take hours
-    with out.line() as line, exits.between_steps() as interrupted:
-        fetch_store(store.root, target, interrupted=interrupted, progress=lambda name, _: line.show(f"fetching {name}"))
+    copy_with_progress(out, [(store.root, ".")], target, "fetching")
     out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")
     out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))
@@ -136,7 +135,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
 
 
 def _groups(look: Survey, settings: BrokerSettings) -> list[dict[str, Any]]:
-    return [row.json() for row in groups_of(look, settings).rows] if has_offsets(look.store) else []
+    return to_builtins(groups_of(look, settings).rows) if has_offsets(look.store) else []
 
 
 # --- truncate ------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def truncate(
 # --- the rebuilds --------------------------------------------------------------------------------
 
 
-class RebuildChoice(Struct, frozen=True, kw_only=True):
+class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
     """Where to, and whether deleted topics count."""
 
     output: Annotated[str | None, option(
@@ -195,8 +194,8 @@ class RebuildChoice(Struct, frozen=True, kw_only=True):
     bits=BITS,
 )
 def rebuild(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice, what: RebuildChoice,
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
+    what: RebuildChoice,
 ) -> int:
     """Rebuild consume queues, index and checkpoint from the log, in one scan.
 
@@ -204,8 +203,7 @@ def rebuild(
     touched: damage in it needs `mqtool recover`.
     """
     parts = ("consumequeue", "index", "checkpoint")
-    options = RebuildOptions(parts=parts, zone=zone.zone, command="rebuild", max_loss=parse_loss(what.max_loss))
-    return _rebuild(out, store, broker, engine, consent, what, options)
+    return _rebuild(out, store, broker, engine, consent, what, RebuildOptions(parts=parts))
 
 
 @command(
@@ -218,8 +216,8 @@ def rebuild(
     bits=BITS,
 )
 def rebuild_consumequeue(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice, what: RebuildChoice,
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
+    what: RebuildChoice,
     topic: Annotated[str | None, option("--topic", "Only the queues of this topic.", _WHAT, metavar="T")] = None,
     queue: Annotated[int | None, option("--queue", "Only this queue of the topic.", _WHAT, metavar="N", min=0)] = None,
 ) -> int:
@@ -229,8 +227,7 @@ def rebuild_consumequeue(
     """
     if queue is not None and topic is None:
         raise UsageRefusal("--queue needs --topic", "Each topic counts its own queues.")
-    options = RebuildOptions(parts=("consumequeue",), topic=topic, queue=queue, zone=zone.zone,
-                             command="rebuild-consumequeue", max_loss=parse_loss(what.max_loss))
+    options = RebuildOptions(parts=("consumequeue",), topic=topic, queue=queue)
     return _rebuild(out, store, broker, engine, consent, what, options)
 
 
@@ -243,22 +240,21 @@ def rebuild_consumequeue(
     bits=BITS,
 )
 def rebuild_index(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice, what: RebuildChoice,
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
+    what: RebuildChoice,
 ) -> int:
     """Rebuild index files from the log, byte for byte as a broker writes them.
 
     In place sound files stay as they are, and others keep their names and where they begin.
     """
-    options = RebuildOptions(parts=("index",), zone=zone.zone, command="rebuild-index",
-                             max_loss=parse_loss(what.max_loss))
-    return _rebuild(out, store, broker, engine, consent, what, options)
+    return _rebuild(out, store, broker, engine, consent, what, RebuildOptions(parts=("index",)))
 
 
 def _rebuild(
     out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
     what: RebuildChoice, options: RebuildOptions,
 ) -> int:
+    options = structs.replace(options, zone=what.zone, command=out.command, max_loss=parse_loss(what.max_loss))
     if what.output is None:
         change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
         return change.run(lambda store, _, before: plan_rebuild(store, options, before))

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import structs
 
 from mqtool import exits, version
+from mqtool.changing import copy_with_progress
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, next_steps
 from mqtool.options import (
     BrokerChoice,
@@ -23,7 +24,7 @@ from mqtool.options import (
 from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
 from recover.change import disk
-from recover.change.copy_store import check_target, copy_store, new_folder, sources_of
+from recover.change.copy_store import check_target, new_folder, sources_of
 from recover.drill import DRILLS, Rehearsal, rehearse
 from recover.findings.refusal import Refusal, UsageRefusal
 
@@ -89,9 +90,7 @@ def _copied(
         raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
     check_target(sources, target)
     with new_folder(target):
-        with out.line() as line, exits.between_steps() as interrupted:
-            copy_store(sources, target, interrupted=interrupted,
-                       progress=lambda path, size: line.show(f"copying {path}"))
+        copy_with_progress(out, sources, target)
         with out.progress("scanning", log_size(opened)) as progress:
             done = rehearse(target.absolute(), name, seed, engine.scanner(), progress)
         kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target.absolute()), "tool": version()}

@@ -141,7 +141,6 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
-    bits=(),
 )
 def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
     """Write messages out of a store, a commitlog folder, single log files or an image, whatever is broken around them.
@@ -277,11 +276,9 @@ class Reading:
         return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
 
     def stores(self) -> list[str]:
-        """The scanned sources that are stores."""
         return [name for name, scanned in self._scanned.items() if scanned.source.store is not None]
 
     def missed(self, note: str) -> None:
-        """Note what could not be read."""
         self.incomplete = True
         self.notes.append(note)
 
@@ -295,7 +292,6 @@ class _Export:
         self.size = 0
 
     def write(self, sources: list[Source], writer: Writer) -> None:
-        """Write what is wanted of every source."""
         reading = self.reading
         if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
             for source in sources:
@@ -364,7 +360,6 @@ class _Export:
         return steps
 
     def conclude(self, target: Path | None) -> int:
-        """The document, the counts and the exit code."""
         reading, total = self.reading, self.counts.total()
         topics: dict[str, dict[str, int]] = {}
         for (topic, kind), number in sorted(self.counts.items()):

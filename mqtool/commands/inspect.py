@@ -18,7 +18,7 @@ from recover.check.report import first_findings
 from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.look.file import inspect_file
-from recover.look.store import Start, StoreReport, inspect_store
+from recover.look.store import NO_LOG, Start, StoreReport, inspect_store
 from recover.store.store import Store
 
 _PANEL = "One file"
@@ -75,7 +75,6 @@ _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by th
 
 
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
-    """Look at the store, show one screen and return the exit bits."""
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     store = choice.open(broker)
     report = inspect_store(store, versions)
@@ -95,7 +94,8 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
         rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
         out.show(table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
     out.show(_starts(report))
-    out.summary(_summary(report, len(bad)), next_steps(Scene("inspected", out.given)))
+    gone = any(item.code == NO_LOG for item in found)
+    out.summary(_summary(report, len(bad), gone=gone), next_steps(Scene("inspected", out.given)))
     return found.bits
 
 
@@ -104,7 +104,7 @@ def _head(store: Store, report: StoreReport) -> Table:
     words, style = _STATES[state.verdict]
     holder = f" by {state.holder_text}" if state.holder is not None else ""
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
-    evidence = "; ".join(f"{item.why} ({item.since})" for item in report.generation.evidence[:4])
+    evidence = "; ".join(f"{item.why} ({item.release})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
     config = f"{whole} of {count(len(report.config), 'file')} whole" if report.config else \
         "no file" if store.config_dir.exists() else "missing"
@@ -191,8 +191,8 @@ def _starts(report: StoreReport) -> Table:
     return table("what a broker's start would recover from", ["broker", "mode", "first file", "*"], rows)
 
 
-def _summary(report: StoreReport, bad: int) -> str:
-    if report.log_is_gone:
+def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
+    if gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
     words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}",

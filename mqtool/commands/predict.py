@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Scene, Step, next_steps
@@ -125,7 +125,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     cuts = prediction.starts and not prediction.says_nothing
     loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
-    document["groups"] = [row.json() for row in groups]
+    document["groups"] = to_builtins(groups)
     document["assumptions"] = [*assumed, *document["assumptions"]]
     found = prediction.findings()
     if not prediction.unsupported:
@@ -230,8 +230,8 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
         look = survey(opened, scan)
-    found = groups_of(look, settings, group=which.group, topic=which.topic)
-    prediction, rows = found.prediction, [row.json() for row in found.rows]
+    found = groups_of(look, settings, group=which.group or "*", topic=which.topic or "*")
+    prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(
         broker=prediction.broker, starts=None if prediction.says_nothing else prediction.starts,
         groups=rows, notes=found.unread, complete=not found.unread,

@@ -92,7 +92,6 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --msg-id 7F00000100002A9F0000000000000000", "by message id"),
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
-    bits=(),
 )
 def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
@@ -200,7 +199,7 @@ def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[S
         ("/data/store 7F00000100002A9F0000000000000000", "by message id, or by unique key"),
         ("/data/store order-4711 --scan", "without trusting the index"),
     ],
-    bits=(), beside_store="name",
+    beside_store="name",
 )
 def trace(
     out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,

@@ -224,7 +224,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
         "refused": None if found.refused is None else found.refused.message,
         "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
         "lost_messages_truncated": found.lost_truncated,
-        "groups": [row.json() for row in found.groups.rows], "notes": found.groups.unread,
+        "groups": to_builtins(found.groups.rows), "notes": found.groups.unread,
         "runs": to_builtins([item.info() for item in found.runs]), "traffic": found.traffic.json(),
         "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
     }
@@ -346,7 +346,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
         yield Section("Consumer groups", f"Before and after a start of {found.groups.prediction.broker}: what each "
                       "group skips and gets again; those hit most come first.",
-                      [groups_table("", [row.json() for row in rows], _GROUPS),
+                      [groups_table("", to_builtins(rows), _GROUPS),
                        *(Text(clean(note)) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
     yield _runs_section(found, document)

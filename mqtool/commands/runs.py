@@ -19,8 +19,8 @@ from recover.change.carry_out import resume as resume_run
 from recover.change.carry_out import undo as undo_last
 from recover.change.journal import journal as runs_of
 from recover.change.journal import open_runs, run_findings
+from recover.change.model import load_plan
 from recover.change.places import Places
-from recover.change.plan_file import load_plan
 from recover.findings.refusal import Refusal
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 

@@ -75,7 +75,6 @@ class Target(Struct, frozen=True, kw_only=True):
         ("/data/store --endpoints 10.0.0.5:8081 --topic Orders --since -2h --rate-limit 500", "out of a store, slowly"),
         ("/data/store --endpoints 10.0.0.5:8081 --topic-map Orders=Orders_again", "to another topic"),
     ],
-    bits=(),
 )
 def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, consent: ConsentChoice) -> int:
     """Send messages of an export, or of a store, to a live cluster (5.x, through its proxy).

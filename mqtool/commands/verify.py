@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 _WHAT = "What to check"
 
 
-class Part(Enum):
-    """The values of --only."""
-
-    commitlog = "commitlog"
-    consumequeue = "consumequeue"
-    index = "index"
-    checkpoint = "checkpoint"
-    config = "config"
+# typer takes no list of a Literal
+Part = Enum("Part", {"commitlog": "commitlog", "consumequeue": "consumequeue", "index": "index",
+                     "checkpoint": "checkpoint", "config": "config"})
 
 
 @command(

@@ -148,10 +148,8 @@ def inline_json(content: Content) -> dict[str, Any]:
 
 
 def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
-    """The reverse of what was saved: inline bytes, or a file named in the sidecar directory.
-
-    Raises `ValueError` for anything that does not hold together; never inflates past the stated size.
-    """
+    """Inline bytes, or a file in the sidecar directory; `ValueError` where it does not hold together. Never inflates
+    past the stated size."""
     size, crc = int(value["size"]), int(value["crc32c"])
     if "zlib" in value:
         if size > INLINE_LIMIT:

@@ -20,7 +20,7 @@ from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reading import Piece
-from recover.store.source import Source, files_below, open_source, remote_system, url_of
+from recover.store.source import Source, files_below, names_in, open_source, remote_system, url_of
 from recover.store.store import JOURNAL_DIR, Store
 
 _MODE = 0o644
@@ -29,15 +29,16 @@ _RANGE = 8 << 20
 
 def copy_store(
     sources: Sequence[tuple[Path, str]], target: Path, *, interrupted: Callable[[], bool] = lambda: False,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Copy `(folder, name in the copy)` pairs; `(root, ".")` is the store itself. Several may share a name.
 
     A name of another pair is not taken from the store itself: `(d, "commitlog")` stands for all of `root/commitlog`.
 
     Blocks are shared where the file system can; holes, owners, modes, mtimes and xattrs are kept, journals left out.
-    Returns absolute source path -> name in the copy for the files of all pairs but `"."`, as `relocated` wants it.
-    `Refusal` if the target is not empty, if a source changes meanwhile, or if the disk fails; the copy is removed then.
+    A store on a server is fetched: bytes and times. Returns absolute source path -> name in the copy for the files of
+    all pairs but `"."`, as `relocated` wants it. `Refusal` if the target is not empty, if a source changes meanwhile,
+    or if the server or the disk fails; the copy is removed then.
     """
     target = target.absolute()
     check_target(sources, target)
@@ -51,44 +52,16 @@ def copy_store(
             for path, copy in _walk(source, target / name, leave_out):
                 if interrupted():
                     raise Interrupted("stopped; what was copied so far was removed", "run the command again")
+                if progress is not None:
+                    progress(str(path if url_of(path) is None else copy.relative_to(target)))
                 _copy(path, copy, folders)
                 if name != ".":
                     names[str(path)] = copy.relative_to(target).as_posix()
-                if progress is not None:
-                    progress(str(path), copy.lstat().st_size)
         for source, copy in reversed(folders):
-            disk.copy_metadata(source, copy, os.stat(source), strict=False)
+            if url_of(source) is None:
+                disk.copy_metadata(source, copy, os.stat(source), strict=False)
             disk.fsync_dir(copy)
     return names
-
-
-def fetch_store(
-    source: Path, target: Path, *, interrupted: Callable[[], bool] = lambda: False,
-    progress: Callable[[str, int], None] | None = None,
-) -> None:
-    """Copy a store from a server into `target`, a new or empty folder, its journal left out.
-
-    `Refusal` if the target is not empty, or if the server or the disk fails; what was fetched is removed then.
-    """
-    target = target.absolute()
-    check_target([], target)
-    with new_folder(target):
-        for path, status in files_below(source):
-            name = path.relative_to(source)
-            if name.parts[0] == JOURNAL_DIR:
-                continue
-            if ".." in name.parts:
-                raise Refusal(f"{name} would lead out of the copy", "No broker makes such a name: remove it.")
-            if interrupted():
-                raise Interrupted("stopped; what was fetched so far was removed", "run the command again")
-            if progress is not None:
-                progress(str(name), status.st_size)
-            copy = target / name
-            for folder in reversed(copy.relative_to(target).parents[:-1]):
-                disk.mkdir(target / folder)
-            copy_file(path, copy)
-        for made, _, _ in os.walk(target):
-            disk.fsync_dir(Path(made))
 
 
 def copy_file(path: Path, copy: Path) -> None:
@@ -136,10 +109,7 @@ def _fetched(file: Source) -> Iterator[Piece]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[None]:
-    """A folder, new or empty, for a block to fill. A block that fails leaves it as it was, as far as the disk lets us.
-
-    An `OSError` becomes a `Refusal`.
-    """
+    """A folder, new or empty, for a block to fill; one that fails leaves it as it was. `OSError` becomes `Refusal`."""
     made = not target.exists()
     try:
         disk.mkdir(target)
@@ -197,15 +167,17 @@ def _walk(
     source: Path, copy: Path, leave_out: Set[str] = frozenset(), above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[Path, Path]]:
     """Files and folders below a folder, folders before what is in them; symbolic links to folders are followed."""
-    status = os.stat(source)
+    status, is_here = source.stat(), url_of(source) is None
     here = (status.st_dev, status.st_ino)
-    if here in above:
+    if is_here and here in above:
         raise Refusal(f"{source} leads back to a folder above it", "remove that symbolic link")
-    for name in sorted(os.listdir(source)):
+    for name in names_in(source):
         path = source / name
+        if name == "..":
+            raise Refusal(f"{path} would lead out of the copy", "No broker makes such a name: remove it.")
         if not above and (name in leave_out or name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL)):
             continue
-        if name == "lock" and is_own_lock_file(path):
+        if name == "lock" and is_here and is_own_lock_file(path):
             continue
         yield path, copy / name
         if path.is_dir():
@@ -213,7 +185,7 @@ def _walk(
 
 
 def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
-    status = os.stat(path)
+    status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         disk.mkdir(copy)
         folders.append((path, copy))
@@ -222,7 +194,7 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
         raise Refusal(f"{path} is neither a file nor a folder", "move it away first")
     if copy.exists():
         raise Refusal(f"two commitlog paths hold {path.name}", "decide which of the two is the right one")
-    disk.copy_file(path.resolve(), copy, strict=False)
-    after = os.stat(path)
+    copy_file(path.resolve() if url_of(path) is None else path, copy)
+    after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
         raise Refusal(f"{path} changed while it was copied", "stop what writes to the store")

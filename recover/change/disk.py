@@ -413,10 +413,7 @@ def open_for_lock(path: Path) -> int:
 
 
 def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[[int], None]) -> int:
-    """A new file that carries its content, its owner and a lock before anybody can see it; its descriptor.
-
-    `FileExistsError` if somebody was faster.
-    """
+    """Descriptor of a new file that has its content, its owner and a lock before anybody sees it. `FileExistsError`."""
     fd, temporary = _unnamed(path, os.path.basename(path))
     try:
         os.fchmod(fd, 0o644)
@@ -435,10 +432,8 @@ def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[
 
 
 def copy_into_place(source: Path, target: Path) -> None:
-    """Put a copy of `source` at `target` on another file system, replacing what is there; synced.
-
-    The name appears when the copy is complete: at any instant there is the old file, none, or the whole new one.
-    """
+    """Put a copy of `source` at `target` on another file system; synced. At any instant there is the old file, none, or
+    the whole new one."""
     status = os.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         unlink(target)

@@ -27,9 +27,18 @@ from msgspec import Struct, field
 from recover.change import disk
 from recover.change.content import inline_json, make
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import InPlace, Plan, Step, existing_folders, resolve
+from recover.change.model import (
+    InPlace,
+    Plan,
+    Step,
+    canonical,
+    document,
+    existing_folders,
+    load_plan,
+    resolve,
+    stands_inline,
+)
 from recover.change.places import RESERVE, Places
-from recover.change.plan_file import canonical, document, load_plan, stands_inline
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reader import read_small
@@ -168,14 +177,12 @@ class Run(Struct, dict=True):
 
     @property
     def state(self) -> State:
-        """How the run stands."""
         state: State = "unfinished"
         for record in self.records:
             state = _STATES.get(record["event"], state)
         return state
 
     def info(self) -> RunInfo:
-        """The run as a value."""
         state = self.state
         last = self.records[-1]
         reasons = [record["reason"] for record in self.records if "reason" in record]

@@ -39,7 +39,7 @@ def damaged_messages(look: Survey) -> Iterator[Selected]:
                 yield Selected(_legible(at, content, named.pop(at, None), damage), content)
             left = [*named.values(), *(position for position in positions if position.phy_offset is None)]
             for position in left:
-                yield Selected(_of_queue(position, damage), b"")
+                yield Selected(_legible(position.phy_offset, b"", position, damage), b"")
 
 
 def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple[int, bytes]]:
@@ -57,7 +57,7 @@ def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple
         yield damage.start + start, content[start:stop]
 
 
-def _legible(at: int, content: bytes, position: LostPosition | None, damage: Damage) -> Message:
+def _legible(at: int | None, content: bytes, position: LostPosition | None, damage: Damage) -> Message:
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
     doubtful: list[str] = []
     try:
@@ -67,7 +67,7 @@ def _legible(at: int, content: bytes, position: LostPosition | None, damage: Dam
     except FormatError as error:
         values.update(_of_head(content))
         doubtful += [name for name, value in values.items() if value is not None]
-        values["body_problem"] = str(error)
+        values["body_problem"] = str(error) if content else None
     values.update(phy_offset=at, state="damaged")
     if position is not None:
         seen = {"stored_topic": position.key.topic, "stored_queue": position.key.queue_id,
@@ -133,15 +133,4 @@ def _of_head(content: bytes) -> dict[str, Any]:
     if length and len(topic) == length and valid_topic(topic):
         found["topic"] = found["stored_topic"] = java_string(topic)
     return found
-
-
-def _of_queue(position: LostPosition, damage: Damage) -> Message:
-    values: dict[str, Any] = dict.fromkeys(COLUMNS)
-    key = position.key
-    values.update(
-        topic=key.topic, queue=key.queue_id, stored_topic=key.topic, stored_queue=key.queue_id,
-        queue_offset=position.queue_offset, phy_offset=position.phy_offset, size=position.size, state="damaged",
-        properties={}, doubtful=[], damage=damage.reason,
-    )
-    return Message(**values)
 

@@ -19,6 +19,7 @@ import msgspec
 from formats import properties as props
 from formats import sysflag
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
+from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded
 from recover.findings.refusal import Refusal, UsageRefusal
 
@@ -86,7 +87,6 @@ class Outbox:
         self._delivered: set[str] = set()
 
     def look(self, message: Message) -> None:
-        """Note what tells whether a delayed message was delivered."""
         if message.unique_key is None:
             return
         if message.kind in ("delayed", "timer"):
@@ -243,16 +243,10 @@ class Position:
     def _rewrite(self, state: str) -> None:
         self.close()
         fresh = self.path.with_name(self.path.name + ".new")
-        with fresh.open("wb") as stream:
-            stream.write(self._head + self._line(state))
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.rename(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        disk.unlink(fresh)
+        disk.create_file(fresh, [self._head + self._line(state)], 0o644)
+        disk.rename(fresh, self.path)
+        disk.fsync_dir(self.path.parent)
         self._stream = self.path.open("ab", buffering=0)
 
 

@@ -132,10 +132,8 @@ def _logs(name: str, queue: MappedFileQueue) -> list[Source]:
 
 
 def _with_room(mapped_file: MappedFile, size: int) -> int:
-    """The file size, and the eight bytes that a broker leaves free more where the last record of a cut file needs them.
-
-    Without them the record that ends where the file was cut would count as one that cannot be.
-    """
+    """The file size, and the eight bytes that a broker leaves free more where the last record of a cut file needs them:
+    else it would count as one that cannot be."""
     if mapped_file.length < size:
         return size
     with FileReader(mapped_file.path) as reader:

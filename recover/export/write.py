@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -43,14 +43,17 @@ COLUMNS_THAT_REPEAT = (
 PART = ".part"
 
 
-class Writer(Protocol):
+class Writer:
     """Takes messages, in order; `close` writes what is left, and leaves the stream open."""
 
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
     def write(self, item: Selected) -> None:
-        """Take one message."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is left."""
+        """Nothing is left of what is written at once."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -60,11 +63,12 @@ class Resumed(msgspec.Struct, frozen=True):
     phy_offset: int | None = None
 
 
-class Ndjson:
+class Ndjson(Writer):
     """A message a line; those that an earlier run has `left` are passed over, and are held to its last one."""
 
     def __init__(self, stream: IO[bytes], left: Resumed) -> None:
-        self._stream, self._skip, self._last = stream, left.lines, left.phy_offset
+        super().__init__(stream)
+        self._skip, self._last = left.lines, left.phy_offset
 
     def write(self, item: Selected) -> None:
         self.take(line_of(item.message), 1)
@@ -84,38 +88,28 @@ class Ndjson:
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
 
-class Raw:
+class Raw(Writer):
     """The records as stored, one after the other."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-
     def write(self, item: Selected) -> None:
-        self.stream.write(item.content)
-
-    def close(self) -> None:
-        """See `Writer`."""
+        self._stream.write(item.content)
 
 
-class Csv:
+class Csv(Writer):
     """A message a row, after the names of the columns: text in quotes, null is nothing, properties are JSON."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         stream.write(_row(COLUMNS))
 
     def write(self, item: Selected) -> None:
         self.take(row_of(item.message), 1)
 
     def take(self, lines: bytes, _count: int) -> None:
-        """Write whole rows."""
         self._stream.write(lines)
 
-    def close(self) -> None:
-        """See `Writer`."""
 
-
-class Table:
+class Table(Writer):
     """Parquet by pyarrow, with the columns that CSV has. Without a stream it makes tables and writes none."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
@@ -176,7 +170,7 @@ def line_of(message: Message) -> bytes:
 
 
 def row_of(message: Message) -> bytes:
-    """A message as a row of CSV; properties are an object of JSON, doubtful fields one text."""
+    """A row of CSV; properties are an object of JSON, doubtful fields one text."""
     properties = {_text(key): _text(item) for key, item in message.properties.items()}
     texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -75,21 +74,13 @@ _KAFKA_MAGIC_AT = 16
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 
 
-class Kind(NamedTuple):
-    """A kind (see `TITLES`), why the file is taken for it, and the queue position of its first byte if it has one."""
-
-    name: str
-    why: str
-    base: int | None
-
-
-def detect(path: Path, reader: FileReader) -> Kind:
-    """The kind of a file; `NotAStore` (16) when nothing of RocketMQ's looks like it."""
+def detect(path: Path, reader: FileReader) -> FileReport:
+    """What kind of file it is, and why; `NotAStore` (16) when nothing of RocketMQ's looks like it."""
     base = offset_in_name(path.name)
-    by_place = _by_name(path) or _by_place(path.absolute(), base)
-    if by_place is not None:
-        return Kind(*by_place, base)
-    found = _by_content(path, reader, base)
+    found = _by_name(path) or _by_place(path.absolute(), base)
+    if found is None and (log_base := _log_base(reader, base)) is not None:
+        found, base = ("commitlog", "the records in it"), log_base
+    found = found or _by_content(reader)
     if found is None:
         if (at := _first_head(reader)) is not None:
             raise NotAStore(
@@ -97,7 +88,8 @@ def detect(path: Path, reader: FileReader) -> Kind:
                 "or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
-    return found
+    kind, why = found
+    return FileReport(str(path), kind, TITLES[kind], why, reader.length, base)
 
 
 def _first_head(reader: FileReader) -> int | None:
@@ -147,21 +139,20 @@ def _by_place(path: Path, base: int | None) -> tuple[str, str] | None:
     return None
 
 
-def _by_content(path: Path, reader: FileReader, base: int | None) -> Kind | None:
+def _by_content(reader: FileReader) -> tuple[str, str] | None:
     sample = reader.read(0, _SAMPLE)
-    log_base = _log_base(sample, reader, base)
-    if log_base is not None:
-        return Kind("commitlog", "the records in it", log_base)
     if next_data(reader, 0, reader.length) == reader.length:
         return None
     for name, test in _TESTS:
         with suppress(FormatError):  # too short, among others
             if test(sample, reader):
-                return Kind(name, "its content", base)
+                return name, "its content"
     return None
 
 
-def _log_base(sample: bytes, reader: FileReader, base: int | None) -> int | None:
+def _log_base(reader: FileReader, base: int | None) -> int | None:
+    """The offset of the first byte of a file that holds records, or an end mark and a log's name."""
+    sample = reader.read(0, _SAMPLE)
     try:
         return decode(sample if len(sample) < _SAMPLE else reader.read(0, _LARGEST_RECORD)).phy_offset
     except FormatError:
@@ -283,10 +274,9 @@ def inspect_file(
     if not path.exists():
         raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
     with FileReader(path) as reader:
-        kind = detect(path, reader)
-        report = FileReport(str(path), kind.name, TITLES[kind.name], kind.why, reader.length, kind.base)
-        start = _start(reader, kind, offset)
-        items = list(islice(_items(report, reader, kind, start, geometry), limit + 1 if limit else None))
+        report = detect(path, reader)
+        start = _start(report, offset)
+        items = list(islice(_items(report, reader, start, geometry), limit + 1 if limit else None))
         report.items = items[:limit] if limit else items
         if limit and len(items) > limit:
             report.complete, report.next_offset = False, items[limit].offset
@@ -309,30 +299,28 @@ def bits_of(report: FileReport, *, chosen: bool) -> int:
     return bits
 
 
-def _start(reader: FileReader, kind: Kind, offset: int | None) -> int:
+def _start(report: FileReport, offset: int | None) -> int:
     if offset is None:
         return 0
-    base = kind.base or 0
+    base = report.base or 0
     start = offset - base if base and offset >= base else offset
-    if not 0 <= start < max(reader.length, 1):
-        span = f"{base} to {base + reader.length}, or 0 to {reader.length} within it"
+    if not 0 <= start < max(report.length, 1):
+        span = f"{base} to {base + report.length}, or 0 to {report.length} within it"
         raise UsageRefusal(f"offset {offset} is outside of the file", f"The file spans {span}.")
     return start
 
 
-def _items(
-    report: FileReport, reader: FileReader, kind: Kind, start: int, geometry: IndexGeometry | None
-) -> Iterator[Item]:
-    base = kind.base or 0
-    if kind.name in _LOGS:
+def _items(report: FileReport, reader: FileReader, start: int, geometry: IndexGeometry | None) -> Iterator[Item]:
+    base = report.base or 0
+    if report.kind in _LOGS:
         return log_items(reader, base, start)
-    if kind.name in TABLES:
-        return table_items(kind.name, reader, base, start)
-    if kind.name == "consumequeue-ext":
+    if report.kind in TABLES:
+        return table_items(report.kind, reader, base, start)
+    if report.kind == "consumequeue-ext":
         return ext_items(reader, start)
-    if kind.name == "dledger-data":
+    if report.kind == "dledger-data":
         return dledger_items(reader, base, start)
-    if kind.name == "index":
+    if report.kind == "index":
         return _index(report, reader, start, geometry)
     return iter(_whole(report, reader))
 

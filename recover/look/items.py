@@ -54,8 +54,7 @@ class Check(NamedTuple):
 class Item(Struct, frozen=True):
     """A stretch of the file: a record, a blank, a unit, zeros, damage.
 
-    `number` is what the broker calls it (physical offset, queue offset, entry number), `raw` its
-    first bytes. `reason` is "" or the kebab-case word for what is wrong.
+    `number`: physical offset, queue offset or entry number; `raw`: its first bytes; `reason`: "" or what is wrong.
     """
 
     kind: str
@@ -69,11 +68,9 @@ class Item(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
         return not self.reason and all(check.ok is not False for check in self.checks)
 
     def value(self, name: str, default: Any = None) -> Any:
-        """The value of a field by name."""
         return next((item.value for item in self.fields if item.name == name), default)
 
     def json(self) -> dict[str, Any]:

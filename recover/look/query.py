@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from msgspec import Struct, field
 
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
+from formats.consumequeue import CQ_UNIT, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader
 from formats.javahash import index_key_hash
@@ -17,13 +18,13 @@ from formats.record import HEAD, HEAD_SIZE, HEADS, Record
 from formats.sysflag import HOSTS_V6
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.log.judge import LogReader, ReadAt, judge, reason_of
+from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
 from recover.look.pointers import queue_end
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
-from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import FileReader
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import unread_parts
@@ -58,39 +59,32 @@ class Answer(Struct):
     damaged: list[dict[str, object]] = field(default_factory=list)
 
     def incomplete(self, note: str) -> None:
-        """Note a part that could not be looked at."""
         self.complete = False
         self.notes.append(note)
 
 
-def _place(store: Store, reader: LogReader, file: MappedFile, phy_offset: int) -> tuple[ReadAt, int, int, int]:
-    """What judges of a record take: how to read its file, its position there, where the file begins and ends."""
-    base = file.file_from_offset
-    return lambda at, length: reader.read(base + at, length), phy_offset - base, base, base + store.mapped_file_size
+def record_at(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> Record | None:
+    """The intact record that starts at `phy_offset`; None, and damage noted in `answer`, when none does.
 
-
-def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None:
-    """The intact record that starts at `phy_offset`, None when none does. `ReadFailure` from the disk."""
-    mapped_file = store.commitlog.find(phy_offset)
-    with suppress(FormatError):
-        return None if mapped_file is None else judge(*_place(store, reader, mapped_file, phy_offset))
-    return None
-
-
-def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> bool:
-    """Note in `answer` that a damaged message stands at `phy_offset`; whether one does.
-
-    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs.
+    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs, or
+    nothing is noted. `ReadFailure` from the disk.
     """
     mapped_file = store.commitlog.find(phy_offset)
     if mapped_file is None:
-        return False
+        return None
+    base = mapped_file.file_from_offset
+
+    def read(at: int, length: int) -> bytes:
+        return reader.read(base + at, length)
+
+    place = read, phy_offset - base, base, base + store.mapped_file_size
+    with suppress(FormatError):
+        return judge(*place)
     head = reader.read(phy_offset, HEAD_SIZE)
-    if not named and (len(head) < HEAD_SIZE or HEAD.decode(head).phy_offset != phy_offset):
-        return False
-    reason, _ = reason_of(*_place(store, reader, mapped_file, phy_offset))
-    answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
-    return True
+    if named or (len(head) == HEAD_SIZE and HEAD.decode(head).phy_offset == phy_offset):
+        reason, _ = reason_of(*place)
+        answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
+    return None
 
 
 def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
@@ -103,8 +97,7 @@ def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
     return int(layout.decode(content).store_timestamp) if len(content) == layout.size else -1
 
 
-# --- Messages by key through the index files, as a broker looks (IndexService.queryOffset,
-# IndexFile.selectPhyOffset).
+# --- Messages by key, as a broker looks (IndexService.queryOffset, IndexFile.selectPhyOffset).
 
 
 FOREVER = (1 << 63) - 1
@@ -121,8 +114,7 @@ def query_key(
 ) -> Answer:
     """Messages of any of `topics` with `key`, stored between `begin` and `end` (ms), newest first in the index.
 
-    The index keeps hashes and seconds only, so each hit is read and compared. `Refusal` (8) when
-    there is no index file to look in, or none whose layout can be told.
+    Each hit is read and compared. `Refusal` (8) without an index file, or one whose layout can be told.
     """
     answer = Answer("index")
     listing = list_index_files(store.index_dir)
@@ -163,13 +155,12 @@ def query_key(
 
 def _take(store: Store, log: LogReader, phy_offset: int, topic: str, key: str, answer: Answer) -> None:
     try:
-        record = record_at(store, log, phy_offset)
+        record = record_at(store, log, phy_offset, answer, named=True)
     except OSError as error:
         answer.incomplete(f"the log could not be read at {phy_offset}: {error.strerror}")
         return
     if record is None:
         if phy_offset >= store.commitlog.min_offset:
-            note_damage(store, log, phy_offset, answer, named=True)
             answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
         return
     if record.topic_name == topic and has_key(record, key):
@@ -225,10 +216,7 @@ class _Queue:
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset = queue_end(self.files.files)
-
-    def unit(self, queue_offset: int) -> CqUnit | None:
-        """The unit of a queue offset, None where there is no file. `OSError`."""
-        return unit_at(self.files, queue_offset)
+        self.unit = partial(unit_at, self.files)
 
 
 def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
@@ -252,13 +240,11 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
         answer.notes.append(f"no unit there; the queue holds {queue.min_offset} to {queue.max_offset}")
         return answer
     with LogReader(store.commitlog) as log:
-        record = record_at(store, log, unit.phy_offset)
-        expired = unit.phy_offset < store.commitlog.min_offset
-        if record is None and not expired:
-            note_damage(store, log, unit.phy_offset, answer, named=True)
+        record = record_at(store, log, unit.phy_offset, answer, named=True)
     if record is None:
         answer.notes.append(f"the unit points to {unit.phy_offset}, " + (
-            "which has expired from the log" if expired else "where no intact record starts"))
+            "which has expired from the log" if unit.phy_offset < store.commitlog.min_offset else
+            "where no intact record starts"))
         return answer
     if (record.topic_name, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
         answer.notes.append(f"the unit points to a record of {record.topic_name}/{record.queue_id}, queue offset "
@@ -268,11 +254,8 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
 
 
 def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:
-    """The first message of a queue stored at or after `timestamp` (ms), by bisection over the units.
-
-    ConsumeQueue.getOffsetInQueueByTime with the lower boundary. Units of expired messages count as
-    earlier. `Refusal` (8) when the queue is not there.
-    """
+    """The first message of a queue stored at or after `timestamp` (ms): ConsumeQueue.getOffsetInQueueByTime with the
+    lower boundary. Units of expired messages count as earlier. `Refusal` (8) when the queue is not there."""
     queue = _Queue(store, topic, queue_id)
     answer = Answer("queue")
     low, high = queue.min_offset, queue.max_offset
@@ -330,11 +313,10 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
                             f"{store.commitlog.max_offset}")
         return answer
     with LogReader(store.commitlog) as log:
-        record = record_at(store, log, phy_offset)
-        if record is not None:
-            answer.messages.append(Found(record))
-            return answer
-        note_damage(store, log, phy_offset, answer, named=False)
+        record = record_at(store, log, phy_offset, answer, named=False)
+    if record is not None:
+        answer.messages.append(Found(record))
+        return answer
     base = mapped_file.file_from_offset
     with FileReader(mapped_file.path) as reader:
         following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
@@ -352,9 +334,8 @@ def known_topics(store: Store) -> list[str]:
 def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
     """A message by its offset id (16 or 28 bytes in hex), or by its unique key.
 
-    Both have the same form, so the id is first taken for a place in this log, and the record there
-    must come from the host that the id names; else it is looked up as a key of `topic`, or of every
-    topic that has queues or is configured.
+    Both have the same form, so the id is first taken for a place in this log, where the record must come from the host
+    that it names; else it is looked up as a key of `topic`, or of every known one.
     """
     message_id = message_id.strip()
     if not message_id:
@@ -365,10 +346,9 @@ def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
         parts = None
     if parts is not None and store.commitlog.find(parts.phy_offset) is not None:
         with LogReader(store.commitlog) as log:
-            record = record_at(store, log, parts.phy_offset)
-            answer = Answer("id")
-            if record is None and note_damage(store, log, parts.phy_offset, answer, named=False):
-                return answer
+            record = record_at(store, log, parts.phy_offset, answer := Answer("id"), named=False)
+        if answer.damaged:
+            return answer
         if record is not None and record.store_host == (parts.ip, parts.port):
             return Answer("id", [Found(record)])
     answer = query_key(store, known_topics(store) if topic is None else [topic], message_id)

@@ -41,29 +41,29 @@ from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_fold
 _STARTED = ("lock", "checkpoint")
 
 
-class Limit(NamedTuple):
-    """One reason why the broker that ran last is older than `before`."""
+class Trace(NamedTuple):
+    """A trace of the broker that ran last: the release that is the first to leave it, or to leave another one."""
 
-    before: BrokerVersion
+    release: BrokerVersion
     why: str
 
 
-def find_limits(store: Store) -> list[Limit]:
+def find_limits(store: Store) -> list[Trace]:
     """All limits, the lowest first. A folder in which nobody has started a broker (no lock, no checkpoint) has none."""
     if not any((store.root / name).exists() for name in _STARTED):
         return []
-    return sorted((*_of_files(store), *_of_index(store)), key=lambda limit: limit.before)
+    return sorted((*_of_files(store), *_of_index(store)), key=lambda limit: limit.release)
 
 
-def _of_files(store: Store) -> Iterator[Limit]:
+def _of_files(store: Store) -> Iterator[Trace]:
     if not (store.root / "rocksdbstore").exists():
-        yield Limit(BrokerVersion(5, 4), "no rocksdbstore, which every start makes from 5.4.0 on")
+        yield Trace(BrokerVersion(5, 4), "no rocksdbstore, which every start makes from 5.4.0 on")
     # a backup is made when abort is written, at every start
     if not (store.root / "abort.bak").exists() and not (store.root / "timerwheel").exists():
-        yield Limit(BrokerVersion(5, 0), "neither abort.bak nor timerwheel, which 5.x starts make")
+        yield Trace(BrokerVersion(5, 0), "neither abort.bak nor timerwheel, which 5.x starts make")
 
 
-def _of_index(store: Store) -> Iterator[Limit]:
+def _of_index(store: Store) -> Iterator[Trace]:
     """Up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many."""
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
@@ -71,17 +71,10 @@ def _of_index(store: Store) -> Iterator[Limit]:
     if header is None or geometry is None:
         return
     if header.hash_slot_count == header.index_count - 1 and header.hash_slot_count ** 2 > 16 * geometry.slots:
-        yield Limit(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
+        yield Trace(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
 
 
 _SAMPLED = 500
-
-
-class Evidence(NamedTuple):
-    """One trace: the first release that leaves it, and what it is."""
-
-    since: BrokerVersion
-    why: str
 
 
 class Generation(Struct, frozen=True):
@@ -89,18 +82,18 @@ class Generation(Struct, frozen=True):
     from `before` on; None where nothing tells."""
 
     at_least: BrokerVersion
-    evidence: list[Evidence]
-    limits: list[Limit] = field(default_factory=list)
+    evidence: list[Trace]
+    limits: list[Trace] = field(default_factory=list)
 
     @property
     def before(self) -> BrokerVersion | None:
-        return self.limits[0].before if self.limits else None
+        return self.limits[0].release if self.limits else None
 
     def json(self) -> dict[str, object]:
         return {
             "at_least": str(self.at_least), "before": str(self.before) if self.before else None,
-            "evidence": [{"since": str(item.since), "why": item.why} for item in self.evidence],
-            "limits": [{"before": str(limit.before), "why": limit.why} for limit in self.limits],
+            "evidence": [{"since": str(item.release), "why": item.why} for item in self.evidence],
+            "limits": [{"before": str(item.release), "why": item.why} for item in self.limits],
         }
 
 
@@ -108,17 +101,17 @@ def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     """All traces, the youngest first."""
     of_checkpoint = _of_checkpoint(checkpoint, store.commitlog.max_offset)
     found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
-    evidence = sorted(found.values(), key=lambda item: item.since, reverse=True)
-    least = evidence[0].since if evidence else OLDEST_COMPARED
+    evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
+    least = evidence[0].release if evidence else OLDEST_COMPARED
     # what is there outweighs what is missing: files get lost, they do not come by themselves
-    return Generation(least, evidence, [limit for limit in find_limits(store) if limit.before > least])
+    return Generation(least, evidence, [limit for limit in find_limits(store) if limit.release > least])
 
 
-def _seen(since: str, why: str) -> Evidence:
-    return Evidence(BrokerVersion.parse(since), why)
+def _seen(since: str, why: str) -> Trace:
+    return Trace(BrokerVersion.parse(since), why)
 
 
-def _evidence_of_files(store: Store) -> Iterator[Evidence]:
+def _evidence_of_files(store: Store) -> Iterator[Trace]:
     for name, since in (("rocksdbstore", "5.4.0"), ("abort.bak", "5.0.0"), ("timerwheel", "5.0.0"),
                         ("compaction", "5.0.0"), ("kvStore", "5.3.0"), ("consumequeue_rocksdb", "5.5.0"),
                         ("epochFileCheckpoint", "5.0.0")):
@@ -135,12 +128,12 @@ def _evidence_of_files(store: Store) -> Iterator[Evidence]:
         yield _seen("4.9.3", "there are LMQ queues")
 
 
-def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Evidence]:
+def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Trace]:
     for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
         yield _seen(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
-def _of_records(store: Store) -> Iterator[Evidence]:
+def _of_records(store: Store) -> Iterator[Trace]:
     """Both ends of the log: the broker that wrote last, and the one that wrote what is oldest."""
     files = store.commitlog.files
     for mapped_file in {files[0], files[-1]} if files else ():
@@ -148,7 +141,7 @@ def _of_records(store: Store) -> Iterator[Evidence]:
             yield from _of_rows(split.records, mapped_file)
 
 
-def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Evidence]:
+def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
     if bits & BIT_V2:
         yield _seen("5.1.0", "records with the V2 magic")
@@ -315,13 +308,6 @@ class StoreReport(Struct):
     config: list[ConfigHealth]
     starts: list[Start]
     log_files: int
-    elsewhere: frozenset[str] = frozenset()
-
-    @property
-    def log_is_gone(self) -> bool:
-        """Queues or index without any log: the log's disk may not be mounted, and a start would delete them."""
-        left = self.pointers.queues or self.pointers.index_files
-        return not self.log_files and COMMITLOG not in self.elsewhere and bool(left)
 
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
@@ -347,7 +333,7 @@ def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> Store
     return StoreReport(
         str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
         exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
-        len(store.commitlog.files), frozenset(held_elsewhere(store)),
+        len(store.commitlog.files),
     )
 
 

@@ -13,6 +13,7 @@ from formats import properties as props
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.javahash import java_string
 from formats.layout import Buffer
+from formats.names import MAX_OFFSET
 from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
@@ -334,33 +335,20 @@ class Dispatcher:
             self.state((queue, number)).append(np.array([int(text)], dtype=np.int64), one)
 
 
-class Above:
-    """Passes on what lies strictly above an offset: the dispatch of a normal recovery from 5.3.2 on."""
+class Within(Struct):
+    """Passes on what lies strictly `above` an offset (a normal recovery from 5.3.2 on), and what ends at or below
+    `until` (with duplicationEnable, or in controller mode)."""
 
-    def __init__(self, target: Dispatcher, offset: int) -> None:
-        self.target = target
-        self.offset = offset
-
-    def rows(self, rows: Rows) -> None:
-        self.target.rows(rows[rows["phy_offset"] > self.offset])
-
-    def checked(self, message: Checked) -> None:
-        if message.phy_offset > self.offset:
-            self.target.checked(message)
-
-
-class Confirmed:
-    """Passes on what ends at or below an offset: dispatch with duplicationEnable, or in controller mode."""
-
-    def __init__(self, target: Dispatcher, offset: int) -> None:
-        self.target = target
-        self.offset = offset
+    target: Dispatcher
+    above: int = -1
+    until: int = MAX_OFFSET
 
     def rows(self, rows: Rows) -> None:
-        self.target.rows(rows[rows["phy_offset"] + rows["size"] <= self.offset])
+        starts, ends = rows["phy_offset"], rows["phy_offset"] + rows["size"]
+        self.target.rows(rows[(starts > self.above) & (ends <= self.until)])
 
     def checked(self, message: Checked) -> None:
-        if message.phy_offset + message.size <= self.offset:
+        if message.phy_offset > self.above and message.phy_offset + message.size <= self.until:
             self.target.checked(message)
 
 

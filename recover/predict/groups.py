@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from formats.config.tables import read_consumer_offsets
 from recover.broker.settings import BrokerSettings
@@ -55,15 +55,9 @@ class GroupRow(Struct):
     again: int | None = None
     lag: int | None = None
 
-    def json(self) -> dict[str, Any]:
-        return structs.asdict(self)
-
 
 class Groups(NamedTuple):
-    """The rows, what is wrong with offsets or with the start they count on, and that start.
-
-    `unread`: offsets that could not be read, a line each.
-    """
+    """The rows, what is wrong with offsets or with the start they count on, that start, lines on `unread` offsets."""
 
     rows: list[GroupRow]
     findings: list[Finding]
@@ -77,7 +71,7 @@ def has_offsets(store: Store) -> bool:
 
 
 def groups_of(
-    look: Survey, settings: BrokerSettings, *, group: str | None = None, topic: str | None = None,
+    look: Survey, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
 ) -> Groups:
     """Every committed offset of the groups and topics that fit these patterns."""
     config = check_config(look.store, look)
@@ -86,11 +80,8 @@ def groups_of(
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
     if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
         unread.append("no offset is in config/, and there were groups: what they have committed is not known")
-    rows = [
-        row for row in committed
-        if (group is None or fnmatch.fnmatchcase(row.group, group))
-        and (topic is None or fnmatch.fnmatchcase(row.topic, topic))
-    ]
+    rows = [row for row in committed
+            if fnmatch.fnmatchcase(row.group, group) and fnmatch.fnmatchcase(row.topic, topic)]
     rows.sort(key=lambda row: (row.group, row.topic, row.queue))
     by_queue: dict[QueueKey, list[GroupRow]] = defaultdict(list)
     counted_otherwise = set(look.topics.batch)
@@ -144,8 +135,8 @@ def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[st
     return found if len(found) == 1 else [pair for pair in found if pair.name == own]
 
 
-def _fits(item: Finding, group: str | None, topic: str | None) -> bool:
-    return all(pattern is None or name not in item.facts or fnmatch.fnmatchcase(str(item.facts[name]), pattern)
+def _fits(item: Finding, group: str, topic: str) -> bool:
+    return all(name not in item.facts or fnmatch.fnmatchcase(str(item.facts[name]), pattern)
                for name, pattern in (("group", group), ("topic", topic)))
 
 
@@ -197,7 +188,6 @@ def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[
 
 
 def _of_queues(look: Survey, keys: set[QueueKey]) -> list[Finding]:
-    """What is said of missing units of these queues."""
     found = look.queues.findings if look.queues is not None else []
     return [item for item in found if item.code in _MISSING
             and QueueKey(item.facts["topic"], item.facts["queue"]) in keys]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
 from formats.record.rows import BIT_FILLER, BIT_MARKER
@@ -25,23 +25,21 @@ from recover.store.config_files import Topics, topic_text
 from recover.store.derived_files import ExtFiles, is_address
 
 _LISTED = 100
+_NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
 
 
 class Prediction(Struct):
     """The end state of one broker's start on one store; offsets in bytes of the log, queue ranges as [min, max).
 
-    `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has
-    caught up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log,
-    without a right unit in their own queue; `missing_lmq_units` counts those of light queues.
-    `duplicated_offsets`: queue offsets of messages in the log that the next
-    messages get again. `misaligned_units`: units appended at an index that is not their message's queue
-    offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries
-    are deleted and not made again.
-    `revived_topics` are deleted topics that get queues again.
-    `end_reason` says why the scan ended at `max_phy`. `search_limited`: the search for the start file ended
-    because there were more files than the broker looks at. `incomplete` says what of the log is missing.
-    `unsupported`: parts with data that the answer leaves out; those that are `not_emulated` would change all of it, and
-    nothing else is said then.
+    `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has caught up.
+    `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right unit in
+    their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in the log
+    that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue offset.
+    `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are deleted
+    and not made again. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
+    `max_phy`. `search_limited`: the broker looks at no more files for the start. `incomplete`: what of the log is
+    missing. `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of
+    it, and nothing else is said then.
     """
 
     broker: str
@@ -75,7 +73,6 @@ class Prediction(Struct):
     stop: Stop | None = None
 
     def refuse(self, stop: Stop) -> None:
-        """Note that the broker does not start."""
         self.starts, self.reason, self.stop = False, stop.reason, stop
 
     @property
@@ -92,22 +89,10 @@ class Prediction(Struct):
         return self.starts and bool(self.not_emulated)
 
     def json(self) -> dict[str, Any]:
-        """The keys of the report, those that scripts rely on first."""
-        return {
-            "broker": self.broker, "starts": None if self.says_nothing else self.starts, "reason": self.reason,
-            "mode": self.mode, "start_file": self.start_file, "min_phy": self.min_phy,
-            "max_phy": self.max_phy, "queues": self.queues,
-            "deleted_files": self.deleted_files, "lost_messages": self.lost_messages,
-            "unreachable_messages": self.unreachable_messages, "duplicated_offsets": self.duplicated_offsets,
-            "assumptions": self.assumptions, "end_reason": self.end_reason, "lost": self.lost,
-            "unreachable": self.unreachable, "missing_lmq_units": self.missing_lmq_units,
-            "misaligned_units": self.misaligned_units, "lowered_queues": self.lowered_queues,
-            "index_gap": list(self.index_gap) if self.index_gap else None, "ignored_files": self.ignored_files,
-            "unsupported": self.unsupported, "config_lost": self.config_lost, "revived_topics": self.revived_topics,
-        }
+        said = {name: value for name, value in structs.asdict(self).items() if name not in _NOT_SAID}
+        return said | {"starts": None if self.says_nothing else self.starts}
 
     def findings(self) -> list[Finding]:
-        """The costs as findings."""
         broker = self.broker
         found = [*self.by_hand, *(finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported)]
         if self.stop is not None:
@@ -160,7 +145,6 @@ STAND_INS = BIT_FILLER | BIT_MARKER
 
 
 def queue_name(key: Key) -> str:
-    """How reports name a queue."""
     return f"{key[0]}/{key[1]}"
 
 

@@ -22,10 +22,8 @@ UNIT = CQ_UNIT.size
 
 
 class QueueFile:
-    """A file that begins at byte `start` of its queue and takes `size` bytes; `path` is None for one made by dispatch.
-
-    `wrote` is the write position, bytes in the file. Content is read when asked for and not kept.
-    """
+    """`size` bytes from byte `start` of its queue on, `wrote` of them before the write position; `path` is None for one
+    made by dispatch. Content is read when asked for and not kept."""
 
     def __init__(self, start: int, size: int, path: Path | None = None) -> None:
         self.start = start
@@ -56,7 +54,6 @@ class QueueFile:
         return np.concatenate([head, added, base[self._appended_at + added.size :]])
 
     def valid(self) -> Rows:
-        """The units before the write position."""
         count = self.wrote // UNIT
         return _padded(self.content()[:count], count)
 

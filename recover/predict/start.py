@@ -26,14 +26,13 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends
 from recover.look.store import log_is_gone
 from recover.predict.dispatch import (
-    Above,
     BrokerLog,
-    Confirmed,
     Dispatcher,
     Key,
     Loaded,
     Nobody,
     Stop,
+    Within,
     load,
     mapped_file_size,
     queue_file_size,
@@ -93,8 +92,10 @@ def predict(
     with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
         start = _Start(store, settings, loaded, log, prediction)
         start.run()
-        if counted:
-            start.count()
+        if counted and start.ended:
+            end = prediction.max_phy
+            count_lost(view, end, prediction)
+            count_unreachable(view, topics, start.states, end, prediction, settings.delay_table)
         if started is not None and start.ended and prediction.starts:
             started(log, start.states)
     return prediction
@@ -121,7 +122,6 @@ class _Start:
         self.dispatcher.delays = self.rules.delays
 
     def run(self) -> None:
-        """Fill in the prediction."""
         normal, index_time = self.prediction.mode == "normal", self.checkpoint.index_msg_timestamp
         index_deleted = None if normal else deleted_index_files(self.store.index_dir, index_time)
         for state in self.states.values():
@@ -143,14 +143,6 @@ class _Start:
         if index_deleted is not None:
             self._report_index(index_deleted, end)
         self.ended = True
-
-    def count(self) -> None:
-        """Fill in what it costs by message, if the start came so far."""
-        if self.ended:
-            prediction, view = self.prediction, self.log.view
-            count_lost(view, prediction.max_phy, prediction)
-            delays = self.settings.delay_table
-            count_unreachable(view, self.topics, self.states, prediction.max_phy, prediction, delays)
 
     def _recover_log(self) -> int | None:
         max_of_queues = self._max_physic()
@@ -178,11 +170,11 @@ class _Start:
 
     def _target(self, max_of_queues: int) -> DispatchTarget:
         if self.prediction.mode == "normal":
-            return Above(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
+            return Within(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
         duplicated = self.settings.flag("duplicationEnable")
         if self.version.has(versions.CONFIRM_END_COMPARED):
             if duplicated or self.settings.flag("enableControllerMode"):
-                return Confirmed(self.dispatcher, self.checkpoint.confirm_phy_offset)
+                return Within(self.dispatcher, until=self.checkpoint.confirm_phy_offset)
         elif duplicated:
             return Nobody()
         return self.dispatcher
@@ -294,10 +286,8 @@ _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
 def config_pairs(store: Store, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
-    """The config files that are there, or should be, and stop this broker if they do not load.
-
-    As in BrokerController.initialize.
-    """
+    """The config files that are there, or should be, and stop this broker if they do not load
+    (BrokerController.initialize)."""
     names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
     if settings.version >= _FIRST_WITH_ALL:
         names.update(_STOPPING_5)

@@ -11,8 +11,7 @@ import pytest
 
 from recover.change.carry_out import apply_plan
 from recover.change.content import INLINE_LIMIT, BytesContent, LazyContent
-from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
-from recover.change.plan_file import load_plan, save_plan
+from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange, load_plan, save_plan
 from recover.change.preconditions import check, seal
 from recover.findings.refusal import Refusal
 from recover.store.memo import stamp_of

@@ -15,8 +15,7 @@ import pytest
 
 from recover.change.carry_out import apply_plan
 from recover.change.journal import open_runs
-from recover.change.model import Plan, WriteFile, WriteRange
-from recover.change.plan_file import save_plan
+from recover.change.model import Plan, WriteFile, WriteRange, save_plan
 from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool

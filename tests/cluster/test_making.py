@@ -15,7 +15,7 @@ import pytest
 from fixtures.synth import synth_store
 from recover.change.carry_out import apply_plan
 from recover.change.content import DeferredContent, make
-from recover.change.plan_file import load_plan
+from recover.change.model import load_plan
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
 from recover.cluster.making import SparkProducer

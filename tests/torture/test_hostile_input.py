@@ -23,7 +23,7 @@ from formats.errors import FormatError
 from formats.record import encode, make_record
 from mqtool import exits
 from recover.change.journal import decode_records, encode_record
-from recover.change.plan_file import canonical
+from recover.change.model import canonical
 from recover.log.scan import scan_log
 from recover.store.store import Store
 from tests.cli.runner import mqtool

@@ -17,8 +17,18 @@ import pytest
 from mqtool import exits
 from recover.change.content import inline_json
 from recover.change.journal import encode_record
-from recover.change.model import FileState, Install, Plan, Retire, RetireFolder, Step, WriteRange, ZeroRange
-from recover.change.plan_file import document, save_plan
+from recover.change.model import (
+    FileState,
+    Install,
+    Plan,
+    Retire,
+    RetireFolder,
+    Step,
+    WriteRange,
+    ZeroRange,
+    document,
+    save_plan,
+)
 from recover.change.preconditions import identify
 from tests.cli.runner import mqtool
 from tests.support.sampling import sampled
