@@ -1,4 +1,4 @@
-"""Progress on stderr: bytes, records, rate, and an estimate only once it has calmed down."""
+"""Progress on stderr: bytes, records, rate, and after some seconds an estimate."""
 
 from __future__ import annotations
 
@@ -19,35 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _WARM_UP = 3.0
-_STEADY = 0.35
-_SAMPLES = 8
 _PLAIN_EVERY = 2.0
-
-
-class Estimate:
-    """Remaining seconds from recent rates; None until they agree with each other."""
-
-    def __init__(self, start: float) -> None:
-        self._start = start
-        self._last = (start, 0)
-        self._rates: list[float] = []
-
-    def update(self, now: float, done: int) -> None:
-        """Take a sample; samples closer than half a second are too noisy to count."""
-        then, before = self._last
-        if now - then >= 0.5:
-            self._rates = [*self._rates, (done - before) / (now - then)][-_SAMPLES:]
-            self._last = (now, done)
-
-    def remaining(self, now: float, done: int, total: int) -> float | None:
-        """Seconds left, or None while the rates still scatter or the run is young."""
-        if now - self._start < _WARM_UP or len(self._rates) < 4 or total <= 0:
-            return None
-        low, high = min(self._rates), max(self._rates)
-        mean = sum(self._rates) / len(self._rates)
-        if mean <= 0 or (high - low) / mean > 2 * _STEADY:
-            return None
-        return max(0.0, (total - done) / mean)
 
 
 class Line:
@@ -102,9 +74,7 @@ class Progress(Line):
     def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console], total: int) -> None:
         super().__init__(wanted, console)
         self.title, self.total = title, total
-        self._start = time.monotonic()
-        self._estimate = Estimate(self._start)
-        self._shown = 0.0
+        self._start, self._shown = time.monotonic(), 0.0
         self._done = self._records = self._queues = 0
         self._lock = threading.Lock()
 
@@ -114,7 +84,6 @@ class Progress(Line):
             self._done += size
             self._records += records
             now = time.monotonic()
-            self._estimate.update(now, self._done)
             if now - self._shown >= 0.2 or self._done >= self.total:
                 self._shown = now
                 self.show(self.line(now))
@@ -147,7 +116,6 @@ class Progress(Line):
                  f"{human_size(int(self._done / elapsed))}/s"]
         if self._records:
             parts.append(f"{self._records:,} records")
-        left = self._estimate.remaining(now, self._done, self.total)
-        if left is not None:
-            parts.append(f"about {human_seconds(left)} left")
+        if elapsed >= _WARM_UP and 0 < self._done < self.total:
+            parts.append(f"about {human_seconds(elapsed * (self.total - self._done) / self._done)} left")
         return " · ".join(parts)

@@ -8,6 +8,7 @@ import glob
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -135,16 +136,47 @@ class Choice:
 
     def __init__(self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted) -> None:
         self.files, self.wanted = files, wanted
-        self.by_topic = re.compile("|".join(map(fnmatch.translate, wanted.topics))) if wanted.topics else None
+        self._topic = re.compile("|".join(map(fnmatch.translate, wanted.topics)) or ".*", re.DOTALL)
         self.names = [(java_string(topic), queue_id) for topic, queue_id in queues]
-        self._queues = np.array([_may_hold(*name, wanted, self.by_topic) for name in self.names], dtype=bool)
-        self._hashes = _key_hashes(self.names, wanted)
+        self._queues = np.array([self._may_hold(*name) for name in self.names], dtype=bool)
+        # of the key under every topic
+        self._hashes = None if wanted.key is None else np.array(
+            [index_key_hash(f"{name}#{wanted.key}") for name, _ in self.names], dtype=np.int32)
+
+    def _may_hold(self, name: str, queue_id: int) -> bool:
+        """Whether a queue can hold a wanted message, as far as its name tells."""
+        if has_real_topic(name):
+            return True
+        if is_system(name) and "system" not in self.wanted.include:
+            return False
+        return self._topic.match(name) is not None and self.wanted.queue in (None, queue_id)
 
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
         """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
             for split in scan.splits:
-                yield scan, split, split.records[_fitting(split, self.wanted, self._queues, self._hashes)]
+                yield scan, split, split.records[self._fitting(split)]
+
+    def _fitting(self, split: Split) -> Rows:
+        rows, wanted = split.records, self.wanted
+        if not rows.size:
+            return np.zeros(0, dtype=bool)
+        bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
+        mask: Rows = self._queues[rows["queue"]] & ((bits & (BIT_FILLER | BIT_MARKER)) == 0)
+        mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
+        mask &= (times >= wanted.since) & (times < wanted.until)
+        mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
+        if not wanted.unfold:
+            mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
+        for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
+            if kind not in wanted.include:
+                mask &= (bits & bit) == 0
+        if self._hashes is not None and mask.any():
+            owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
+            hit = np.zeros(rows.size, dtype=bool)
+            hit[owners[np.isin(split.hashes, self._hashes)]] = True
+            mask &= hit
+        return mask
 
     def messages(
         self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
@@ -155,47 +187,33 @@ class Choice:
         except FormatError as error:
             note(f"the record at {phy_offset} changed while it was read: {error}")
             return
-        for message in _messages(record, bits, self.wanted):
-            if _is_wanted(message, record, self.wanted, self.by_topic):
-                yield Selected(message, content)
+        state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
+        message = message_of(record, state, raw_body=self.wanted.raw_body)
+        found = [message]
+        if self.wanted.unfold and bits & BIT_INNER_BATCH:
+            with suppress(FormatError, ImportError):  # the message says itself why its body is as stored
+                found = [*unfolded(message, decompress(record.body, record.sys_flag))]
+        yield from (Selected(item, content) for item in found if self._is_wanted(item, record))
 
-
-def _may_hold(name: str, queue_id: int, wanted: Wanted, by_topic: re.Pattern[str] | None) -> bool:
-    """Whether a queue can hold a wanted message, as far as its name tells."""
-    if has_real_topic(name):
-        return True
-    if is_system(name) and "system" not in wanted.include:
-        return False
-    return (by_topic is None or by_topic.match(name) is not None) and wanted.queue in (None, queue_id)
-
-
-def _key_hashes(names: list[tuple[str, int]], wanted: Wanted) -> Rows | None:
-    """The hashes of the key under every topic, ascending; None without a key."""
-    if wanted.key is None:
-        return None
-    return np.unique(np.array([index_key_hash(f"{name}#{wanted.key}") for name, _ in names], dtype=np.int32))
-
-
-def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) -> Rows:
-    rows = split.records
-    if not rows.size:
-        return np.zeros(0, dtype=bool)
-    bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
-    mask: Rows = queues[rows["queue"]] & ((bits & (BIT_FILLER | BIT_MARKER)) == 0)
-    mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
-    mask &= (times >= wanted.since) & (times < wanted.until)
-    mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
-    if not wanted.unfold:
-        mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
-    for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
-        if kind not in wanted.include:
-            mask &= (bits & bit) == 0
-    if hashes is not None and mask.any():
-        owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
-        hit = np.zeros(rows.size, dtype=bool)
-        hit[owners[np.isin(split.hashes, hashes)]] = True
-        mask &= hit
-    return mask
+    def _is_wanted(self, message: Message, record: Record) -> bool:
+        wanted = self.wanted
+        if is_system(message.topic) and "system" not in wanted.include:
+            return False
+        if not (self._topic.match(message.topic) or self._topic.match(message.stored_topic)):
+            return False
+        if wanted.queue is not None and wanted.queue not in (message.queue, message.stored_queue):
+            return False
+        if not wanted.queue_offsets[0] <= message.queue_offset < wanted.queue_offsets[1]:
+            return False
+        if wanted.key is not None and not has_key(record, wanted.key):
+            return False
+        if wanted.tag is not None and message.tags != wanted.tag:
+            return False
+        if wanted.msg_id is not None:
+            id_of_record = offset_id(*record.store_host, record.phy_offset)
+            if wanted.msg_id not in (message.unique_key, id_of_record) and wanted.msg_id.upper() != id_of_record:
+                return False
+        return all(message.properties.get(name) == value for name, value in wanted.properties)
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
@@ -220,38 +238,6 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
                     note(f"{mapped_file.path} could not be read at {start}: {error.strerror}")
                     continue
             yield row, window[start - at : start - at + size]
-
-
-def _messages(record: Record, bits: int, wanted: Wanted) -> Iterator[Message]:
-    state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
-    message = message_of(record, state, raw_body=wanted.raw_body)
-    if wanted.unfold and bits & BIT_INNER_BATCH:
-        try:
-            yield from unfolded(message, decompress(record.body, record.sys_flag))
-            return
-        except (FormatError, ImportError):
-            pass  # the message says itself why its body is as stored
-    yield message
-
-
-def _is_wanted(message: Message, record: Record, wanted: Wanted, by_topic: re.Pattern[str] | None) -> bool:
-    if is_system(message.topic) and "system" not in wanted.include:
-        return False
-    if by_topic is not None and not (by_topic.match(message.topic) or by_topic.match(message.stored_topic)):
-        return False
-    if wanted.queue is not None and wanted.queue not in (message.queue, message.stored_queue):
-        return False
-    if not wanted.queue_offsets[0] <= message.queue_offset < wanted.queue_offsets[1]:
-        return False
-    if wanted.key is not None and not has_key(record, wanted.key):
-        return False
-    if wanted.tag is not None and message.tags != wanted.tag:
-        return False
-    if wanted.msg_id is not None:
-        id_of_record = offset_id(*record.store_host, record.phy_offset)
-        if wanted.msg_id not in (message.unique_key, id_of_record) and wanted.msg_id.upper() != id_of_record:
-            return False
-    return all(message.properties.get(name) == value for name, value in wanted.properties)
 
 
 # --- Messages of a store as an answer to a query, found by a scan of the whole log: no index and no queue is needed.

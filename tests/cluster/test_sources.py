@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +18,7 @@ import pytest
 
 from fixtures.damage import damage
 from formats.record import host_text
+from recover.findings.refusal import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
 from tests.support.command_docs import DOCS
@@ -50,6 +53,28 @@ def spark() -> Any:
 
 def read(spark: Any, kind: str, root: Path, **options: str) -> list[dict[str, Any]]:
     return [row.asDict() for row in spark.read.format(kind).options(**options).load(str(root)).collect()]
+
+
+def test_a_worker_that_finds_another_file_is_named_and_sends_no_row(spark: Any, tmp_path: Path) -> None:
+    from recover.cluster.sources import SOURCES
+
+    for number, kind in enumerate(SOURCES):
+        root = real_store("clean-5.3.3", tmp_path / str(number))
+        source = kind({"path": str(root)})
+        reader = source.reader(spark.read.format(source.name()).load(str(root)).schema)
+        part, *_ = reader.partitions()
+        assert next(iter(reader.read(part)))
+        files = [path for path in root.rglob("[0-9]*") if path.is_file()]
+        for path in files:
+            with path.open("r+b") as file:
+                first = file.read(1)[0]
+                file.seek(0)
+                file.write(bytes([first ^ 1]))
+        next(iter(reader.read(part)), None)  # as where a broker has written meanwhile: no other file
+        for path in files:
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        with pytest.raises(Refusal, match=f"host {socket.gethostname()} reads another file as {root}"):
+            next(iter(reader.read(part)))
 
 
 @pytest.mark.slow
