@@ -104,9 +104,7 @@ def test_index_time_joins_with_message_index_safe(store: Callable[[str], Path]) 
     with log_of(store(V2_STORE)) as log:
         times = first_times(log)
         late = times[3] + 9000
-        checkpoint = EMPTY._replace(
-            physic_msg_timestamp=late, logics_msg_timestamp=late, index_msg_timestamp=times[1]
-        )
+        checkpoint = EMPTY._replace(physic_msg_timestamp=late, logics_msg_timestamp=late, index_msg_timestamp=times[1])
         assert start_file(log, "abnormal", settings("5.3.3"), checkpoint, -1).index == 3
         for version in ("5.3.3", "5.4.0"):
             safe = settings(version, messageIndexSafe="true")
