@@ -136,10 +136,8 @@ def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None, undo: bool = True,
 ) -> int:
-    """Verify the result and end: its findings take the place of the earlier ones. The exit code.
-
-    `done`: words for what was done. `known`: an earlier scan of the log, which is not read again if it did not change.
-    """
+    """Verify the result and end: its findings take the place of the earlier ones. The exit code. `done`: words for what
+    was done. `known`: an earlier scan of the log, which is not read again if it did not change."""
     # opened anew: the lists of files are those of before the change
     opened = Store.open(store.root, store.options)
     with engine.scan(out, opened, title="checking the result", known=known) as scan:

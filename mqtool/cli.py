@@ -147,11 +147,8 @@ def _failed(error: BaseException, printer: Printer) -> int:
 
 
 def _explained(error: BaseException, printer: Printer) -> BaseException:
-    """The refusal to report where bytes that were taken for good do not decode and a file has changed meanwhile.
-
-    Only these errors can come from a file that changes between two looks at it. Any other is a bug, whatever else
-    writes to the store.
-    """
+    """The refusal to report where bytes that were taken for good do not decode and a file has changed meanwhile. Only
+    these errors can come from such a file; any other is a bug, whatever else writes to the store."""
     if printer.store is None or not isinstance(error, (FormatError, struct.error, EOFError)):
         return error
     from recover.store.memo import changed_since

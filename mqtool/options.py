@@ -132,9 +132,7 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
 
 def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     """The commitlog's folders as the settings name them (MessageStoreConfig); none where it is the store's own alone.
-
-    A store that is not where the settings have it is a copy: what lay in its root there lies in its root here.
-    """
+    In a copy, what lay in the root of the settings lies in its own root."""
     home = settings.get("storePathRootDir", "").strip()
     folders: list[Path] = []
     for name in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
@@ -209,10 +207,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
     def scanner(self, *, rebuilds: bool = False) -> Engine:
-        """The engine for `recover`; from now on the process is as gentle as it was told to be.
-
-        One that `rebuilds` may keep what it scans, to make files of it.
-        """
+        """The engine for `recover`; from now on the process is as gentle as it was told to be. One that `rebuilds` may
+        keep what it scans, to make files of it."""
         if self.rate_limit is not None:
             set_rate(max(1, self.rate_limit))
         if self.nice:

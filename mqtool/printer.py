@@ -256,10 +256,8 @@ class Printer:
         self.findings.extend(findings)
 
     def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None, *, clean: bool = True) -> None:
-        """The one line that is always printed, what to do next, and apart from that what reverts a change.
-
-        Not `clean`: an exit code of 0 says that the question was answered, and nothing of how the store is.
-        """
+        """The one line that is always printed, what to do next, and apart from that what reverts a change. Not `clean`:
+        an exit code of 0 says that the question was answered, and nothing of how the store is."""
         self._summary, self._steps, self._undo, self._clean = line, list(steps), undo, clean
 
     def finish(self, code: int) -> int:

@@ -23,10 +23,8 @@ _PLAIN_EVERY = 2.0
 
 
 class Line:
-    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal.
-
-    Asked for where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds.
-    """
+    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal. Asked for
+    where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds."""
 
     def __init__(self, wanted: bool | None, console: Callable[[], Console]) -> None:
         stream = sys.stderr

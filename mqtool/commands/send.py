@@ -181,10 +181,8 @@ class _Messages(Reading):
 
 
 class _Plan(Struct):
-    """What one look at all messages finds: those to be sent by topic and by type, the others by reason.
-
-    `messages`: how many of the source the plan covers.
-    """
+    """What one look at all messages finds: those to be sent by topic and by type, the others by reason, and how many
+    `messages` of the source it covers."""
 
     topics: Counter[str] = field(default_factory=Counter)
     types: Counter[str] = field(default_factory=Counter)

@@ -144,16 +144,13 @@ def traffic_drawing(found: Traffic) -> Drawing:
     return Drawing(label, "", [Row(f"{most:,} messages", marks)], _axis(found), bars=True)
 
 
-def _ends(found: Traffic) -> tuple[str, str]:
-    return human_time(found.begin), human_time(found.begin + found.step * len(found.messages))
-
-
 def _axis(found: Traffic) -> tuple[str, str] | None:
-    return _ends(found) if sum(found.messages) else None
+    end = found.begin + found.step * len(found.messages)
+    return (human_time(found.begin), human_time(end)) if sum(found.messages) else None
 
 
 def span(found: Traffic) -> str:
-    return " to ".join(_ends(found)) if sum(found.messages) else "no message"
+    return " to ".join(_axis(found) or ("no message",))
 
 
 # --- rendering -----------------------------------------------------------------------------------

@@ -37,10 +37,8 @@ def never() -> bool:
 
 @contextmanager
 def store_locked(root: Path, standing: str, again: str) -> Iterator[None]:
-    """Holds the store's lock, what killed runs left behind removed; an `OSError` becomes a `Refusal`.
-
-    `standing`: how the store then stands; `again`: what to run once the disk is well.
-    """
+    """Holds the store's lock, what killed runs left behind removed. An `OSError` becomes a `Refusal` that says how the
+    store then is (`standing`) and what to run `again`."""
     with StoreLock(root):
         try:
             tidy(root)
@@ -130,11 +128,8 @@ def resume(
     root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
     interrupted: Callable[[], bool] = never,
 ) -> RunInfo:
-    """Complete the run that was killed or interrupted: an apply is carried to its end, an undo too.
-
-    `parts`: what may be written outside of the root. `Refusal` if there is no such run, or if something else worked on
-    the store in between.
-    """
+    """Complete the run that was killed or interrupted, an undo too. `Refusal` if there is none, or if something else
+    worked on the store in between."""
     root, given = root.absolute(), tuple(map(str, parts))
     if not open_runs(root) and not has_leftovers(root):
         raise _nothing_to_resume()
@@ -267,10 +262,8 @@ def undo(
     root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
     interrupted: Callable[[], bool] = never,
 ) -> Undone:
-    """Undo the unfinished run, or else the last applied one. `parts`: what may be written outside of the root.
-
-    `Refusal` if there is none, if a broker runs, or if a file is no longer as the run left it.
-    """
+    """Undo the unfinished run, or else the last applied one. `Refusal` if there is none, if a broker runs, or if a file
+    is no longer as the run left it."""
     root, parts = root.absolute(), tuple(parts)
     if last_run(root) is None and not has_leftovers(root):
         raise Refusal("nothing was applied to this store, or all of it was undone",

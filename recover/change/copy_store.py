@@ -77,10 +77,8 @@ def copy_file(path: Path, copy: Path) -> None:
 
 @contextmanager
 def remote_folder(place: str) -> Iterator[Path]:
-    """A folder of this machine whose files stand at a place on a server once a block has filled it.
-
-    `Refusal` (8) where something is there already, or the server takes less than all of it; what was sent stays there.
-    """
+    """A folder of this machine whose files stand at a place on a server once a block has filled it. `Refusal` (8) where
+    something is there already, or where the server lacks some of it in the end."""
     from pyarrow.fs import FileSelector, LocalFileSystem, copy_files
 
     files, root = remote_system(place)

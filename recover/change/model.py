@@ -325,10 +325,8 @@ def refuse_taken(path: Path) -> None:
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:
-    """Write a plan file and the folder of its large contents, if it has any: that folder.
-
-    `Refusal` if the disk will not take it, or one is there already.
-    """
+    """Write a plan file and the folder of its large contents, if it has any: that folder. `Refusal` from the disk, or
+    where one is there already."""
     refuse_taken(path)
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
     contents: list[dict[str, Any] | None] = []
@@ -361,10 +359,8 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
 
 
 def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
-    """Read a plan file; `Refusal` with the reason if it is none, damaged, or of another format version.
-
-    `sidecar`: the only folder beside it that may hold content.
-    """
+    """Read a plan file; `Refusal` if it is none, damaged, or of another format version. `sidecar`: the only folder
+    beside it that may hold content."""
     try:
         if path.stat().st_size > _LARGEST:
             raise Refusal(f"{path} is too large for a plan", "check the file name")

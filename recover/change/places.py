@@ -28,10 +28,8 @@ _OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index
 
 
 class Places:
-    """The folders that may be written below `root` and in the parts that are `given` (paths), looked at when asked.
-
-    What was looked at once is not looked at again: make a new one for the next look.
-    """
+    """The folders that may be written below `root` and in the parts that are `given` (paths), each looked at once: make
+    a new one for the next look."""
 
     def __init__(self, root: Path, given: Iterable[Path | str] = ()) -> None:
         self.root = Path(os.path.abspath(root))
@@ -143,9 +141,7 @@ _LONG = struct.Struct("l")
 
 def check_changeable(root: Path, steps: Iterable[Step], run: Path | None = None, kept: Iterable[Path] = ()) -> None:
     """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system will not.
-
-    `run`: the folder of a begun run, whose journal is written, too, and whose `kept` files are moved.
-    """
+    `run`: the folder of a begun run, whose journal is written, too, and whose `kept` files are moved."""
     steps = list(steps)
     existing = existing_folders(root)
     folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}

@@ -38,10 +38,8 @@ from recover.store.reading import READ, crc32c, file_crc, kind_of
 
 
 def detach(plan: Plan, root: Path) -> Plan:
-    """The plan with the in-place steps of each shared file joined into one `Install` of its changed copy.
-
-    Call with the lock held and the preconditions checked: the whole file is noted as it is now.
-    """
+    """The plan with the in-place steps of each shared file joined into one `Install` of its changed copy. Call with the
+    lock held and the preconditions checked: the whole file is noted as it is now."""
     patches: dict[str, list[InPlace]] = defaultdict(list)
     for step in plan.steps:
         if isinstance(step, InPlace) and _shared(resolve(root, step.file)):
@@ -79,11 +77,8 @@ _TOUCHED = "was changed after the plan was made, though its time of writing says
 
 
 def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> Plan:
-    """The plan bound to this store as it is now.
-
-    `seen`: files and folders as the scan found them; one that changed between scan and seal is refused here, and one
-    that changes later when the plan is carried out.
-    """
+    """The plan bound to this store as it is now. `seen`: files and folders as the scan found them; `Refusal` where one
+    has changed since, here or when the plan is carried out."""
     seen = seen or {}
     for file, stamp in seen.items():
         if stamp_of(resolve(root, file)) != stamp:

@@ -34,10 +34,8 @@ S = TypeVar("S", bound=Step)
 
 
 def batches(root: Path, steps: Sequence[Step]) -> Iterator[list[int]]:
-    """The numbers of the steps, in order, in batches of one family in one part of the store.
-
-    A step that lengthens its file is alone: what a later step on that file finds depends on it.
-    """
+    """The numbers of the steps, in order, in batches of one family in one part of the store. A step that lengthens its
+    file is alone: what a later step on that file finds depends on it."""
     batch: list[int] = []
     size = 0
     for number, step in enumerate(steps):

@@ -161,10 +161,8 @@ def _host(host: tuple[bytes, int]) -> str:
 
 
 def unfolded(message: Message, content: bytes) -> Iterator[Message]:
-    """The messages of an inner batch, whose body is `content` (decompressed): `MessageDecoder.decodeMessages`.
-
-    Each has the queue offset that a 5.x client gives it. What is no such body yields the record as one message.
-    """
+    """The messages of an inner batch, whose body is `content` (decompressed), with the queue offsets that a 5.x client
+    gives them (`MessageDecoder.decodeMessages`); for what is no such body the record as one message."""
     at, number, found = 0, 0, []
     while at < len(content):
         whole = _inner(content, at)

@@ -114,10 +114,8 @@ def parse_time(text: str, option: str) -> int:
 def selected(
     scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: ProgressCallback | None = None,
 ) -> Iterator[Selected]:
-    """Every intact record of the log that is wanted, in log order; what cannot be read any more goes to `note`.
-
-    Reads a window of the file at a time; nothing of the messages is kept.
-    """
+    """Every intact record of the log that is wanted, in log order; what cannot be read any more goes to `note`. Nothing
+    of the messages is kept."""
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
     left = wanted.limit or FOREVER
     for scan, split, rows in choice.rows():
@@ -267,10 +265,7 @@ def list_messages(
     until: int = FOREVER, limit: int = 0, progress: ProgressCallback | None = None,
 ) -> Answer:
     """The live messages of `topic` stored within [since, until), in log order; all are counted, `limit` of them kept.
-
-    Delayed, half, retry and dead-letter messages count for the topic that they are meant for and for the one that they
-    are stored under.
-    """
+    Delayed, half, retry and dead-letter messages count for the topic that they are meant for, too."""
     if topic.startswith(LMQ_PREFIX):
         raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
                            "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")

@@ -187,10 +187,8 @@ class Place(NamedTuple):
 
 
 class Position:
-    """The position file: a head that says what is sent, then a line for every acknowledgement, synced.
-
-    The last whole line counts; what a kill has cut is left out. The file is made short again where it grows long.
-    """
+    """The position file: a head that says what is sent, then a line for every acknowledgement, synced. The last whole
+    line counts. The file is made short again where it grows long."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path

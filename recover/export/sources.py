@@ -145,10 +145,8 @@ def _with_room(mapped_file: MappedFile, size: int) -> int:
 
 
 def _beside(queue: MappedFileQueue) -> Iterator[str]:
-    """A line for each file among those of a log whose name is no place in it, though it holds records.
-
-    A copy of the log file that stands in its place holds nothing more.
-    """
+    """A line for each file among those of a log whose name is no place in it, though it holds records; none for a copy
+    of the log file that stands in its place."""
     for item in queue.odd:
         base = _own_place(item.path) if item.is_file and item.length else None
         if base is not None and not any(
@@ -176,10 +174,8 @@ def _own_place(path: Path) -> int | None:
 
 
 class Stretch(Struct):
-    """Bytes [start, stop) of a file, from an intact record to the end of the last one with the same `base`.
-
-    `base`: the physical offset of the file's first byte, if the whole file were log; less than 0 where it is not.
-    """
+    """Bytes [start, stop) of a file, from an intact record to the end of the last one with the same `base`: the
+    physical offset of the file's first byte, if the whole file were log (else it can be less than 0)."""
 
     start: int
     stop: int
@@ -287,10 +283,8 @@ class _Part(OpenFile):
 def scan_source(
     source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
-    """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
-
-    A file that cannot be opened, a range that cannot be read and a part that is not read are noted and passed over.
-    """
+    """Scan the log of a source, judging old and superseded records as verify does where its queues are there. What
+    cannot be opened or read, and parts that are not read, are noted and passed over."""
     unread = [*source.unread]
 
     def cannot_open(mapped_file: MappedFile, error: OSError) -> None:

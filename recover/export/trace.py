@@ -80,10 +80,8 @@ class Life(Struct):
 def trace(
     store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
 ) -> tuple[list[Life], Answer]:
-    """Lives of the messages with this id, unique key or key, and how they were looked for.
-
-    Through the index; with an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked.
-    """
+    """Lives of the messages with this id, unique key or key, and how they were looked for: through the index, or with
+    an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked."""
     found, keys = _first(store, name, engine, progress)
     if engine is None and not found.messages and not known_topics(store):
         raise Refusal("an index finds messages by topic, and which topics there are is not known",
@@ -94,7 +92,9 @@ def trace(
         if key is not None and engine is None:
             more = query_key(store, known_topics(store), key)
             records += [item.record for item in more.messages]
-            _take_notes(found, more)
+            found.complete &= more.complete
+            found.notes += [note for note in more.notes if note not in found.notes]
+            found.damaged += [item for item in more.damaged if item not in found.damaged]
         by_key[key] = {record.phy_offset: record for record in records}
     offsets: list[str] = []
     pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
@@ -139,12 +139,6 @@ def _at_place(store: Store, name: str) -> Answer:
         return Answer("scan")
     placed = [item for item in found.messages if not has_key(item.record, name)]
     return Answer("id", placed) if found.way == "id" else Answer("scan")
-
-
-def _take_notes(found: Answer, more: Answer) -> None:
-    found.complete &= more.complete
-    found.notes += [note for note in more.notes if note not in found.notes]
-    found.damaged += [item for item in more.damaged if item not in found.damaged]
 
 
 def _life(store: Store, key: str | None, records: list[Record], found: Answer) -> Life:

@@ -82,10 +82,8 @@ class Item(Struct, frozen=True):
 
 
 class FileReport(Struct):
-    """One file: kind (kebab-case), title, why it is taken for that, length in bytes, further facts, items.
-
-    `complete` is false when the limit ended the list; `next_offset` is where to go on then.
-    """
+    """One file: kind (kebab-case), title, why it is taken for that, length in bytes, further facts, items. Not
+    `complete` when the limit ended the list; `next_offset` is where to go on then."""
 
     path: str
     kind: str
@@ -123,10 +121,8 @@ _LARGEST_READ = 64 << 20
 
 
 def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: str) -> Item:
-    """The bytes at `position` of a file that begins at physical offset `base`, read as a record.
-
-    `reason` is the verdict of the judge ("" for an intact record); the fields are shown either way.
-    """
+    """The bytes at `position` of a file that begins at physical offset `base`, shown as a record; `reason` is the
+    verdict of the judge ("" for an intact one)."""
     room = file_end - base - position
     content = _content(read, position, room)
     candidate = Candidate(content, 0, room, base + position, available=room)

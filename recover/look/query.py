@@ -284,10 +284,8 @@ def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answe
 
 
 def note_unread(store: Store, answer: Answer) -> None:
-    """Make an answer incomplete where the log is gone, or where a part that is not read holds messages, too.
-
-    A message found by its place stays: there is no other one.
-    """
+    """Make an answer incomplete where the log is gone, or where a part that is not read holds messages, too. A message
+    found by its place stays: there is no other one."""
     if answer.messages and answer.way in ("id", "offset", "queue"):
         return
     for line in not_looked_at(store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -66,60 +67,51 @@ class Loaded(Struct):
     odd_index: list[Finding] = field(default_factory=list)
 
 
-class _Loader:
-    def __init__(self, store: Store, settings: BrokerSettings) -> None:
-        self.store = store
-        self.version = settings.version
-        self.sizes = {store.mapped_file_size, store.queue_file_size}
-        self.loaded = Loaded()
-
-    def load_files(
-        self, directories: Sequence[Path], size: int, odd_name: Callable[[Store, OddName], Finding]
-    ) -> list[MappedFile] | None:
-        """The mapped files of one queue; None when the broker refuses, with the reason in `loaded`."""
-        items = sorted(_items(directories), key=lambda item: item.path.name)
-        self.loaded.by_hand += [odd_name(self.store, item) for item in items if item.by_hand]
-        last = items[-1:]
-        if self.version.has(versions.DIRECTORIES_SKIPPED):
-            items = [item for item in items if not item.is_directory]
-        files: list[MappedFile] = []
-        for item in items:
-            if item.length == 0 and item in last and self.version.has(versions.EMPTY_LAST_FILE_DELETED):
-                self.loaded.deleted.append(item.path)
-                continue
-            if item.is_directory or item.length != size:
-                if not self.version.has(versions.WRONG_LENGTH_REFUSED):
-                    self.loaded.ignored += [other.path for other in items[items.index(item) :]]
-                    break
-                if item.is_directory:
-                    self._refuse(item, "is a folder among mapped files")
-                else:
-                    self._refuse(item, f"has {item.length} bytes, the broker's setting says {size}",
-                                 OTHER_SETTING if item.length in self.sizes else None)
-                return None
-            number = _java_long(item.path.name)
-            if number is None:
-                self._refuse(item, "is not a commitlog file (the name is not 20 digits)")
-                return None
+def _load_files(
+    store: Store, version: versions.BrokerVersion, loaded: Loaded, directories: Sequence[Path], size: int,
+    odd_name: Callable[[Store, OddName], Finding],
+) -> list[MappedFile] | None:
+    """The mapped files of one queue; None when the broker refuses, with the reason in `loaded`."""
+    items = sorted(_items(directories), key=lambda item: item.path.name)
+    loaded.by_hand += [odd_name(store, item) for item in items if item.by_hand]
+    last = items[-1:]
+    if version.has(versions.DIRECTORIES_SKIPPED):
+        items = [item for item in items if not item.is_directory]
+    files: list[MappedFile] = []
+    for item in items:
+        name = store.relative(item.path)
+        if item.length == 0 and item in last and version.has(versions.EMPTY_LAST_FILE_DELETED):
+            loaded.deleted.append(item.path)
+        elif (item.is_directory or item.length != size) and not version.has(versions.WRONG_LENGTH_REFUSED):
+            loaded.ignored += [other.path for other in items[items.index(item) :]]
+            break
+        elif item.is_directory:
+            loaded.refusal = Stop(f"{name} is a folder among mapped files")
+            return None
+        elif item.length != size:
+            remedy = OTHER_SETTING if item.length in (store.mapped_file_size, store.queue_file_size) else None
+            loaded.refusal = Stop(f"{name} has {item.length} bytes, the broker's setting says {size}", remedy)
+            return None
+        elif (number := _java_long(item.path.name)) is None:
+            loaded.refusal = Stop(f"{name} is not a commitlog file (the name is not 20 digits)")
+            return None
+        else:
             files.append(MappedFile(item.path, number, item.length))
-        return files
-
-    def _refuse(self, item: OddName, why: str, remedy: str | None = None) -> None:
-        self.loaded.refusal = Stop(f"{self.store.relative(item.path)} {why}", remedy)
+    return files
 
 
 def load(store: Store, settings: BrokerSettings) -> Loaded:
     """Load log, queues and index as the broker of these settings does; sizes not given are those of the files."""
-    loader = _Loader(store, settings)
-    loaded = loader.loaded
-    log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
+    loaded = Loaded()
+    read = partial(_load_files, store, settings.version, loaded)
+    log = read(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded
     # of equal names in several folders the first counts
     loaded.log = [f for at, f in enumerate(log) if at == 0 or f.file_from_offset != log[at - 1].file_from_offset]
     size = queue_file_size(store, settings)
     for folder in store.queue_folders:
-        files = loader.load_files([folder.path], size, odd_queue_name)
+        files = read([folder.path], size, odd_queue_name)
         if files is None:
             return loaded
         state = QueueState(
@@ -366,10 +358,8 @@ class Nobody:
 
 
 def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: DispatchTarget) -> int | None:
-    """Dispatch the log from physical `start` to its `end`; the offset at which it is stuck for ever, or None.
-
-    A master is assumed: a record that cannot be read makes it jump over the rest of the file.
-    """
+    """Dispatch the log from physical `start` to its `end`; the offset at which it is stuck for ever, or None. As a
+    master does: after a record that cannot be read comes the next file."""
     position = max(start, log.min_offset)
     while position < end:
         index = log.index_of(position)

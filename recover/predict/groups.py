@@ -118,10 +118,8 @@ def groups_of(
 
 
 def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:
-    """The files of offsets that this broker reads: with light queues all groups are in one of its own.
-
-    Where the setting is not given, or only the other file is there, each file that is; `assumed` says so.
-    """
+    """The files of offsets that this broker reads: with light queues all groups are in one of its own. Each one that is
+    there, where the setting is not given, or only the other is there; `assumed` says so."""
     found = [pair for pair in pairs if pair.name in OFFSET_FILES and pair.present]
     own = LMQ_OFFSETS_FILE if settings.flag("enableLmq") else OFFSETS_FILE
     others = [pair for pair in found if pair.name != own]
@@ -160,10 +158,8 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
 
 
 def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
-    """Fill in ranges and lag; the queues that end before messages of the log, whose lag stays unknown.
-
-    A queue without any unit, of which the log has messages, has lost its files: its range is not known either.
-    """
+    """Fill in ranges and lag; the queues that end before messages of the log, whose lag stays unknown. A queue without
+    any unit, of which the log has messages, has lost its files: its range is not known either."""
     if look.queues is None:
         return set()
     for key, rows in by_queue.items():
@@ -219,10 +215,8 @@ def _once_started(
 
 
 def _moved(positions: Rows, state: QueueState) -> Rows:
-    """The position in its queue of the unit of each message, -1 for none.
-
-    A broker delivers what a unit leads to, also where a start appended it at another position than its queue offset.
-    """
+    """The position in its queue of the unit of each message, -1 for none. A broker delivers what a unit leads to, also
+    where a start appended it at another position than its queue offset."""
     cells = np.full(positions.size, -1, dtype=np.int64)
     order = np.argsort(positions["phy_offset"], kind="stable")
     for queue_file in state.files:

@@ -183,11 +183,8 @@ def count_unreachable(
 
 
 def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles) -> Rows:
-    """For each expected position, whether the queue has a unit there that leads to its message (bool array).
-
-    A deliver time is right if it fits the delay table, or the delay that most units of the queue (each level has
-    its own) agree on.
-    """
+    """For each expected position, whether the queue has a unit there that leads to its message (bool array). A deliver
+    time is right if it fits the delay table, or the delay that most units of the queue agree on."""
     right = np.zeros(rows.size, dtype=bool)
     for queue_file in state.files if state is not None else ():
         base = queue_file.start // UNIT

@@ -111,10 +111,8 @@ class BrokenStartError(Exception):
 
 
 class QueueState:
-    """Files, largest physical offset (-1: none) and min of one queue; positions are bytes of the queue.
-
-    `misaligned` counts units that were appended at another index than their queue offset.
-    """
+    """Files, largest physical offset (-1: none) and min of one queue; positions are bytes of the queue. `misaligned`:
+    how many units were appended at another index than their queue offset."""
 
     def __init__(
         self, topic: str, queue_id: int, file_size: int, files: list[QueueFile], settings: BrokerSettings,

@@ -308,10 +308,8 @@ def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
 
 
 def config_lost(pairs: list[ConfigPair]) -> list[str]:
-    """Config files whose content the broker goes without, silently.
-
-    The main one cannot be read, nor a backup; or it can, and names nothing, although the store shows that it did.
-    """
+    """Config files whose content the broker goes without, silently: neither they nor their backups can be read, or they
+    name nothing, although the store shows that they did."""
     return [f"config/{pair.name}" for pair in pairs if pair.starts and _is_forgotten(pair)]
 
 
@@ -371,8 +369,7 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
 def refused_by(
     store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
 ) -> Stop | None:
-    """Why a broker does not start, if a config file, a timer file, a part that is not read or a setting of one says so.
-    """
+    """Why a broker does not start, if a config or timer file, an unread part or a setting of one says so."""
     return next(_stops(store, settings, needed, configs), None)
 
 
