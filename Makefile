@@ -11,10 +11,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 KERNELS := formats/native/kernels.bin
 # What docs/guarantees.md promises is proved here. Without JDK and Maven the tests with real brokers are skipped, and say so.
-TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py \
-	tests/change/test_copy_store.py tests/change/test_journal.py tests/change/test_lock.py \
+TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py tests/change/test_lock.py \
 	tests/change/test_plan.py tests/change/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
-	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py tests/broker/test_client_decode.py \
+	tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py
 
 .PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs golden golden-quick golden-update \

@@ -31,8 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests come first: one of several workers gets all of them, and starts one session for most."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Spark's tests come first: one of several workers gets all of them, and starts one session for most.
+
+    First of all those on a cluster, for a session elsewhere ends the one that runs there.
+    """
+    items.sort(key=lambda item: (
+        item.get_closest_marker("spark") is None, "running" not in getattr(item, "fixturenames", ())))
 
 
 @pytest.fixture

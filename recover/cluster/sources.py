@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +29,12 @@ from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter, pack_code
 from recover.cluster.source_rows import Filters
+from recover.cluster.views import Sample
 from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.file_scan import SplitRange
+from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
+from recover.store.derived_files import QueueFiles
 from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
@@ -56,6 +61,23 @@ class _Part(InputPartition):
     """One task's share."""
 
     value: Any
+
+
+def sample_of(store: Store, part: Any) -> Sample | None:
+    """Of the file, or the first of the files, that the task of this part reads; None where none can be read."""
+    if isinstance(part, SplitRange):
+        path, start = part.mapped_file.path, part.start
+    elif isinstance(part, source_rows.IndexPart):
+        path, start = part.path, 0
+    else:
+        files = (QueueFiles(store, *part.queues[0]).mapped_files if isinstance(part, source_rows.QueuesPart)
+                 else live_copies(store.commitlog)).files
+        if not files:
+            return None
+        path, start = files[0].path, 0
+    with suppress(OSError):  # the task meets it, too, and says more
+        return Sample.of(path, start)
+    return None
 
 
 Parts = Callable[[Store, Filters, int], Iterable[Any]]
@@ -136,15 +158,18 @@ class _Rows:
 
     def shares(self, place: str, filters: Filters) -> list[InputPartition]:
         """The shares of the tasks of one store."""
-        parts = self.source.parts(self.open(place), filters, self.split_size)
-        return [_Part((place, part, filters)) for part in parts]
+        store = self.open(place)
+        parts = self.source.parts(store, filters, self.split_size)
+        return [_Part((place, part, filters, None if is_remote(place) else sample_of(store, part))) for part in parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one share; Spark asks for None where there is none."""
+        """The rows of one share; Spark asks for None where there is none. `Refusal` (8) on a host with other files."""
         enter()
         if not isinstance(partition, _Part):
             return
-        place, part, filters = partition.value
+        place, part, filters, sample = partition.value
+        if sample is not None:
+            sample.check()
         names = [name for name in self.wanted.names if name != "store"]
         for batch in self.source.batches(part, names, filters):
             columns = {name: batch.column(name) for name in names}

@@ -268,7 +268,7 @@ class _Checker:
 
         Their count, queue offsets and sum are those of the queue's `tally`. Before them only units of expired messages
         may stand, and after them zeros. It may only say that all is right, or all missing: whatever it doubts goes to
-        `classify_units`, and `tests/derived/test_sound_queues.py` changes bytes to see that both agree.
+        `classify_units`, and `tests/derived/test_queues.py` changes bytes to see that both agree.
         """
         queue, size, total = files.mapped_files, self.store.queue_file_size, 0
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE

@@ -46,9 +46,7 @@ class Observations:
         return seen
 
 
-def _look(
-    case: Case, root: Path, done: Damage, start: Callable[[Case, Path], OracleReport], folder: Path
-) -> Observed:
+def _look(case: Case, root: Path, done: Damage, start: Callable[[Case, Path], OracleReport], folder: Path) -> Observed:
     with tempfile.TemporaryDirectory(prefix="observe-", dir=folder, ignore_cleanup_errors=True) as scratch:
         copy = copy_store(root, Path(scratch) / "store")
         report = start(case, copy)

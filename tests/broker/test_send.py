@@ -75,8 +75,7 @@ def received(endpoints: str, group: str, topics: list[str], due: int, patience: 
 
 
 def stored(root: Path, topic: str) -> list[plain.Record]:
-    return [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)
-            if record.topic == topic]
+    return [record for record in plain.records(root) if record.topic == topic]
 
 
 def cluster(version: str, root: Path, *, proxy: bool = True) -> WholeBroker:

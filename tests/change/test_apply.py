@@ -1,8 +1,9 @@
-"""Applying plans: what they leave, and what stops them between two steps."""
+"""Applying plans: what they leave, what stops them, which steps share records and syncs, and folders taken away."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,16 +11,37 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume, undo
 from recover.change.content import LazyContent
 from recover.change.journal import journal
 from recover.change.lock import store_lock
-from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.change.model import Install, Plan, Retire, RetireFolder, Step, WriteFile, WriteRange, ZeroRange
+from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
+from recover.change.steps import batches
 from recover.findings.refusal import Interrupted, Refusal
-from tests.support.plans import INDEX, LOG, LOG_SIZE, NEW_QUEUE, NEXT_LOG, QUEUE, make_old, sealed, small_store
+from recover.store.reading import crc_with_zeros, data_extents, file_crc
+from tests.support.plans import (
+    INDEX,
+    LOG,
+    LOG_SIZE,
+    NEW_QUEUE,
+    NEXT_LOG,
+    QUEUE,
+    count_operations,
+    hole_map,
+    killed_at,
+    make_old,
+    sealed,
+    small_store,
+)
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+
+# --- Applying plans: what they leave, and what stops them between two steps.
 
 
 def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:
@@ -203,3 +225,198 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Pat
         plan = seal(Plan("rebuild", [Retire(INDEX), Install(QUEUE, lying)]), store)
         with assert_unchanged(store), pytest.raises(Refusal, match="No space left"):
             apply_plan(store, plan)
+
+
+# --- Which steps share records and syncs, and the arithmetic that lets zeros be counted.
+
+
+def test_parts_of_the_store_keep_their_order(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    steps: list[Step] = [
+        Retire(INDEX), Retire("index/2"), ZeroRange(LOG, 0, 9), WriteRange(LOG, 20, b"x"), Install(QUEUE, b"q"),
+        Install("consumequeue/T/0/0", b"q"), WriteFile("checkpoint", b"c"), Retire("abort"),
+    ]
+    assert list(batches(store, steps)) == [[0, 1], [2, 3], [4, 5], [6], [7]]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_file_that_grows_in_any_order_of_steps(order: tuple[int, ...], tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    steps = [WriteRange(QUEUE, 2000, b"g" * 3000), ZeroRange(QUEUE, 5000, 9000), WriteRange(QUEUE, 15_000, b"h" * 5000)]
+    old, before, holes = (store / QUEUE).read_bytes(), tree_digest(store), hole_map(store)
+    apply_plan(store, seal(Plan("recover", [steps[number] for number in order]), store))
+    assert (store / QUEUE).read_bytes() == old[:2000] + b"g" * 3000 + bytes(10_000) + b"h" * 5000
+    undo(store)
+    assert_same_tree(before, tree_digest(store))
+    assert hole_map(store) == holes
+
+
+def test_many_steps_on_one_block_come_back_one_by_one(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    before, holes = tree_digest(store), hole_map(store)
+    steps = [WriteRange("commitlog/00000000000000131072", 40_000 + 10 * n, bytes([n + 1]) * 7) for n in range(200)]
+    apply_plan(store, seal(Plan("recover", steps), store))
+    undo(store)
+    assert_same_tree(before, tree_digest(store))
+    assert hole_map(store) == holes
+
+
+@given(st.binary(max_size=40), st.integers(0, 5000))
+def test_zeros_are_counted_as_if_they_were_read(data: bytes, count: int) -> None:
+    assert crc_with_zeros(crc32c(data), count) == crc32c(data + bytes(count))
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [(0, None), (0, 0), (5, 70_000), (30_000, 200_000), (65_000, 65_900), (199_999, 999_999)],
+)
+def test_a_checksum_over_holes_is_that_of_the_bytes(start: int, stop: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"a" * 9000)
+        file.seek(65_536)
+        file.write(b"b" * 300)
+        file.truncate(200_000)
+    data = path.read_bytes()[start:stop]
+    assert file_crc(path, start, stop) == (len(data), crc32c(data))
+    with path.open("rb") as file:
+        assert all(start <= a < b <= 200_000 for a, b in data_extents(file.fileno(), start, 200_000))
+
+
+# --- The step that takes a folder away: everything in it moves with it, and comes back with it.
+
+
+STRAY = "commitlog/lost+found"
+
+
+def with_stray(root: Path) -> Path:
+    """A small store with a folder in its commitlog that holds whatever a folder can hold."""
+    store = small_store(root)
+    stray = store / STRAY
+    (stray / "deep" / "deeper").mkdir(parents=True)
+    (stray / "deep" / "file").write_bytes(b"x" * 5000)
+    (stray / "deep" / "deeper" / "empty").touch(mode=0o600)
+    (stray / "link").symlink_to("deep/file")
+    (stray / "nowhere").symlink_to("/does/not/exist")
+    os.mkfifo(stray / "pipe")
+    stray.chmod(0o700)
+    make_old(store)
+    return store
+
+
+def retiring(store: Path, file: str = STRAY) -> Plan:
+    return seal(Plan("recover", [RetireFolder(file)]), store)
+
+
+def test_everything_in_it_goes_and_comes_back(folder: Path) -> None:
+    store = with_stray(folder / "s")
+    before, inode = tree_digest(store), (store / STRAY / "deep" / "file").stat().st_ino
+    applied = apply_plan(store, retiring(store))
+    assert not (store / STRAY).exists()
+    assert applied is not None
+    kept = store / applied.journal / "retired" / "000000"
+    assert (kept / "deep" / "file").stat().st_ino == inode
+    assert undo(store).restored == (STRAY,)
+    assert_same_tree(before, tree_digest(store))
+
+
+def test_a_link_to_a_folder_goes_and_what_it_leads_to_stays(folder: Path) -> None:
+    store = small_store(folder / "s")
+    target = folder / "elsewhere"
+    target.mkdir()
+    (target / "file").write_bytes(b"x")
+    (store / STRAY).symlink_to(target)
+    before = tree_digest(store)
+    apply_plan(store, retiring(store))
+    assert not (store / STRAY).is_symlink()
+    assert (target / "file").read_bytes() == b"x"
+    undo(store)
+    assert_same_tree(before, tree_digest(store))
+
+
+@pytest.mark.parametrize("change", ["new file", "longer file", "file gone", "touched", "gone", "a file now"])
+def test_a_folder_that_changed_after_the_plan_is_refused(change: str, folder: Path) -> None:
+    store = with_stray(folder / "s")
+    plan = retiring(store)
+    stray = store / STRAY
+    if change == "new file":
+        (stray / "deep" / "deeper" / "new").touch()
+    elif change == "longer file":
+        (stray / "deep" / "file").open("ab").write(b"y")
+    elif change == "file gone":
+        (stray / "deep" / "deeper" / "empty").unlink()
+    elif change == "touched":
+        os.utime(stray)
+    else:
+        shutil.rmtree(stray)
+        if change == "a file now":
+            stray.touch()
+    with assert_unchanged(store), pytest.raises(Refusal, match=r"lost\+found"):
+        apply_plan(store, plan)
+
+
+@pytest.mark.parametrize("file", [LOG, "commitlog/nothing"])
+def test_what_is_no_folder_is_not_taken_for_one(file: str, folder: Path) -> None:
+    store = small_store(folder / "s")
+    if file == LOG:
+        with pytest.raises(Refusal, match="not a folder"):
+            retiring(store, file)
+    else:
+        assert not retiring(store, file).preconditions[0].exists
+
+
+def test_undo_is_refused_when_the_name_is_taken_again(folder: Path) -> None:
+    store = with_stray(folder / "s")
+    apply_plan(store, retiring(store))
+    (store / STRAY).mkdir()
+    with assert_unchanged(store, [".mqtool"]), pytest.raises(Refusal, match=r"lost\+found"):
+        undo(store)
+    (store / STRAY).rmdir()
+    undo(store)
+    assert (store / STRAY / "deep" / "file").exists()
+
+
+# --- on another file system -----------------------------------------------------------------------------
+
+
+def on_two_disks(store: Path, other: Path) -> Plan:
+    """A store whose log lies on another file system, with an empty folder in it, as file systems make them."""
+    small_store(store)
+    shutil.move(store / "commitlog", other / "log")
+    stray = other / "log" / "lost+found"
+    stray.mkdir(mode=0o700)
+    make_old(store)
+    make_old(other)
+    return seal(Plan("recover", [RetireFolder(str(stray))], parts=[str(other / "log")]), store)
+
+
+def test_on_another_file_system_an_empty_folder_goes_and_comes_back_whenever_it_is_killed(
+    folder: Path, disk: Path
+) -> None:
+    store, other = disk / "s", folder / "other"
+    other.mkdir()
+    plan = on_two_disks(store, other)
+    stray = plan.steps[0].file
+    assert can_be_retired(store, stray)
+    operations = len(count_operations(lambda: apply_plan(store, plan, parts=[str(other / "log")])))
+    assert not Path(stray).exists()
+    undone = len(count_operations(lambda: undo(store, parts=[str(other / "log")])))
+    for number in range(random.randrange(2), operations + undone, 2):
+        shutil.rmtree(store)
+        shutil.rmtree(other / "log")
+        plan = on_two_disks(store, other)
+        before = tree_digest(store), tree_digest(other)
+        if number < operations:
+            assert killed_at(number, lambda plan=plan: apply_plan(store, plan, parts=[str(other / "log")]))  # type: ignore[misc]
+            if number % 4 > 1 and any(run.state == "unfinished" for run in journal(store)):
+                resume(store, parts=[str(other / "log")])
+                assert not Path(stray).exists()
+        else:
+            apply_plan(store, plan, parts=[str(other / "log")])
+            assert killed_at(number - operations, lambda: undo(store, parts=[str(other / "log")]))
+        try:
+            undo(store, parts=[str(other / "log")])
+        except Refusal:
+            assert all(run.state == "undone" for run in journal(store))
+        assert_same_tree(before[0], tree_digest(store))
+        assert_same_tree(before[1], tree_digest(other))

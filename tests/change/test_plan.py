@@ -1,22 +1,45 @@
-"""Plans: what is refused, what a saved plan keeps, what it is bound to."""
+"""Plans: what is refused, what a saved one keeps and is bound to; staged content, pieces, and the recovered copy."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import random
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.content import INLINE_LIMIT, BytesContent, LazyContent
+from recover.change.copy_store import copy_store, relocated
 from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange, load_plan, save_plan
 from recover.change.preconditions import check, seal
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import Interrupted, Refusal
 from recover.store.memo import stamp_of
-from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, make_old, sealed, small_store
-from tests.support.trees import assert_unchanged, contents
+from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
+from tests.support.plans import (
+    INDEX,
+    LOG,
+    NEW_QUEUE,
+    NEXT_LOG,
+    PLANS,
+    QUEUE,
+    count_operations,
+    failing,
+    hole_map,
+    make_old,
+    sealed,
+    small_store,
+)
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+
+# --- Plans: what is refused, what a saved plan keeps, what it is bound to.
 
 
 @pytest.mark.parametrize("file", [
@@ -183,3 +206,132 @@ def test_content_is_counted_and_checked() -> None:
     wrong = LazyContent(3, lambda: [b"four"])
     with pytest.raises(RuntimeError):
         list(wrong.chunks())
+
+
+# --- Content written into a run's folder: synced, checked, and given up as one.
+
+
+@pytest.mark.parametrize("name", ["everything", "whole-files"])
+def test_every_content_is_synced_before_the_run_gets_its_name(name: str, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    plan = sealed(name, store)
+    done = [(item.name, item.path) for item in count_operations(lambda: apply_plan(store, plan))]
+    named = next(number for number, (what, _) in enumerate(done) if what == "rename")
+    made = [path for what, path in done if what == "create" and "/staged/" in path]
+    assert len(made) >= 2
+    for path in made:
+        last = max(number for number, item in enumerate(done[:named]) if item == ("fsync", path))
+        assert all(number < last for number, (what, own) in enumerate(done) if own == path and what == "write")
+
+
+def _write_to(path: str, data: bytes, mtime_step_ns: int) -> None:
+    with open(path, "r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + mtime_step_ns))
+
+
+def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    plan = seal(Plan("rebuild", [Install(QUEUE, b"u" * 20)]), store)
+
+    def hook(item: disk.Operation) -> None:
+        if item.name == "rename" and item.path.endswith("staged/000000"):
+            _write_to(item.path, b"w", 1)
+
+    before = contents(store)
+    disk.set_hook(hook)
+    try:
+        with pytest.raises(Refusal, match=r"reads back differently .*; the begun steps were taken back"):
+            apply_plan(store, plan)
+    finally:
+        disk.set_hook(None)
+    assert contents(store) == before
+
+
+# --- Recovering a copy: it is whole, and the original is left alone.
+
+
+def test_a_copy_is_recovered_and_the_original_left_alone(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    shutil.move(store / "commitlog", tmp_path / "log")
+    (store / "commitlog").mkdir()
+    (store / "config/link").symlink_to(store / "checkpoint")
+    (store / "lock").write_bytes(b"lock")
+    make_old(store), make_old(tmp_path / "log")
+    log = tmp_path / "log"
+    plan = Plan("recover", [ZeroRange(f"{log}/00000000000000000000", 9, 9000), Retire("abort")], parts=[str(log)])
+    target = tmp_path / "copy"
+    with assert_unchanged(store), assert_unchanged(log):
+        names = copy_store([(store, "."), (log, "commitlog")], target)
+        assert_same_tree(tree_digest(log), tree_digest(target / "commitlog"))
+        assert (target / "abort").stat().st_mtime_ns == (store / "abort").stat().st_mtime_ns
+        assert hole_map(target)[NEXT_LOG] == hole_map(log)["00000000000000131072"]
+        assert not (target / "config/link").is_symlink()
+        apply_plan(target, seal(relocated(plan, names), target))
+    assert (target / LOG).read_bytes()[9:9000] == bytes(8991)
+    assert not (target / "abort").exists()
+
+
+@pytest.mark.parametrize("where", ["s", "s/inside", "full", "missing/new", ".", "file"])
+def test_a_copy_needs_an_empty_place_of_its_own(where: str, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").touch()
+    (tmp_path / "file").touch()
+    with assert_unchanged(tmp_path), pytest.raises(Refusal):
+        copy_store([(store, ".")], tmp_path / where)
+
+
+def test_a_copy_that_fails_is_removed(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    for place in (tmp_path / "new", tmp_path / "empty"):
+        if place.name == "empty":
+            place.mkdir()
+        with assert_unchanged(store):
+            with (
+                failing(lambda _number, operation: operation.path.endswith("checkpoint"), errno.ENOSPC),
+                pytest.raises(Refusal, match="removed"),
+            ):
+                copy_store([(store, ".")], place)
+            with pytest.raises(Interrupted):
+                copy_store([(store, ".")], place, interrupted=lambda: True)
+        assert place.exists() == (place.name == "empty")
+    os.symlink(store, store / "config/loop")
+    with pytest.raises(Refusal, match="leads back"):
+        copy_store([(store, ".")], tmp_path / "new")
+
+
+# --- New files written piece by piece, in whatever order the pieces come: the same bytes, length and checksum.
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_the_checksum_of_two_parts_joined_is_that_of_the_whole(one: bytes, other: bytes) -> None:
+    assert crc_joined(crc32c(one), crc32c(other), len(other)) == crc32c(one + other)
+
+
+@given(st.lists(st.binary(max_size=200_000) | st.integers(0, 200_000).map(bytes), max_size=6), st.randoms())
+def test_pieces_in_any_order_make_the_file_that_they_make_in_order(chunks: list[bytes], order: random.Random) -> None:
+    pieces = list(in_order(chunks))
+    order.shuffle(pieces)
+    with TemporaryDirectory() as folder:
+        path, other = Path(folder, "one"), Path(folder, "other")
+        made = disk.create_from_pieces(path, pieces, sync=False)
+        assert path.read_bytes() == b"".join(chunks)
+        assert made == file_crc(path) == disk.create_file(other, chunks, sync=False)
+
+
+def test_zeros_between_pieces_are_not_written(tmp_path: Path) -> None:
+    pieces = [(len(BLANK) + 1, b"end"), (1, BLANK), (0, b"b")]
+    size, crc = disk.create_from_pieces(tmp_path / "f", pieces)
+    assert (tmp_path / "f").read_bytes() == b"b" + BLANK + b"end"
+    assert (size, crc) == (len(BLANK) + 4, crc32c(b"b" + BLANK + b"end"))
+    assert (tmp_path / "f").stat().st_blocks * 512 < len(BLANK)
+
+
+@pytest.mark.parametrize("pieces", [
+    pytest.param([(1, b"x")], id="nothing-in-front"), pytest.param([(0, b"xy"), (1, b"z")], id="overlap"),
+    pytest.param([(0, b"x"), (2, b"y")], id="gap"), pytest.param([(0, b"x"), (0, b"x")], id="twice"),
+])
+def test_pieces_that_do_not_hold_each_byte_once_are_refused(pieces: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="not as announced"):
+        disk.create_from_pieces(tmp_path / "f", pieces)

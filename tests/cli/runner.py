@@ -26,6 +26,20 @@ class Result:
         assert isinstance(value, dict)
         return value
 
+    def found(self, code: str) -> list[dict[str, Any]]:
+        """The findings of that code."""
+        return [item for item in self.document["findings"] if item["code"] == code]
+
+    @property
+    def codes(self) -> set[str]:
+        """The codes of all findings."""
+        return {item["code"] for item in self.document["findings"]}
+
+    @property
+    def notable(self) -> set[str]:
+        """The codes of those that are more than a note."""
+        return {item["code"] for item in self.document["findings"] if item["severity"] != "info"}
+
 
 def mqtool(*arguments: object) -> Result:
     """Run `mqtool ARGUMENTS` with captured streams."""

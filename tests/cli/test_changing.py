@@ -39,24 +39,6 @@ def test_verify_only_narrows(damaged: Path) -> None:
     assert mqtool("verify", damaged, "--only", "nonsense").code == 16
 
 
-def test_damage_is_bridged_and_undo_brings_it_back(damaged: Path) -> None:
-    before = tree_digest(damaged)
-    result = mqtool("recover", damaged, "--yes", "--json")
-    document = result.document
-    assert result.code & 1
-    assert result.code & 8 == 0
-    assert document["applied"] is True
-    assert document["lost_messages"] == 0
-    assert document["damaged_messages"] == 8
-    assert document["bridged"]
-    assert {"mode", "policy", "start_file", "valid_to", "journal", "plan"} <= set(document)
-    assert sum(item["messages"] for item in document["plan"]["loss"]) == 8
-    assert document["verify"]["commitlog"]["messages"] == 2966
-    assert document["verify"]["exit_code"] == 0 and result.code == 5
-    assert mqtool("undo", damaged, "--yes").code == 0
-    assert_same_tree(before, tree_digest(damaged))
-
-
 def test_dry_run_shows_plan_and_loss_and_writes_nothing(damaged: Path) -> None:
     with assert_unchanged(damaged):
         result = mqtool("recover", damaged, "--dry-run")

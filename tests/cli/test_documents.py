@@ -189,18 +189,12 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().splitlines()]
 
 
-def records(root: Path) -> dict[int, plain.Record]:
-    return {
-        record.phy_offset: record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)
-    }
-
-
 @pytest.mark.parametrize("recipe", ["bit-in-body", "page-zeroed"])
 def test_predict_lists_what_is_damaged_and_what_the_start_cuts(
     recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
     root = store("killed-5.5.0")
-    before = records(root)
+    before = plain.records_by_place(root)
     damage(recipe, root, 2)
     out = tmp_path / "lost.ndjson"
     with assert_unchanged(root):
@@ -222,7 +216,7 @@ def test_predict_lists_what_is_damaged_and_what_the_start_cuts(
 
 def test_recover_lists_the_damaged_message_with_its_keys(store: Callable[[str], Path], tmp_path: Path) -> None:
     root = store("clean-5.3.3")
-    before = records(root)
+    before = plain.records_by_place(root)
     damage("bit-in-body", root, 2)
     files = {kind: tmp_path / f"lost.{kind}" for kind in ("ndjson", "csv")}
     for file in files.values():

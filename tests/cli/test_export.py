@@ -47,13 +47,6 @@ def exported(out: Path, *arguments: object) -> list[dict[str, Any]]:
     return lines
 
 
-def records(root: Path) -> dict[int, plain.Record]:
-    """Every record of a sound store, by its place in the log."""
-    return {
-        record.phy_offset: record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)
-    }
-
-
 def body_of(message: dict[str, Any]) -> bytes:
     body = message["body"]
     return base64.b64decode(body) if message["body_encoding"] == "base64" else body.encode()
@@ -66,7 +59,7 @@ def test_every_record_comes_out_as_it_was_stored(name: str, tmp_path: Path) -> N
     root = unpacked(name)
     with assert_unchanged(root):
         found = exported(tmp_path / "out.ndjson", root, "--raw-body", *EVERYTHING)
-    due = records(root)
+    due = plain.records_by_place(root)
     assert {message["phy_offset"] for message in found} == due.keys()
     assert len(found) == len(due)
     for message in found:
@@ -99,7 +92,7 @@ def test_every_intact_message_comes_out_of_a_damaged_store(
     recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
     root = store("clean-manyfiles-5.3.3")
-    before = records(root)
+    before = plain.records_by_place(root)
     done = damage(recipe, root, 3)
     files = plain.log_files(root)
     left = {
@@ -214,7 +207,7 @@ def test_csv_parquet_and_ndjson_hold_the_same_rows(tmp_path: Path) -> None:
 def test_raw_is_the_records_one_after_another(tmp_path: Path) -> None:
     out = tmp_path / "out.raw"
     assert mqtool("export", unpacked("clean-plain-4.9.7"), "-o", out, "--format", "raw", *EVERYTHING).code == 0
-    due = records(unpacked("clean-plain-4.9.7"))
+    due = plain.records_by_place(unpacked("clean-plain-4.9.7"))
     assert out.read_bytes() == b"".join(due[offset].content for offset in sorted(due))
 
 
@@ -272,7 +265,7 @@ def test_what_a_start_would_cut_comes_out(store: Callable[[str], Path], tmp_path
 
 def test_damaged_messages_come_with_what_is_doubtful(store: Callable[[str], Path], tmp_path: Path) -> None:
     root = store(STORE)
-    before = records(root)
+    before = plain.records_by_place(root)
     (lost,) = damage("bit-in-body", root, 5).lost
     (message,) = exported(tmp_path / "damaged.ndjson", root, "--damaged")
     assert (message["phy_offset"], message["state"], message["damage"]) == (lost, "damaged", "bad-body-crc")
@@ -295,7 +288,7 @@ def test_without_its_log_a_store_has_no_complete_list_of_damaged_messages(
 
 def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str], Path], tmp_path: Path) -> None:
     root = store(STORE)
-    before = records(root)
+    before = plain.records_by_place(root)
     lost = damage("page-zeroed", root, 5).lost
     found = exported(tmp_path / "damaged.ndjson", root, "--damaged")
     places = {(m["stored_topic"], m["stored_queue"], m["queue_offset"]) for m in found}

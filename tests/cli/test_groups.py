@@ -47,10 +47,6 @@ def committed(root: Path) -> dict[tuple[str, str, int], int]:
     return found
 
 
-def records(root: Path) -> list[plain.Record]:
-    return [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)]
-
-
 def ends(root: Path) -> dict[tuple[str, int], tuple[int, int]]:
     """Each queue's first and next queue offset, by its units."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
@@ -72,7 +68,7 @@ def rows_of(root: Path, *options: object, code: int = 0) -> dict[tuple[str, str,
 def test_every_committed_offset_is_a_row_with_its_lag(name: str, broker: str) -> None:
     root = unpacked(name)
     rows = rows_of(root, "--broker", broker)
-    queues, log = ends(root), records(root)
+    queues, log = ends(root), plain.records(root)
     assert {key: row["committed"] for key, row in rows.items()} == committed(root)
     assert sum(row["lag"] for row in rows.values()) > 0
     for (_, topic, queue), row in rows.items():
@@ -157,7 +153,7 @@ def test_an_offset_above_the_end_is_a_finding_that_clamping_ends(
     assert "--clamp-offsets" in result.document["next"][0]["command"]
     place = facts["group"], facts["topic"], facts["queue_id"]
     row = rows_of(root, "--broker", broker, code=2)[place]
-    held = [r for r in records(root) if (r.topic, r.queue_id) == place[1:]]
+    held = [r for r in plain.records(root) if (r.topic, r.queue_id) == place[1:]]
     assert row["committed"] == facts["offset"] > row["max_after"] == facts["max"]
     assert (row["resumes"], row["again"]) == ((0, len(held)) if rewinds else (row["max_after"], 0))
     assert (row["skips"], row["lag"]) == (0, 0)
@@ -190,7 +186,7 @@ def test_a_message_whose_unit_a_start_appends_elsewhere_is_not_skipped(
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_a_start_cuts_off_is_skipped(seed: int, store: Callable[[str], Path]) -> None:
     root = store("killed-5.5.0")
-    before = records(root)
+    before = plain.records(root)
     damage("page-zeroed", root, seed)
     files = plain.log_files(root)
     left = [record for record in before for base, file in files.items()

@@ -37,16 +37,12 @@ def export(root: Path, out: Path, *more: str) -> Path:
     return out
 
 
-def records(root: Path) -> list[plain.Record]:
-    return [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)]
-
-
 @pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
 def test_every_message_that_consumers_know_goes_out_once_from_a_file_as_from_the_store(
     name: str, tmp_path: Path,
 ) -> None:
     root = unpacked(name)
-    due = Counter(record.topic for record in records(root) if not record.topic.startswith(ASIDE))
+    due = Counter(record.topic for record in plain.records(root) if not record.topic.startswith(ASIDE))
     with assert_unchanged(root):
         document = planned(root)
     assert document["topics"] == due
@@ -59,7 +55,7 @@ def test_every_message_that_consumers_know_goes_out_once_from_a_file_as_from_the
 @pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
 def test_delayed_messages_go_out_if_no_later_record_delivered_them(name: str) -> None:
     root = unpacked(name)
-    found = records(root)
+    found = plain.records(root)
     delivered = {record.properties.get("UNIQ_KEY") for record in found if not record.topic.startswith(ASIDE)}
     waiting = [
         record for record in found if record.topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
@@ -71,7 +67,7 @@ def test_delayed_messages_go_out_if_no_later_record_delivered_them(name: str) ->
 
 def test_copies_go_out_on_request_and_topics_of_brokers_never() -> None:
     root = unpacked("clean-5.3.3")
-    half = Counter(record.properties["REAL_TOPIC"] for record in records(root)
+    half = Counter(record.properties["REAL_TOPIC"] for record in plain.records(root)
                    if record.topic == "RMQ_SYS_TRANS_HALF_TOPIC")
     plan, more = planned(root), planned(root, "--kind", "half")
     assert Counter(more["topics"]) - Counter(plan["topics"]) == half
@@ -84,7 +80,7 @@ def test_copies_go_out_on_request_and_topics_of_brokers_never() -> None:
 def test_transactions_are_said_to_go_out_as_normal_messages() -> None:
     root = unpacked("clean-5.3.3")
     assert planned(root, "--topic", "TopicTx")["types"] == {"transactional": sum(
-        record.topic == "TopicTx" for record in records(root))}
+        record.topic == "TopicTx" for record in plain.records(root))}
     result = mqtool("send", root, "--topic", "TopicTx", *TO, "--dry-run")
     assert "committed transactions are sent as normal messages" in result.stderr
 

@@ -61,8 +61,7 @@ class Cluster:
 
     def revive(self) -> None:
         """Have both workers run, those that were killed anew."""
-        begun = [number for number in (0, 1)
-                 if number >= len(self.workers) or self.workers[number].poll() is not None]
+        begun = [number for number in (0, 1) if number >= len(self.workers) or self.workers[number].poll() is not None]
         for number in begun:
             worker = self._start(
                 f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", self.cores, "--memory", "1g",

@@ -1,14 +1,54 @@
-"""One cluster for all tests of a worker that ask for it."""
+"""What Spark's tests share: a site's settings, a session, a cluster, and an S3-compatible server of this machine."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from recover.cluster.session import stop_session
-from tests.cluster.cluster import Cluster, cluster
+from recover.cluster.session import session_for, spark_settings, stop_session
+from tests.cluster.cluster import Cluster, cluster, free_port
 from tests.support.plans import quick_folder
+
+_SECONDS = 60
+# queries over thousands of rows: compiling them and handing around 200 parts of them takes longer than they do
+_SITE = """\
+spark.sql.shuffle.partitions 2
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+"""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def site() -> Iterator[None]:
+    """What a site says before any Spark starts: its settings, and the credentials of `endpoint`."""
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        (folder / "spark-defaults.conf").write_text(_SITE)
+        for name, value in (
+            ("SPARK_CONF_DIR", str(folder)), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"), ("AWS_EC2_METADATA_DISABLED", "true"),
+            ("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:+UseSerialGC"),
+        ):
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def spark() -> Any:
+    """The session of this process for SQL, with the data sources registered."""
+    from pyspark.sql import SparkSession
+
+    from recover.cluster.sources import register
+
+    made = SparkSession(session_for(spark_settings("local[2]", ["spark.driver.memory=512m"])).context)
+    register(made)
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +63,30 @@ def running(started: Cluster) -> Cluster:
     """A master and two workers; a session of an earlier test on it may go on."""
     started.revive()
     return started
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a server that keeps its buckets in memory."""
+    port = free_port()
+    with (tmp_path_factory.mktemp("s3") / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+        )
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/moto-api/data.json", process)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < end, "the S3 server did not start"
+            time.sleep(0.1)

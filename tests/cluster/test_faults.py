@@ -31,6 +31,8 @@ from tests.support.trees import assert_unchanged
 pytestmark = [pytest.mark.deep, *needs_spark]
 
 SETTINGS = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.splitSize=40009"])
+# a task for each file: one that fails costs its worker, which starts anew for each try
+WHOLE_FILES = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.splitSize=262144"])
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def stale() -> Any:
 def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "scan_splits", stale())
     queue = Store.open(root).commitlog
-    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    found, local = SparkEngine(WHOLE_FILES).scan_log(queue), scan_log(queue)
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
 
 
@@ -163,7 +165,7 @@ def test_what_a_worker_never_reads_and_this_machine_does_is_no_finding(
     monkeypatch.setattr(engines, "scan_splits", failing_at_last(is_range))
     store = Store.open(root)
     with pytest.raises(Refusal, match=f"cannot read {root}/commitlog/.*, which this machine can: Perm"):
-        verify(store, ScanOptions(engine=SparkEngine(SETTINGS)))
+        verify(store, ScanOptions(engine=SparkEngine(WHOLE_FILES)))
 
 
 def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
@@ -221,7 +223,7 @@ def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path
         last.unlink(missing_ok=True)
 
     with pytest.raises(Refusal) as refused:
-        verify(store, ScanOptions(engine=SparkEngine(SETTINGS), progress=vanish))
+        verify(store, ScanOptions(engine=SparkEngine(WHOLE_FILES), progress=vanish))
     assert refused.value.exit_code == 8
     assert refused.value.message == f"cannot read commitlog/{last.name}: No such file or directory"
 

@@ -21,14 +21,13 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from tests.cli.runner import Result, mqtool
 from tests.cli.test_documents import held
 from tests.cluster.cluster import Cluster
-from tests.cluster.test_remote import endpoint as endpoint
 from tests.cluster.test_remote import uploaded
 from tests.cluster.twice import needs_spark
 from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
-spark = [*needs_spark, pytest.mark.slow]
+on_spark = [*needs_spark, pytest.mark.slow]
 LOCAL = ("--master", "local[2]", "--conf", "spark.driver.memory=512m")
 KINDS = (("clean-5.3.3", None), ("clean-manyfiles-5.3.3", "bit-in-body"), ("killed-5.5.0", None),
          ("clean-plain-4.9.7", "checkpoint-zero"))
@@ -36,15 +35,21 @@ KINDS = (("clean-5.3.3", None), ("clean-manyfiles-5.3.3", "bit-in-body"), ("kill
 
 @pytest.fixture
 def backups(tmp_path: Path) -> Path:
-    """Four stores, one of them sound, that nobody has written to for a while."""
+    """Four stores, one of them sound."""
     for number, (name, recipe) in enumerate(KINDS):
         root = real_store(name, tmp_path / "new").rename(tmp_path / f"host-{number}")
         if recipe is not None:
             damage(recipe, root, 1)
         (tmp_path / "backups" / f"host-{number}").mkdir(parents=True)
         root.rename(tmp_path / "backups" / f"host-{number}" / "store")
-    time.sleep(2.1)
     return tmp_path / "backups"
+
+
+@pytest.fixture
+def settled(backups: Path) -> Path:
+    """The same, and nobody has written to them for a while."""
+    time.sleep(2.1)
+    return backups
 
 
 def fleet_verify(*words: object) -> Result:
@@ -67,7 +72,7 @@ def in_process(root: Path, folder: Path, *, fingerprint: str | None = None) -> S
 
 
 class TestOnSpark:
-    pytestmark = spark
+    pytestmark = on_spark
 
     def test_each_row_is_what_verify_reports_of_the_store(
         self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,8 +110,8 @@ class TestOnSpark:
             "4", "2", "2"]
         assert "3 of 4 stores with problems" in screen
 
-    def test_what_did_not_change_keeps_its_rows_and_is_not_read(self, backups: Path, tmp_path: Path) -> None:
-        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json")
+    def test_what_did_not_change_keeps_its_rows_and_is_not_read(self, settled: Path, tmp_path: Path) -> None:
+        words = (f"{settled}/*/store", "--into", tmp_path / "into", "--json")
         first = fleet_verify(*words).document
         again = fleet_verify(*words)
         assert again.document["total"]["read"] == 0
@@ -115,32 +120,32 @@ class TestOnSpark:
             rows = [row | {"read": True} if name == "stores" else row for row in table(again.document, name)]
             assert sorted(rows, key=str) == sorted(table(first, name), key=str)
         assert fleet_verify(*words, "--all").document["total"]["read"] == 4
-        damage("bit-in-body", backups / "host-0" / "store", 3)
+        damage("bit-in-body", settled / "host-0" / "store", 3)
         third = fleet_verify(*words).document
-        assert [row["store"] for row in table(third, "stores") if row["read"]] == [str(backups / "host-0" / "store")]
+        assert [row["store"] for row in table(third, "stores") if row["read"]] == [str(settled / "host-0" / "store")]
         assert third["total"]["bad"] == 4
         # it was written to just now: another write could leave the same times
         assert fleet_verify(*words).document["total"]["read"] == 1
 
-    def test_a_store_that_cannot_be_verified_is_a_row_with_its_error(self, backups: Path, tmp_path: Path) -> None:
-        (backups / "host-2" / "store" / "checkpoint").unlink()
-        (backups / "host-2" / "store" / "checkpoint").mkdir()
-        (backups / "empty" / "store").mkdir(parents=True)
-        result = fleet_verify(f"{backups}/*/store", backups / "nowhere", "--into", tmp_path / "into", "--json")
+    def test_a_store_that_cannot_be_verified_is_a_row_with_its_error(self, settled: Path, tmp_path: Path) -> None:
+        (settled / "host-2" / "store" / "checkpoint").unlink()
+        (settled / "host-2" / "store" / "checkpoint").mkdir()
+        (settled / "empty" / "store").mkdir(parents=True)
+        result = fleet_verify(f"{settled}/*/store", settled / "nowhere", "--into", tmp_path / "into", "--json")
         assert result.code == exits.MESSAGES | exits.DERIVED | exits.OPERATIONAL | exits.USAGE
-        rows = {Path(row["store"]).relative_to(backups).parts[0]: row for row in table(result.document, "stores")}
+        rows = {Path(row["store"]).relative_to(settled).parts[0]: row for row in table(result.document, "stores")}
         failed = {name: (row["exit_code"], row["error"]) for name, row in rows.items() if row["error"]}
         assert failed == {
             "host-2": (8, "checkpoint is a folder, but a file belongs there"),
-            "empty": (16, f"{backups}/empty/store holds no RocketMQ store"),
-            "nowhere": (16, f"{backups}/nowhere does not exist"),
+            "empty": (16, f"{settled}/empty/store holds no RocketMQ store"),
+            "nowhere": (16, f"{settled}/nowhere does not exist"),
         }
         assert rows["host-0"]["exit_code"] == 0
-        assert {item["code"] for item in result.document["findings"]} == {"fleet-store-failed", "fleet-store-problems"}
+        assert result.codes == {"fleet-store-failed", "fleet-store-problems"}
         # nothing is known of them, so they are not taken for unchanged
-        second = fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into", "--json").document
+        second = fleet_verify(f"{settled}/*/store", "--into", tmp_path / "into", "--json").document
         assert {row["store"] for row in table(second, "stores") if row["read"]} == {
-            str(backups / "host-2" / "store"), str(backups / "empty" / "store")}
+            str(settled / "host-2" / "store"), str(settled / "empty" / "store")}
 
     def test_a_large_store_is_named_and_cut_into_splits(self, backups: Path, tmp_path: Path) -> None:
         store = backups / "host-1" / "store"
@@ -184,12 +189,12 @@ class TestOnSpark:
         fleet_verify(*words)
         assert fleet_verify(*words).document["total"]["read"] == 0
 
-    def test_a_run_is_appended_to_tables_of_the_catalog(self, backups: Path, tmp_path: Path) -> None:
-        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json", "--all", "--conf",
-                 f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}", "--tables")
-        runs = [fleet_verify(*words, "default").document for _ in range(2)]
+    def test_a_run_is_appended_to_tables_of_the_catalog(self, spark: Any, backups: Path, tmp_path: Path) -> None:
+        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json", "--all", "--tables")
+        spark.sql(f"CREATE DATABASE found LOCATION '{tmp_path / 'warehouse'}'")
+        runs = [fleet_verify(*words, "found").document for _ in range(2)]
         for name in ("stores", "findings"):
-            assert runs[0]["appended"][name] == f"default.{name}"
+            assert runs[0]["appended"][name] == f"found.{name}"
             place = pyarrow.dataset.dataset(tmp_path / "warehouse" / name, format="parquet", partitioning="hive")
             appended = place.to_table().to_pylist()
             for run in runs:
@@ -198,6 +203,7 @@ class TestOnSpark:
                 assert sorted(own, key=str) == sorted(table(run, name), key=str)
         refused = fleet_verify(*words, "nowhere.at.all")
         assert refused.code & exits.OPERATIONAL and "is whole in" in refused.stdout + refused.stderr
+        spark.sql("DROP DATABASE found CASCADE")
 
     @pytest.mark.deep
     def test_workers_of_a_cluster_verify_and_write(self, running: Cluster, backups: Path, tmp_path: Path) -> None:

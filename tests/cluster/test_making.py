@@ -26,7 +26,8 @@ from tests.support.trees import assert_unchanged, contents
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
-SPARK = ("--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", "mqtool.splitSize=100003")
+LOCAL = ("--master", "local[2]", "--conf", "spark.driver.memory=512m")
+SPARK = (*LOCAL, "--conf", "mqtool.splitSize=100003")
 
 
 def bare(folder: Path, name: str = "s") -> Path:
@@ -140,7 +141,7 @@ def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypa
     monkeypatch.setattr(making, "stage_products", broken(dies))
     root = bare(folder)
     with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
     assert result.code & 8
     assert "crashed" in result.document["error"]["message"]
 
@@ -159,7 +160,7 @@ def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypa
     monkeypatch.setattr(making, "stage_products", filling)
     root = bare(folder)
     with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
     assert result.code & 8
     assert "File too large" in result.document["error"]["message"]
     assert "nothing was changed" in result.document["error"]["message"]
@@ -173,7 +174,7 @@ def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, mad
         pytest.skip("NOT RUN, a disk that is full: nothing can be mounted here")
     try:
         with assert_unchanged(root):
-            result = rebuilt(root, small / "out", *SPARK)
+            result = rebuilt(root, small / "out", *LOCAL)
         assert result.code & 8
         assert "No space left on device" in result.document["error"]["message"]
         assert not list(small.iterdir())
@@ -193,7 +194,7 @@ def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, mon
 
     monkeypatch.setattr(SparkProducer, "queues", vanishing)
     before = contents(root)
-    result = mqtool("recover", root, "--yes", "--json", *SPARK)
+    result = mqtool("recover", root, "--yes", "--json", *LOCAL)
     assert result.code & 8
     assert "went away" in result.document["error"]["message"]
     name = f"commitlog/{last.name}"
@@ -212,7 +213,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
     monkeypatch.setattr(making, "stage_products", wrong)
     root = bare(folder)
     with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
     assert result.code & 8 and "not made as announced" in result.document["error"]["message"]
 
 

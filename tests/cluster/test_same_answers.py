@@ -1,16 +1,21 @@
-"""Local engine and Spark: the same findings, files and exit codes, byte for byte."""
+"""Local engine and Spark: the same findings, files and exit codes, byte for byte, and how little comes to the
+driver."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
 from fixtures.damage import RECIPES
+from fixtures.synth import synth_store
+from formats.consumequeue import CQ_UNIT
 from mqtool import exits
+from recover.cluster.session import running_session
 from tests.cli.runner import mqtool
 from tests.cluster.sweep import LACKS, UNDAMAGED, compare
 from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes
@@ -18,6 +23,9 @@ from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
 from tests.support.stores import real_store, struck_store
 from tests.support.trees import assert_same_tree, tree_digest
+
+# --- Local engine and Spark: the same findings, files and exit codes, byte for byte.
+
 
 pytestmark = needs_spark
 
@@ -76,7 +84,7 @@ def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(fold
     before = tree_digest(root)
     refused = same_changes(root, "rebuild-consumequeue", "--topic", "Orders")
     assert refused.code & exits.OPERATIONAL
-    (found,) = (item for item in refused.document["findings"] if item["code"] == "plan-loses-delivered")
+    (found,) = refused.found("plan-loses-delivered")
     assert found["facts"]["count"] == sum(row["messages"] for row in found["facts"]["lost"]) > 0
     assert_same_tree(before, tree_digest(root))
 
@@ -85,3 +93,44 @@ def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(fold
 def test_every_kind_of_damage_on_every_store_is_the_same_to_both(name: str, recipe: str, folder: Path) -> None:
     if compare(name, recipe, folder) == LACKS:
         pytest.skip("the store lacks what this damages")
+
+
+# --- Of a sound store sums come to the driver, and no row: what Spark itself counts of the results of tasks.
+
+
+WHOLE = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m")
+A_MESSAGE, A_QUEUE = 0.5, 200
+
+
+def bytes_home() -> int:
+    """Bytes of all results that the tasks of the running session have sent so far."""
+    session = running_session()
+    if session is None:
+        return 0
+    context: Any = session.context
+    running = context._jsc.sc()
+    running.listenerBus().waitUntilEmpty()
+    none = context._gateway.new_array(context._jvm.double, 0)
+    stages = running.statusStore().stageList(None, False, False, none, None)
+    return sum(stages.apply(number).resultSize() for number in range(stages.size()))
+
+
+def sent(root: Path, *arguments: str) -> int:
+    """Bytes that a verify sends home which finds nothing wrong."""
+    mqtool("verify", root, "--only", "commitlog", *WHOLE)  # the session runs
+    before = bytes_home()
+    assert mqtool("verify", root, *arguments, *WHOLE).code == 0
+    return bytes_home() - before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("topics", "queues"), [(2, 2), (40, 10)])
+def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
+    topics: int, queues: int, tmp_path: Path,
+) -> None:
+    messages = 24_000
+    synth_store(tmp_path / "s", messages=messages, topics=topics, queues=queues, mapped_file_size=16 << 20,
+                queue_file_size=6_000 * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
+    for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
+        home = sent(tmp_path / "s", *part)
+        assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import re
-import subprocess
+import socket
 import sys
 from collections import Counter
 from datetime import datetime
@@ -16,16 +18,15 @@ import pytest
 
 from fixtures.damage import damage
 from formats.record import host_text
+from recover.findings.refusal import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
-from tests.support.command_docs import DOCS
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
 from tests.support.stores import EXPECTED, real_store, unpacked
 
 pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
-ROOT = DOCS.parent
 KINDS = ("rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-index")
 
 
@@ -36,20 +37,30 @@ def test_an_older_pyspark_is_told_that_the_sources_need_4(monkeypatch: pytest.Mo
         importlib.import_module("recover.cluster.sources")
 
 
-@pytest.fixture
-def spark() -> Any:
-    from pyspark.sql import SparkSession
-
-    from recover.cluster.session import session_for, spark_settings
-    from recover.cluster.sources import register
-
-    made = SparkSession(session_for(spark_settings("local[2]", ["spark.driver.memory=512m"])).context)
-    register(made)
-    return made
-
-
 def read(spark: Any, kind: str, root: Path, **options: str) -> list[dict[str, Any]]:
     return [row.asDict() for row in spark.read.format(kind).options(**options).load(str(root)).collect()]
+
+
+def test_a_worker_that_finds_another_file_is_named_and_sends_no_row(spark: Any, tmp_path: Path) -> None:
+    from recover.cluster.sources import SOURCES
+
+    for number, kind in enumerate(SOURCES):
+        root = real_store("clean-5.3.3", tmp_path / str(number))
+        source = kind({"path": str(root)})
+        reader = source.reader(spark.read.format(source.name()).load(str(root)).schema)
+        part, *_ = reader.partitions()
+        assert next(iter(reader.read(part)))
+        files = [path for path in root.rglob("[0-9]*") if path.is_file()]
+        for path in files:
+            with path.open("r+b") as file:
+                first = file.read(1)[0]
+                file.seek(0)
+                file.write(bytes([first ^ 1]))
+        next(iter(reader.read(part)), None)  # as where a broker has written meanwhile: no other file
+        for path in files:
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        with pytest.raises(Refusal, match=f"host {socket.gethostname()} reads another file as {root}"):
+            next(iter(reader.read(part)))
 
 
 @pytest.mark.slow
@@ -97,6 +108,8 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
+    from pyspark.sql.functions import lit
+
     root = unpacked(NAME)
     cases = {
         "rocketmq-commitlog": ("topic", "queue_id", "phy_offset", "store_timestamp", "store_time"),
@@ -109,17 +122,19 @@ def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
             values = sorted({row[name] for row in rows if row[name] is not None})
             low, high = values[len(values) // 3], values[2 * len(values) // 3]
             column = frame[name]
-            for question, holds in (
-                (column == low, [value for value in values if value == low]),
-                (column.isin([low, high]), [low, high]),
-                ((column > low) & (column <= high), [value for value in values if low < value <= high]),
-                ((column >= low) & (column < high), [value for value in values if low <= value < high]),
-                (column != low, [value for value in values if value != low]),
-            ):
-                found = [row.asDict() for row in frame.filter(question).collect()]
-                kept = set(holds)
-                wanted = [row for row in rows if row[name] in kept]
-                assert sorted(found, key=str) == sorted(wanted, key=str), (kind, name, question)
+            questions = (
+                (column == low, lambda value, low=low: value == low),
+                (column.isin([low, high]), lambda value, both=(low, high): value in both),
+                ((column > low) & (column <= high), lambda value, low=low, high=high: low < value <= high),
+                ((column >= low) & (column < high), lambda value, low=low, high=high: low <= value < high),
+                (column != low, lambda value, low=low: value != low),
+            )
+            # one query, so that Spark plans once; each part of it asks the source for itself
+            asked = (frame.filter(question).withColumn("asked", lit(n)) for n, (question, _) in enumerate(questions))
+            found = [row.asDict() for row in functools.reduce(lambda one, other: one.unionAll(other), asked).collect()]
+            wanted = [row | {"asked": n} for n, (_, fits) in enumerate(questions)
+                      for row in rows if row[name] is not None and fits(row[name])]
+            assert sorted(found, key=str) == sorted(wanted, key=str), (kind, name)
     assert spark.read.format("rocketmq-commitlog").load(str(root)).filter("phy_offset < 0").collect() == []
 
 
@@ -179,27 +194,11 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spark_finds_the_sources_by_itself(tmp_path: Path) -> None:
-    script = (
-        "from pyspark.sql import SparkSession\n"
-        "from recover.cluster.session import session_for, spark_settings\n"
-        "settings = spark_settings('local[1]', ['spark.driver.memory=512m',\n"
-        "                          'spark.sql.python.filterPushdown.enabled=true'])\n"
-        "spark = SparkSession(session_for(settings).context)\n"
-        "names = ('commitlog', 'consumequeue', 'index', 'findings')\n"
-        f"print('counts', *(spark.read.format('rocketmq-' + name).load({str(unpacked(NAME))!r}).count()\n"
-        "                  for name in names))\n"
-        "from recover.cluster.sources import register\n"
-        "register(spark)\n"
-        f"print('again', spark.read.format('rocketmq-index').load({str(unpacked(NAME))!r}).count())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False,
-                          timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    kept = EXPECTED[NAME]
-    assert lines["counts"].split()[:3] == [str(kept[name]) for name in ("records", "units", "index_entries")]
-    assert lines["again"] == str(kept["index_entries"])
+def test_spark_finds_the_sources_by_itself(spark: Any) -> None:
+    found = spark.newSession()  # in which nothing was registered
+    found.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    counts = [found.read.format(kind).load(str(unpacked(NAME))).count() for kind in (*KINDS, "rocketmq-findings")]
+    assert counts[:3] == [EXPECTED[NAME][name] for name in ("records", "units", "index_entries")]
 
 
 @pytest.mark.slow

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from formats.record import encode, make_record
-from tests.cluster.test_sources import spark
 from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records
 from tests.support.stores import real_store
 
 pytestmark = needs_spark
 NAME = "killed-5.5.0"
-__all__ = ["spark"]
 
 
 def log_end(name: str) -> int:

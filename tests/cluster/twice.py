@@ -37,9 +37,7 @@ def no_java() -> str:
 
 
 #: Of tests that start Spark: skipped where there is no Java, and run by one worker, with one session.
-needs_spark = [
-    pytest.mark.spark, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}"),
-]
+needs_spark = [pytest.mark.spark, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")]
 
 
 def plain(value: Any, root: Path) -> Any:

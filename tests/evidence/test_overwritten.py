@@ -1,19 +1,29 @@
-"""Whole records where other messages stood: older ones of the same log, copies after its end, another log's file."""
+"""Whole records where other messages stood, and what is an older life of the log only with more than one witness."""
 
 from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import damage
+from fixtures.damage.patch import overwrite
+from formats.record import HEADS
+from formats.sysflag import HOSTS_V6
 from mqtool import exits
+from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
+from tests.support.commitlog import Placed, placed_records
+from tests.support.sampling import sampled
 from tests.support.stores import copy_store, unpacked, write_at
 from tests.torture.hunt import BY_CONTRACT, Outcome, judged, older_records_at_the_end
+
+# --- Whole records where other messages stood: older ones of the same log, copies after its end, another log's file.
+
 
 STORE = "clean-plain-4.9.7"
 
@@ -27,7 +37,7 @@ def records_of(root: Path) -> list[plain.Record]:
             for record in plain.chain(file, base) if record.has_unit]
 
 
-def overwrite(root: Path, record: plain.Record, *, same_queue: bool) -> plain.Record:
+def put_over(root: Path, record: plain.Record, *, same_queue: bool) -> plain.Record:
     """An older record of the same size in the place of `record`, with the right own offset."""
     older = next(
         each for each in reversed(records_of(root)) if each.phy_offset < record.phy_offset
@@ -58,7 +68,7 @@ def test_message_under_an_older_record_is_stated_as_lost(tmp_path: Path, *, last
     root = copy_store(unpacked(STORE), tmp_path / "store")
     delivered = plain.delivered(root)
     lost = victim(root, last=last, same_queue=same_queue)
-    overwrite(root, lost, same_queue=same_queue)
+    put_over(root, lost, same_queue=same_queue)
     place = lost.topic, lost.queue_id, lost.queue_offset
 
     found = run("verify", root)
@@ -96,7 +106,7 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
 
     done = run("recover", root, "--yes")
     assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
-    [told] = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    [told] = run("verify", root).found("commitlog-other-log")
     assert told["file"] == f"commitlog/{name}"
     assert told["facts"]["lost"] == len(own)
     allowed = run("recover", root, "--yes", "--max-loss", len(own))
@@ -121,7 +131,7 @@ def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_
     struck = damage("log-file-of-another-store", root, 0)
     shutil.rmtree(root / "consumequeue")
 
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    (told,) = run("verify", root).found("commitlog-other-log")
     assert told["file"] == struck.changes[0].file and "units of the index" in told["message"]
     assert run("predict", root).code & exits.MESSAGES
     assert run("recover", root, "--yes").code & exits.OPERATIONAL
@@ -150,7 +160,7 @@ def test_file_of_another_log_that_no_unit_names_is_told_by_the_index(tmp_path: P
 
     done = run("recover", root, "--yes")
     assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    (told,) = run("verify", root).found("commitlog-other-log")
     assert told["file"] == f"commitlog/{path.name}"
     assert lost * 0.9 < told["facts"]["lost"] <= lost
     allowed = run("recover", root, "--yes", "--max-loss", "all")
@@ -181,7 +191,7 @@ def test_file_that_nothing_else_speaks_for_is_an_assumption_of_recover(tmp_path:
     shutil.rmtree(root / "index")
     silence(root, path)
     path.write_bytes((unpacked("clean-plain-4.9.7") / "commitlog" / path.name).read_bytes())
-    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-file-alone"]
+    (told,) = run("verify", root).found("commitlog-file-alone")
     assert told["file"] == f"commitlog/{path.name}"
     done = run("recover", root, "--dry-run")
     assert any(path.name in text for text in done.document["assumptions"])
@@ -233,3 +243,51 @@ def test_an_end_mark_that_only_records_of_another_log_bear_out_is_doubted_withou
     outcome = Outcome("killed-lmq-4.9.7", 0)
     judged(outcome, root)
     assert (outcome.end, outcome.wrong) == (BY_CONTRACT, [])
+
+
+# --- What stands after a break is taken for an older life of the log only where more than one record before says so.
+
+
+STORES = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3")
+
+
+def put(root: Path, offset: int, content: bytes) -> None:
+    """Write at a physical offset of the log."""
+    mapped_file = Store.open(root).commitlog.find(offset)
+    assert mapped_file is not None
+    overwrite(root, mapped_file.path, offset - mapped_file.file_from_offset, content, "a field")
+
+
+def raised(placed: Placed, field: str, more: int) -> bytes:
+    """The field's bytes with `more` added to its value."""
+    layout = HEADS[placed.record.sys_flag & HOSTS_V6].field(field)
+    return int(getattr(placed.record, field) + more).to_bytes(layout.size, "big")
+
+
+@pytest.mark.parametrize(("name", "field", "more"), sampled(
+    STORES, ("queue_offset", "store_timestamp"), (3, 50, 1 << 27, 1 << 40, 1 << 61), quick=10,
+))
+def test_a_wrong_number_or_time_right_before_damage_makes_no_stale_records(
+    store: Callable[[str], Path], name: str, field: str, more: int
+) -> None:
+    root = store(name)
+    placed = placed_records(name)
+    before, damaged = placed[len(placed) // 4], placed[len(placed) // 4 + 1]
+    at = HEADS[before.record.sys_flag & HOSTS_V6].offset(field)
+    put(root, before.phy_offset + at, raised(before, field, more))
+    put(root, damaged.phy_offset + 4, bytes(4))
+    log = mqtool("verify", root, "--json").document["commitlog"]
+    assert (log["ghosts"], len(log["damaged"])) == (0, 1)
+    result = mqtool("recover", root, "--yes", "--mend-bits", "--json")
+    assert (result.code, result.document["plan"]["loss"]) == (1, [])
+    after = mqtool("verify", root, "--json")
+    assert after.code == 0
+    # the one whose magic was gone was put back, too
+    assert after.document["commitlog"]["messages"] == log["messages"] + 1
+    content = {file.name: file.read_bytes() for file in (root / "commitlog").iterdir()}
+    for file in (unpacked(name) / "commitlog").iterdir():
+        own = [p for p in placed if 0 <= p.phy_offset - int(file.name) < len(content[file.name])]
+        for each in own:
+            if each is not before:
+                start = each.phy_offset - int(file.name)
+                assert content[file.name][start : start + len(each.raw)] == each.raw

@@ -21,7 +21,7 @@ from formats.compression import decompress
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
 from recover.check.flips import right_flag
 from recover.evidence.edits import POLICIES
-from tests.cli.runner import Result, mqtool
+from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
@@ -36,10 +36,6 @@ _PACKED = {
     _LZ4: bytes(import_module("lz4.frame").compress(_BODY)),
     _ZSTD: bytes(import_module("zstandard").ZstdCompressor().compress(_BODY)),
 }
-
-
-def _told(result: Result, code: str = CODE) -> list[dict[str, Any]]:
-    return [item for item in result.document["findings"] if item["code"] == code]
 
 
 def _flip(store: Path, hit: Placed, number: int) -> int:
@@ -108,7 +104,7 @@ def test_a_flipped_flag_is_told_and_put_back(compressed: bool, number: int, tmp_
 
     told = mqtool("verify", store, "--json")
     assert told.code == 4 and told.document["commitlog"]["damaged_messages"] == 1
-    ((item,), (bit,)) = _told(told), _told(told, BIT)
+    ((item,), (bit,)) = told.found(CODE), told.found(BIT)
     assert (item["file"], item["offset"], item["severity"]) == (LOG, hit.phy_offset + OFFSET_SYS_FLAG, "error")
     assert (item["facts"]["topic"], item["facts"]["queue"], item["facts"]["queue_offset"]) == (
         hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset)
@@ -175,9 +171,9 @@ def test_a_property_crc_says_that_it_was_stored_so(tmp_path: Path) -> None:
 def test_neighbours_are_one_finding(tmp_path: Path) -> None:
     _odd_store(tmp_path / "s", [3, 4, 5, 9])
     result = mqtool("verify", tmp_path / "s", "--json")
-    assert [item["facts"]["count"] for item in _told(result)] == [3, 1]
+    assert [item["facts"]["count"] for item in result.found(CODE)] == [3, 1]
     assert result.document["commitlog"]["damaged_messages"] == 4 and result.code == 4
-    first, last = (_told(result)[0]["facts"][name] for name in ("first", "last"))
+    first, last = (result.found(CODE)[0]["facts"][name] for name in ("first", "last"))
     assert [start for start, flag in _walked(tmp_path / "s") if flag][::2] == [first, last]
 
 
@@ -187,7 +183,7 @@ def test_what_no_single_bit_explains_is_left_and_said_to_be(tmp_path: Path) -> N
     result = mqtool("recover", tmp_path / "s", "--yes")
     assert result.code == 4 and "2 damaged messages left" in " ".join(result.stdout.split())
     result = mqtool("verify", tmp_path / "s", "--json")
-    assert _told(result, BIT) == [] and {item["remedy"] for item in _told(result)} == {f"mqtool explain {CODE}"}
+    assert result.found(BIT) == [] and {item["remedy"] for item in result.found(CODE)} == {f"mqtool explain {CODE}"}
     assert_same_tree(before, tree_digest(tmp_path / "s"))
 
 
@@ -196,7 +192,7 @@ def test_a_producer_that_stores_all_of_its_messages_so_is_a_warning(tmp_path: Pa
     _odd_store(tmp_path / "s", range(many))
     before = tree_digest(tmp_path / "s")
     result = mqtool("verify", tmp_path / "s", "--json")
-    ((item,), bits) = _told(result), _told(result, BIT)
+    ((item,), bits) = result.found(CODE), result.found(BIT)
     assert (item["facts"]["count"], item["severity"], result.code, bits) == (many, "warning", 2, [])
     assert result.document["commitlog"]["damaged_messages"] == 0
     assert mqtool("recover", tmp_path / "s", "--yes").code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TI
 from formats.record.grammar import NEEDED, is_served, unserved
 from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
-from tests.cli.runner import Result, mqtool
+from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
@@ -26,10 +25,6 @@ CODE, BIT = "commitlog-unserved-message", "commitlog-flipped-field"
 STORE = {TOPIC_SCHEDULE: "clean-4.5.1", TOPIC_HALF: "clean-4.5.1", TOPIC_TIMER: "clean-5.3.3"}
 PROPERTIES = [(topic, name) for topic in STORE for name in NEEDED[topic]]
 VALUES = {"REAL_TOPIC": "TopicA", "REAL_QID": "3", "TIMER_OUT_MS": "1700000000000"}
-
-
-def _told(result: Result, code: str = CODE) -> list[dict[str, Any]]:
-    return [item for item in result.document["findings"] if item["code"] == code]
 
 
 def _some(topic: str) -> Placed:
@@ -89,7 +84,7 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
 
     told = mqtool("verify", store, "--json")
     assert told.code & 4 and told.document["commitlog"]["damaged_messages"] == 1
-    ((item,), (found,)) = _told(told), _told(told, BIT)
+    ((item,), (found,)) = told.found(CODE), told.found(BIT)
     assert (item["file"], item["severity"], item["facts"]["queue_offset"]) == (log, "error", hit.record.queue_offset)
     assert name in item["message"]
     assert (found["offset"], found["facts"]["bit"]) == (at, bit)
@@ -116,8 +111,8 @@ def test_a_message_that_is_rejected_twice_is_mended_in_one_run(tmp_path: Path) -
     flip_bit(store, log, hit.offset + OFFSET_SYS_FLAG + 3, 0)
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
     told = mqtool("verify", store, "--json")
-    assert len(_told(told)) == 1 and len(_told(told, BIT)) == 2
-    assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits --dry-run"
+    assert len(told.found(CODE)) == 1 and len(told.found(BIT)) == 2
+    assert told.found(CODE)[0]["remedy"] == f"mqtool recover {store} --mend-bits --dry-run"
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert contents(store) == sound
 
@@ -129,7 +124,7 @@ def test_what_no_single_bit_explains_is_left(tmp_path: Path) -> None:
         writer.put(TOPIC_HALF, b"half", {"REAL_TOPIC": "T", **queue, "TRAN_MSG": "true"})
     writer.close()
     before = tree_digest(tmp_path / "s")
-    assert _told(mqtool("verify", tmp_path / "s", "--json"))[0]["remedy"] == f"mqtool explain {CODE}"
+    assert mqtool("verify", tmp_path / "s", "--json").found(CODE)[0]["remedy"] == f"mqtool explain {CODE}"
     result = mqtool("recover", tmp_path / "s", "--yes")
     assert result.code == 4 and "1 damaged message left" in " ".join(result.stdout.split())
     assert_same_tree(before, tree_digest(tmp_path / "s"))

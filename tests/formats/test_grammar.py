@@ -219,15 +219,6 @@ def _lost_tail(it: Placed, lost: int) -> str:
 # --- One row is a rule everywhere.
 
 
-MADE_UP = Rule("flag", "bad-flag", "flag", "", values=range(1 << 16))
-
-
-@pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more rule: a flag takes two bytes."""
-    monkeypatch.setattr(grammar, "RULES", (*grammar.RULES, MADE_UP))
-
-
 @pytest.mark.parametrize("rule", grammar.RULES, ids=lambda rule: rule.name)
 def test_what_brokers_look_at_is_a_behaviour_of_theirs(rule: Rule) -> None:
     assert rule.broker in {ALWAYS, NEVER, *(behaviour.name for behaviour in BEHAVIOURS)}

@@ -33,9 +33,7 @@ HEAD_FIELDS = [field.name for field in layout.HEAD.fields]
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "formats" / "native"
 MODULES = (walk, rows, index, lines)
-KERNELS = {
-    it.name: it for module in MODULES for it in vars(module).values() if isinstance(it, Kernel)
-}
+KERNELS = {it.name: it for module in MODULES for it in vars(module).values() if isinstance(it, Kernel)}
 _C_TYPES = {
     "record_row": RECORD, "expected_row": record_columns.EXPECTED, "queue_tally": record_columns.QUEUE_TALLY,
     "int64_t": np.dtype(np.int64),

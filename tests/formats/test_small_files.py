@@ -1,17 +1,36 @@
-"""Small formats: abort, lock, checkpoint, timer files, and what DLedger and compaction keep."""
+"""Formats of few lines: files of a few fields, checksums, compressed bodies."""
 
 from __future__ import annotations
+
+import importlib
+import sys
+import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import abort, checkpoint, compaction, dledger, epoch, legacy_transaction, timer
+from formats import (
+    abort,
+    checkpoint,
+    compaction,
+    compression,
+    dledger,
+    epoch,
+    index,
+    legacy_transaction,
+    sysflag,
+    timer,
+)
 from formats.checkpoint import Checkpoint
+from formats.compression import MissingCodecError, decompress
 from formats.config import properties_text as javaproperties
+from formats.crc import crc31
 from formats.errors import FormatError
-from formats.javahash import hash32
+from formats.javahash import hash32, index_key_hash
+from formats.record.message import property_crc_digits
 from tests.support.stores import STORES, unpacked
 
 # --- abort, lock, epochFileCheckpoint, Java properties, the 3.x transaction table.
@@ -233,3 +252,106 @@ def test_other_text_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError) as caught:
         compaction.decode_positions(text)
     assert caught.value.reason == "bad-positions"
+
+
+# --- Index files: what a header and units say, and where they stand.
+
+
+SMALL = index.IndexGeometry(100, 400)
+
+
+def test_sizes_and_places_of_the_small_and_the_default_geometry() -> None:
+    assert SMALL.size == 8440
+    assert SMALL.capacity == 399
+    assert index.DEFAULT_GEOMETRY.size == 420_000_040
+    assert SMALL.slot_of(index_key_hash("A#K0")) == 23
+
+
+def test_the_hash_of_a_key_is_the_brokers() -> None:
+    assert index_key_hash("A#K0") == 1972423
+
+
+def test_time_differences_are_whole_seconds_and_never_negative() -> None:
+    assert index.time_diff(1000, 4999) == 3
+    assert index.time_diff(5000, 4999) == 0
+    assert index.time_diff(0, 10**15) == 0
+    assert index.time_diff(1, 2**62) == index.MAX_TIME_DIFF
+
+
+# --- The 31-bit checksum and the digits of the property CRC.
+
+
+@pytest.mark.parametrize(("content", "value"), [
+    (b"", 0),
+    (b"hello", 907060870),
+    (b"123456789", 1274296614),
+])
+def test_known_values(content: bytes, value: int) -> None:
+    assert crc31(content) == value
+
+
+def test_digits_come_lowest_first() -> None:
+    assert property_crc_digits(b"123456789") == b"4166924721"
+
+
+# --- Bodies as their producers wrote them.
+
+
+BODY = b"a body that is worth it " * 200
+
+
+def _lz4(body: bytes) -> bytes:
+    return bytes(importlib.import_module("lz4.frame").compress(body))
+
+
+def _zstd(body: bytes) -> bytes:
+    return bytes(importlib.import_module("zstandard").ZstdCompressor().compress(body))
+
+
+TYPES = [
+    pytest.param(sysflag.COMPRESSION_LEGACY_ZLIB, zlib.compress, id="zlib-before-5.0"),
+    pytest.param(sysflag.COMPRESSION_ZLIB, zlib.compress, id="zlib"),
+    pytest.param(sysflag.COMPRESSION_LZ4, _lz4, id="lz4"),
+    pytest.param(sysflag.COMPRESSION_ZSTD, _zstd, id="zstd"),
+]
+
+
+def _reason(body: bytes, sys_flag: int, max_size: int = compression.DEFAULT_MAX_SIZE) -> str:
+    with pytest.raises(FormatError) as caught:
+        decompress(body, sys_flag, max_size)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_each_type_is_read_back(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    assert decompress(compress(BODY), sysflag.COMPRESSED | kind, len(BODY)) == BODY
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_a_cut_stream_is_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    assert _reason(compress(BODY)[:-3], sysflag.COMPRESSED | kind) == "bad-compressed-body"
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_other_bytes_are_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    assert _reason(b"no stream of any kind", sysflag.COMPRESSED | kind) == "bad-compressed-body"
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_a_body_beyond_the_limit_is_refused(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    assert _reason(compress(BODY), sysflag.COMPRESSED | kind, len(BODY) - 1) == "body-too-large"
+
+
+def test_an_unknown_type_is_named() -> None:
+    assert _reason(BODY, sysflag.COMPRESSED | 0x700) == "bad-compression-type"
+
+
+@pytest.mark.parametrize(("kind", "package"), [
+    (sysflag.COMPRESSION_LZ4, "lz4"),
+    (sysflag.COMPRESSION_ZSTD, "zstandard"),
+])
+def test_a_missing_package_is_named_and_is_no_damage(kind: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lz4", "lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingCodecError, match=package):
+        decompress(BODY, sysflag.COMPRESSED | kind)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.synth import StoreWriter, synth_store
 from formats.record import Record, encode, make_record
+from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, RECORD
 from recover.broker.versions import BrokerVersion
-from recover.check.survey import ScanOptions, Survey, survey
-from recover.log.scan import LogView, scan_log
+from recover.check.survey import ScanOptions, survey
+from recover.log import generations
+from recover.log.file_scan import FileScan
+from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, scan_log, stamps_of
 from recover.look.store import Generation, default_broker, find_generation
+from recover.store.columns import Rows, Split
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
 from tests.support.looks import opened
 from tests.support.stores import EXPECTED, STORES, write_at
@@ -26,10 +37,6 @@ Copies = Callable[[str], Path]
 
 def _log(root: Path) -> LogView:
     return scan_log(opened(root).commitlog)
-
-
-def _look(root: Path) -> Survey:
-    return survey(opened(root), ScanOptions())
 
 
 def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
@@ -129,3 +136,128 @@ def test_earliest_recovery_decides_between_generations_that_fit(store: Callable[
 def test_newest_of_equal_generations_is_taken(store: Callable[[str], Path]) -> None:
     version, why = default_broker(Store.open(store("killed-5.5.0")))
     assert version == BrokerVersion(5, 5) and "fits all" in why
+
+
+# --- A log that did not change is not read twice; one that did, or that needs its queues to be understood, is.
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return synth_store(tmp_path / "s", messages=60, mapped_file_size=8192).root
+
+
+def _known(root: Path) -> tuple[KnownLog, MappedFileQueue]:
+    queue = Store.open(root).commitlog
+    stamps = stamps_of(queue)
+    return KnownLog(LocalEngine().scan_log(queue), stamps), queue
+
+
+def test_a_log_that_did_not_change_is_not_scanned_again(root: Path) -> None:
+    known, _ = _known(root)
+    queue = Store.open(root).commitlog
+    assert known.holds(queue)
+    look = survey(Store.open(root), ScanOptions(known=known))
+    assert look.log is known.log
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "replaced", "other names"])
+def test_a_log_that_is_not_what_it_was_is_scanned_again(root: Path, change: str) -> None:
+    (root / "commitlog" / "lost+found").mkdir()
+    known, queue = _known(root)
+    path = queue.files[1 if change == "changed" else -1].path
+    status, content = path.stat(), bytearray(path.read_bytes())
+    if change == "changed":
+        content[88] ^= 1
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    elif change == "removed":
+        path.unlink()
+    elif change == "replaced":
+        path.rename(root / "aside")
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        (root / "commitlog" / "lost+found").rmdir()
+    assert not known.holds(queue if change == "changed" else Store.open(root).commitlog)
+
+
+def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queues(root: Path) -> None:
+    path = Store.open(root).commitlog.files[0].path
+    content = bytearray(path.read_bytes())
+    content[88] ^= 1
+    path.write_bytes(content)
+    known, queue = _known(root)
+    assert not known.holds(queue)
+
+
+def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path) -> None:
+    queue = Store.open(root).commitlog
+    known = KnownLog(LocalEngine().scan_log(queue, with_keys=False), stamps_of(queue))
+    assert known.holds(queue, with_keys=False) and not known.holds(queue)
+    assert survey(Store.open(root), ScanOptions(known=known)).log.has_keys
+
+
+# --- Much damage: what is found out in one pass over the rows is what each damage by itself would be told, and work
+# that damage makes grows with it, not with its square.
+
+
+FILE = 1000
+ROWS = st.lists(
+    st.tuples(
+        st.integers(1, 40), st.integers(0, 6), st.integers(0, 2),
+        st.sampled_from([0, 0, 0, 0, BIT_STALE, BIT_FILLER, BIT_MARKER, BIT_PROP_CRC]),
+        st.sampled_from([0, 0, 0, 8, 12]),
+    ), max_size=60,
+)
+CUTS = st.sets(st.integers(0, 60), max_size=8)
+PLACES = st.sets(st.integers(0, 2000), max_size=16)
+
+
+def scans_of(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> tuple[Rows, list[FileScan]]:
+    """All rows, and scans of files of 1,000 bytes over them, cut into splits; each row a step after the one before."""
+    records = np.zeros(len(rows), dtype=RECORD)
+    for number, (step, queue_offset, queue, bits, sys_flag) in enumerate(rows):
+        records[number]["phy_offset"] = step + (records[number - 1]["phy_offset"] if number else 0)
+        records[number]["store_timestamp"] = 1000 + number
+        for name, value in (("queue_offset", queue_offset), ("queue", queue), ("bits", bits), ("sys_flag", sys_flag)):
+            records[number][name] = value
+    scans = []
+    for base in range(0, 3 * FILE, FILE):
+        scan = FileScan(MappedFile(Path(f"{base:020d}"), base, FILE), FILE)
+        inside = np.flatnonzero(records["phy_offset"] // FILE == base // FILE)
+        borders = sorted({*inside[:1].tolist(), *(inside[-1:] + 1).tolist(), *(cuts & {*inside.tolist()})})
+        scan.splits = [Split(records[start:stop], np.empty(0, dtype=np.int32)) for start, stop in pairwise(borders)]
+        scans.append(scan)
+    return records, scans
+
+
+def damages(places: set[int]) -> list[Damage]:
+    """Ranges between every second of these places and the next."""
+    ordered = sorted(places)
+    return [
+        Damage(start, stop, "bad-magic", 0, "record", False, None)
+        for start, stop in zip(ordered[::2], ordered[1::2], strict=False)
+    ]
+
+
+@given(ROWS, CUTS, st.sampled_from([1, 7, 1 << 21]))
+def test_old_generations_are_those_of_each_queue_by_itself(
+    rows: list[tuple[int, int, int, int, int]], cuts: set[int], at_once: int
+) -> None:
+    records, scans = scans_of(rows, cuts)
+    expected = records["bits"].copy()
+    counted = generations.counted(records)
+    for queue in range(3):
+        own = np.flatnonzero(counted & (records["queue"] == queue))
+        stray = generations.misnumbered_among(records["queue_offset"][own])
+        expected[own[stray]] |= BIT_MISNUMBERED
+        own = own[~stray]
+        offsets = records["queue_offset"][own].tolist()
+        for at, offset in enumerate(offsets):
+            restarts = [i for i in range(at + 1, len(offsets)) if offsets[i] <= offsets[i - 1]]
+            if any(offsets[i] <= offset for i in restarts):
+                expected[own[at]] |= BIT_SUPERSEDED
+    with mock.patch.object(generations, "_AT_ONCE", at_once):
+        marked = generations.mark_superseded(scans, [0, 1, 2])
+    assert records["bits"].tolist() == expected.tolist()
+    assert marked == int(((expected & BIT_SUPERSEDED) != 0).sum())

@@ -156,9 +156,7 @@ def body_at(hit: walk.Located) -> int:
 class Drill:
     """A private copy of a store and what it held before it was broken."""
 
-    def __init__(
-        self, root: Path, brokers: Sequence[str], stored: set[Message], contents: dict[int, bytes],
-    ) -> None:
+    def __init__(self, root: Path, brokers: Sequence[str], stored: set[Message], contents: dict[int, bytes]) -> None:
         self.root = root
         self.options = log_options(root)
         # The oldest and the newest: what both read, those between them do.
@@ -237,7 +235,7 @@ class Drill:
     def finds(self, code: str, file: str | None = None, offset: int | None = None, *, exit_code: int) -> Found:
         """The one finding of that code (at that place, if one is given) of a verify that ends with `exit_code`."""
         result = self.verify()
-        found = [item for item in result.document["findings"] if item["code"] == code]
+        found = result.found(code)
         if file is not None:
             found = [item for item in found if (item["file"], item["offset"]) == (file, offset)]
         assert len(found) == 1, self._said(result)
@@ -246,7 +244,7 @@ class Drill:
 
     def found(self, code: str) -> list[Found]:
         """All findings of that code."""
-        return [item for item in self.verify().document["findings"] if item["code"] == code]
+        return self.verify().found(code)
 
     @property
     def asks(self) -> int:
@@ -281,6 +279,7 @@ class Drill:
         gave_up = exits.MESSAGES if done.document["plan"]["loss"] else 0
         assert done.code == exits.CORRECTED | left | gave_up, self._said(done)
         assert done.document["applied"] is True
+        assert {"mode", "policy", "start_file", "valid_to", "journal", "plan"} <= done.document.keys()
         assert done.document["lost_messages"] == 0
         missing = self.intact - messages(self.root)
         assert not missing, f"intact messages were dropped: {sorted(missing)[:5]}"

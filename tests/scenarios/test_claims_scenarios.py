@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,15 +13,22 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
+from fixtures.damage.walk import Located
 from formats.consumequeue import CQ_UNIT
 from formats.record import OFFSET_SYS_FLAG
 from mqtool import exits
+from recover.derived.expected import lmq_targets
+from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import write_at
+from tests.support.trees import assert_unchanged
 from tests.torture.hunt import early_end_mark, older_records_at_the_end
+
+# --- One record, unit, name or mark against all that speaks of the same bytes: the log is not rewritten to fit it.
+
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -170,3 +180,225 @@ def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: s
         assert store.messages <= messages(store.root)
         assert log_bytes(store.root) == log
         assert store.verify().document["commitlog"]["superseded"] <= done.facts["records"]
+
+
+# --- Folders, pipes and dead links where only data files belong: which are put aside, and which nobody may pass
+# over.
+
+
+PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
+
+
+def stray(store: Drill, where: str) -> Path:
+    """A folder with a file and a folder in it."""
+    path = store.root / where
+    (path / "2024").mkdir(parents=True)
+    (path / "2024" / "notes.txt").write_text("kept")
+    return path
+
+
+@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7", "killed-manyfiles-5.5.0"])
+def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
+    store = drill(name)
+    path = stray(store, "commitlog/lost+found")
+    found = store.finds("commitlog-odd-name", exit_code=2)
+    assert (found["file"], found["severity"]) == ("commitlog/lost+found", "warning")
+    assert store.run("predict", "--broker", "4.9.7").document["starts"] is False
+    with store.recovered() as done:
+        assert not path.exists()
+        assert not (store.root / "abort").exists()
+        assert ("retire-folder", "commitlog/lost+found") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        (kept,) = (store.root / done["journal"] / "retired").rglob("notes.txt")
+        assert kept.read_text() == "kept"
+        assert messages(store.root) == store.messages
+    assert (path / "2024" / "notes.txt").read_text() == "kept"
+
+
+def test_folder_that_stops_no_broker_of_the_store_is_left_alone(drill: Start) -> None:
+    store = drill("clean-v2-5.5.0")
+    stray(store, "commitlog/lost+found")
+    assert store.finds("commitlog-odd-name", exit_code=0)["severity"] == "info"
+    assert store.run("recover", "--yes").document["applied"] is False
+
+
+@pytest.mark.parametrize(("where", "code"), [
+    (f"consumequeue/Audit/0/{file_name(2000)}", "consumequeue-odd-name"),
+    ("consumequeue/Audit/0/backup", "consumequeue-odd-name"), ("index/20270101000000000", "index-odd-name"),
+])
+def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start, where: str, code: str) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    path = stray(store, where)
+    assert store.finds(code, exit_code=2)["file"] == where
+    with store.recovered():
+        assert not path.exists()
+        assert queue_bytes(store.root) == before
+
+
+def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    path = store.root / "commitlog" / file_name((50 << 20) + 4096)
+    path.touch()
+    store.struck()
+    assert store.finds("commitlog-odd-name", exit_code=2)["file"] == f"commitlog/{path.name}"
+    with store.recovered():
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a pipe"])
+@pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
+def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
+    drill: Start, what: str, offset: int
+) -> None:
+    store = drill(KILLED)
+    path = store.root / "commitlog" / file_name(offset)
+    path.unlink(missing_ok=True)
+    if what == "a folder":
+        path.mkdir()
+    elif what == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/mnt/not-mounted/" + path.name)
+    result = store.verify()
+    assert result.code & exits.OPERATIONAL
+    (found,) = result.found("commitlog-not-a-file")
+    assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
+    assert what in found["message"]
+    for command in (["recover"], ["recover", "--max-loss", "all"], ["rebuild"], ["truncate", "--to", "0"]):
+        with assert_unchanged(store.root):
+            refused = store.run(command[0], *command[1:], "--yes")
+        assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
+        assert path.name in refused.stderr or "no commitlog" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["{}.gz", "{}.bak", ".{}.x8RtzP"])
+@pytest.mark.parametrize("offset", [0, 131072])
+def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(drill: Start, name: str, offset: int) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    path = store.root / "commitlog" / file_name(offset)
+    other = path.rename(path.with_name(name.format(path.name)))
+    for command in (["verify"], ["predict", "--broker", "5.3.3"], ["recover", "--max-loss", "all", "--yes"]):
+        with assert_unchanged(store.root):
+            result = store.run(*command)
+        assert result.code & exits.OPERATIONAL
+        assert "Put the log file back" in result.document["next"][0]["command"], command
+    shutil.copy2(other, path)
+    store.finds("commitlog-odd-name", f"commitlog/{other.name}", None, exit_code=2)
+
+
+def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:
+    store = drill(KILLED)
+    shutil.move(store.root / "commitlog", disk / "log")
+    store.options = ("--commitlog", disk / "log")
+    (disk / "log" / "lost+found").mkdir()
+    planned = store.run("recover", "--dry-run").document["plan"]["steps"]
+    assert {("retire-folder", str(disk / "log" / "lost+found")), ("retire", "abort")} <= {
+        (step["kind"], step["file"]) for step in planned}
+    (disk / "log" / "lost+found" / "file").touch()
+    assert store.run("recover", "--yes").code == exits.CORRECTED | exits.DERIVED
+    assert store.run("recover", "--yes").document["applied"] is False
+    assert (store.root / "abort").exists()
+    assert (disk / "log" / "lost+found" / "file").exists()
+
+
+def test_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_stays(drill: Start) -> None:
+    store = drill("killed-manyfiles-5.5.0")
+    intact = store.verify().document["commitlog"]["messages"]
+    path = sorted((store.root / "commitlog").iterdir())[3]
+    path.rename(path.with_name("196608"))
+    result = store.verify()
+    (found,) = result.found("commitlog-not-a-file")
+    assert result.code & exits.OPERATIONAL and path.name in found["remedy"]
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--max-loss", "all", "--yes").code & exits.OPERATIONAL
+    path.with_name("196608").rename(path)
+    assert store.verify().document["commitlog"]["messages"] == intact
+
+
+def test_folders_of_the_log_that_nobody_named_are_in_the_hint(drill: Start) -> None:
+    store = drill("killed-multipath-5.3.3")
+    result = mqtool("verify", store.root, "--json")
+    assert result.code & exits.MESSAGES
+    line = result.document["next"][0]["command"].partition("mqtool ")[2]
+    whole = mqtool(*shlex.split(line), "--json")
+    assert not whole.code & exits.MESSAGES
+    assert whole.document["commitlog"]["messages"] == store.verify().document["commitlog"]["messages"] > 0
+
+
+def test_from_a_piece_of_a_log_every_hint_leads_to_its_messages(drill: Start, tmp_path: Path) -> None:
+    piece = tmp_path / "piece"
+    content = next((drill("killed-5.5.0").root / "commitlog").iterdir()).read_bytes()
+    piece.write_bytes(content[137_000:437_000])
+    for command in ("verify", "inspect"):
+        refused = mqtool(command, piece)
+        assert refused.code == exits.USAGE
+        assert f"`mqtool export {piece}`" in refused.stderr
+    assert mqtool("export", piece, "-o", tmp_path / "out", "--json").document["messages"] > 100
+
+
+# --- Records that fill LMQ queues and say it in their properties, which no checksum covers.
+
+
+LMQ = "killed-lmq-4.9.7"
+#: What is changed (bytes before the place, XOR) and the property that verify names.
+BITS = {
+    "a queue's name": (b"INNER_MULTI_DISPATCH\x01%LMQ%", 0x04, "INNER_MULTI_DISPATCH"),
+    "the sign between two names": (b"%LMQ%one", 0x01, "INNER_MULTI_DISPATCH"),
+    "the name of the property": (b"INNER_MULTI_DI", 0x20, "INNER_MULTI_DISPATCH"),
+    "what ends the name": (b"INNER_MULTI_DISPATCH", 0x40, "INNER_MULTI_DISPATCH"),
+    "an offset, now another message's": (b"INNER_MULTI_QUEUE_OFFSET\x01", 0x02, "INNER_MULTI_QUEUE_OFFSET"),
+    "an offset, now no number": (b"INNER_MULTI_QUEUE_OFFSET\x01", 0x10, "INNER_MULTI_QUEUE_OFFSET"),
+}
+
+
+def carrier(store: Drill) -> Located:
+    hits = [hit for hit in store.records() if len(lmq_targets(hit.record)) == 2]
+    return hits[len(hits) // 2]
+
+
+def change(store: Drill, hit: Located, behind: bytes, mask: int) -> None:
+    """Change the byte after these bytes in the record's properties."""
+    file, position = store.place(hit.record.phy_offset)
+    path = store.root / file
+    content = bytearray(path.read_bytes())
+    at = content.index(behind, position, position + hit.record.total_size) + len(behind)
+    content[at] ^= mask
+    path.write_bytes(content)
+    store.struck()
+
+
+@pytest.mark.parametrize("what", BITS)
+def test_carrier_is_put_back_by_the_units_that_name_it(drill: Start, what: str) -> None:
+    store = drill(LMQ)
+    before, hit = queue_bytes(store.root), carrier(store)
+    behind, mask, name = BITS[what]
+    change(store, hit, behind, mask)
+    found = store.finds("commitlog-contradicted-field", *store.place(hit.record.phy_offset), exit_code=exits.MESSAGES)
+    assert found["facts"]["field"] == name
+    with store.recovered(0, "--mend-bits") as done:
+        assert [(piece["kind"], piece["field"]) for piece in done["bridged"]] == [("restored", name)]
+        assert done["plan"]["loss"] == []
+        assert messages(store.root) == store.messages
+        assert queue_bytes(store.root) == before
+
+
+def test_swapped_units_of_an_lmq_queue_move_no_message(drill: Start) -> None:
+    store = drill(LMQ)
+    before = queue_bytes(store.root)
+    path = store.root / "consumequeue/%LMQ%two/0/00000000000000004000"
+    content = bytearray(path.read_bytes())
+    content[:20], content[160:180] = content[160:180], content[:20]  # 200 and 208: a bit apart in every record
+    path.write_bytes(content)
+    store.struck()
+    assert store.found("commitlog-contradicted-field") == []
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+def test_two_changed_bytes_leave_the_carrier_as_it_is_and_the_finding_with_the_queue(drill: Start) -> None:
+    store = drill(LMQ)
+    hit = carrier(store)
+    change(store, hit, b"INNER_MULTI_DISPATCH\x01%LMQ%", 0x04)
+    change(store, hit, b"INNER_MULTI_QUEUE_OFFSET\x01", 0x02)
+    assert store.found("commitlog-contradicted-field") == []
+    assert {item["facts"]["topic"] for item in store.found("consumequeue-wrong-units")} == {"%LMQ%one"}

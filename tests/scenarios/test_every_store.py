@@ -116,24 +116,17 @@ DIRECTORIES = ("checkpoint", "abort", "lock")
 FILES = ("commitlog", "consumequeue", "index", "config")
 
 
-@pytest.mark.parametrize("name", DIRECTORIES)
-def test_directory_where_a_file_should_be_is_8(drill: Start, name: str) -> None:
-    root = drill("clean-plain-4.9.7").root
-    (root / name).unlink(missing_ok=True)
-    (root / name).mkdir()
+@pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
+def test_directory_where_a_file_should_be_or_the_other_way_round_is_8(drill: Start, name: str) -> None:
+    path = drill("clean-4.5.1").root / name
+    if name in FILES:
+        shutil.rmtree(path)
+        path.write_text("?")
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir()
     for command, *options in (["verify"], ["recover", "--yes"]):
-        code, stderr = said(command, root, *options)
-        assert code & exits.OPERATIONAL, (command, code, stderr)
-        assert name in stderr
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_file_where_a_directory_should_be_is_8(drill: Start, name: str) -> None:
-    root = drill("clean-4.5.1").root
-    shutil.rmtree(root / name)
-    (root / name).write_text("?")
-    for command, *options in (["verify"], ["recover", "--yes"]):
-        code, stderr = said(command, root, *options)
+        code, stderr = said(command, path.parent, *options)
         assert code & exits.OPERATIONAL, (command, code, stderr)
         assert name in stderr
 

@@ -310,9 +310,10 @@ def test_t18_queues_without_a_log_say_do_not_start(drill: Start, how: str) -> No
     if how == "empty file":
         (store.root / "commitlog" / file_name(0)).touch()
     result = store.verify()
-    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-empty-queues-left"]
+    (found,) = result.found("commitlog-empty-queues-left")
     assert (result.code, found["file"]) == (4, "commitlog")
     assert "do not start the broker" in found["message"]
+    assert how == "empty file" or "Do not start the broker" in mqtool("inspect", store.root).stdout
     commands = [["recover"], ["rebuild"], ["rebuild-consumequeue"], ["rebuild-index"], ["truncate", "--to", "0"]]
     with assert_unchanged(store.root):
         for command, *options in commands:
@@ -330,7 +331,11 @@ def kafka_segment() -> bytes:
 FOREIGN = {
     "random": random.Random(1).randbytes(100_000), "zeros": bytes(100_000), "kafka": kafka_segment(),
     "gzip": gzip.compress(random.Random(2).randbytes(60_000)), "text": b"not a store\n" * 4000, "empty": b"",
+    "json": b'{"a": 1}',
 }
+#: What inspect calls such a file.
+SEEN = {"random": "nothing in it is known", "zeros": "nothing but zeros", "kafka": "Kafka", "gzip": "gzip",
+        "text": "like text", "empty": "empty", "json": "like text"}
 COMMANDS = ["verify", "inspect", "predict", "recover", "rebuild", "undo", "resume", "journal"]
 
 
@@ -345,6 +350,7 @@ def test_t38_foreign_files_and_folders_are_no_store(folder: Path, kind: str) -> 
             for path in (root, file, root / "nowhere"):
                 result = mqtool(command, path, *(["--yes"] if command in ("recover", "rebuild", "undo") else []))
                 assert result.code == exits.USAGE, (command, path, result.stderr)
+        assert SEEN[kind] in mqtool("inspect", file).stderr
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

@@ -283,9 +283,7 @@ def _v6(record: commitlog.Record) -> bool:
 @pytest.mark.parametrize("wanted", [
     _v2, _v6, lambda record: _v2(record) and _v6(record),
 ], ids=["long topic", "IPv6", "both"])
-def test_t11_v2_and_ipv6_records_are_read_and_bridged(
-    drill: Start, wanted: Callable[[commitlog.Record], bool]
-) -> None:
+def test_t11_v2_and_ipv6_records_are_read_and_bridged(drill: Start, wanted: Callable[[commitlog.Record], bool]) -> None:
     store = drill("clean-v2-5.5.0")
     result = store.verify()
     assert (result.code, result.document["commitlog"]["messages"]) == (0, counts("clean-v2-5.5.0")["records"])

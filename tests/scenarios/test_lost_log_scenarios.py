@@ -319,7 +319,7 @@ def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
     (store.root / "commitlog" / file_name(right)).rename(store.root / "commitlog" / file_name(wrong))
     played = store.run("predict", "--broker", release)
     assert played.code & exits.MESSAGES and played.document["reason"]
-    codes = {item["code"] for item in played.document["findings"]}
+    codes = played.codes
     assert "commitlog-misnamed-file" in codes and "commitlog-missing-file" not in codes
     assert played.document["next"][0]["command"].startswith("mqtool recover")
     page = mqtool("report", store.root, "--broker", release, "--json").document

@@ -21,7 +21,7 @@ from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, m
 from tests.support.sampling import sampled
 from tests.support.stores import EXPECTED
 from tests.support.trees import assert_unchanged
-from tests.support.unread_stores import add_rocksdb
+from tests.support.unread_stores import add_rocksdb, put
 
 # --- T19 to T23, T25, T30, T39: queues that are gone, after, ahead or wrong, queues of other kinds, deleted topics.
 
@@ -54,7 +54,7 @@ def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start,
     result = store.verify(*options)
     expected = result.document["consumequeue"]
     assert (result.code, expected["missing"]) == (2, expected["expected"])
-    missing = [item for item in result.document["findings"] if item["code"] == "consumequeue-missing-units"]
+    missing = result.found("consumequeue-missing-units")
     assert {item["file"] for item in missing} == {path.rsplit("/", 1)[0] for path in before}
     with store.recovered(0, *options):
         assert queue_bytes(store.root) == before
@@ -137,11 +137,6 @@ def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
 
 
-def put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
 def batch_queue(root: Path) -> str:
     put(root / "batchconsumequeue" / "Batch" / "0" / file_name(0),
         BATCH_CQ_UNIT.encode(BatchCqUnit(7, 9, 0, 1, 0, 3, -1, 0)))
@@ -170,7 +165,7 @@ def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, make: ob
     with store.recovered(64 | 2, starts=False) as done:
         assert (store.root / "abort").exists()
         assert not any(step["file"] == "abort" for step in done["plan"]["steps"])
-        left = {item["code"] for item in store.verify().document["findings"] if item["severity"] != "info"}
+        left = store.verify().notable
         assert left == {"abort-present", "part-not-supported"}
 
 

@@ -26,10 +26,6 @@ REFUSED, UNREAD = exits.OPERATIONAL, exits.UNSUPPORTED
 CHANGES = (("recover",), ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("truncate", "--to", "0"))
 
 
-def notable(result: Result) -> set[str]:
-    return {item["code"] for item in result.document["findings"] if item["severity"] != "info"}
-
-
 def verify(root: Path, *options: object) -> Result:
     with assert_unchanged(root):
         return mqtool("verify", root, *options, "--json")
@@ -52,7 +48,7 @@ def test_a_healthy_dledger_store_is_not_judged_by_its_queues(folder: Path, name:
     found = verify(root)
     left = {"abort-present"} if (root / "abort").exists() else set()
     left |= {LATE} if keep and begins_late(name) else set()
-    assert notable(found) == {"part-not-supported"} | left
+    assert found.notable == {"part-not-supported"} | left
     assert found.code == UNREAD | (exits.DERIVED if left else 0)
     assert found.document["not_checked"].keys() == {"commitlog", "consumequeue", "index", "checkpoint"}
     assert found.document["commitlog"]["damaged_messages"] == 0
@@ -89,7 +85,7 @@ def test_no_other_part_stands_for_a_log_that_is_gone(folder: Path, file: str, co
     for path in (root / "commitlog").iterdir():
         path.unlink()
     put(root / file, content)
-    assert "commitlog-empty-queues-left" in notable(verify(root))
+    assert "commitlog-empty-queues-left" in verify(root).notable
     for change in CHANGES:
         refuses(root, *change)
     assert mqtool("query", root, "--topic", "none", "--key", "none", "--json").code == REFUSED
@@ -107,7 +103,7 @@ def test_no_queue_files_are_expected_where_queues_are_in_rocksdb(
     found = verify(root)
     left = {"abort-present"} if name == KILLED else set()
     late = {LATE} if begins_late(name) else set()
-    assert notable(found) == left | late | (set() if empty else {"part-not-supported"})
+    assert found.notable == left | late | (set() if empty else {"part-not-supported"})
     assert list(found.document["not_checked"]) == ["consumequeue"]
     assert "not checked: consumequeue" in mqtool("verify", root, "--quiet").stdout
     with assert_unchanged(root):
@@ -126,7 +122,7 @@ def test_recover_mends_beside_queues_in_rocksdb_and_leaves_abort(folder: Path) -
     done = mqtool("recover", root, "--yes", "--json")
     assert done.code == exits.CORRECTED | exits.DERIVED | UNREAD
     assert not any(step["file"].startswith(("consumequeue", "abort")) for step in done.document["plan"]["steps"])
-    assert notable(verify(root)) == {"abort-present", LATE, "part-not-supported"}
+    assert verify(root).notable == {"abort-present", LATE, "part-not-supported"}
 
 
 @pytest.mark.parametrize("change", [("rebuild",), ("rebuild-consumequeue",), ("truncate", "--to", "0")],
@@ -160,7 +156,7 @@ def test_files_beside_rocksdb_are_judged(folder: Path) -> None:
     add_rocksdb(root / "consumequeue", empty=False)
     damage("queue-behind", root)
     found = verify(root)
-    assert "consumequeue-missing-units" in notable(found) and not found.document["not_checked"]
+    assert "consumequeue-missing-units" in found.notable and not found.document["not_checked"]
     assert mqtool("predict", root, "--json").code & UNREAD
 
 
@@ -348,7 +344,7 @@ def test_the_log_of_a_controller_is_named_as_not_checked(folder: Path) -> None:
 def test_what_popped_messages_wait_for_is_not_promised(folder: Path) -> None:
     """mqtool reads no entries of the database."""
     root = real_store(POP, folder)
-    assert "part-not-supported" in notable(verify(root))
+    assert "part-not-supported" in verify(root).notable
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
 
 
@@ -363,7 +359,7 @@ def test_damage_beside_batch_queues_is_recovered_by_the_hint(folder: Path) -> No
 def test_users_are_named_as_not_read(folder: Path) -> None:
     """mqtool reads no entries of them."""
     root = real_store(ACL, folder)
-    assert "part-not-supported" in notable(verify(root))
+    assert "part-not-supported" in verify(root).notable
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
 
 
@@ -372,7 +368,7 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     for name in ("topics.json", "topics.json.bak"):
         put(root / "config" / name, b"{,")
     said = mqtool("predict", root, "--broker", "5.3.3", "--json")
-    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    refused = said.found("start-refused")[0]
     assert "config/topics.json" in refused["remedy"]
     assert not any(step["command"].startswith("mqtool recover") for step in said.document["next"])
     assert "Copy it from" in str(said.document["next"])

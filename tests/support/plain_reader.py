@@ -182,6 +182,16 @@ def log_files(root: Path) -> dict[int, bytes]:
     return {base: file for folder in log_folders(root) for base, file in numbered(folder).items()}
 
 
+def records(root: Path) -> list[Record]:
+    """Every record of a sound log, in order."""
+    return [record for base, file in log_files(root).items() for record in chain(file, base)]
+
+
+def records_by_place(root: Path) -> dict[int, Record]:
+    """The same by their physical offset."""
+    return {record.phy_offset: record for record in records(root)}
+
+
 class Unit(NamedTuple):
     """A place in a queue: which bytes of the log, and the tags code."""
 

@@ -62,9 +62,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 
 def _tables(data: bytes) -> None:
     value = fastjson.salvage(data).value
-    for read in (
-        config_tables.read_consumer_offsets, config_tables.read_delay_offsets,
-    ):
+    for read in (config_tables.read_consumer_offsets, config_tables.read_delay_offsets):
         read(value)
 
 

@@ -59,7 +59,7 @@ def parts(root: Path) -> list[str]:
 def test_unreadable_sector_is_a_finding_of_no_more_than_its_block(store: Drill) -> None:
     with failing_reads(inside(store.root / LOG, 40_000, 40_512)):
         result = mqtool("verify", store.root, "--json")
-    found = [item for item in result.document["findings"] if item["code"] == "commitlog-unreadable"]
+    found = result.found("commitlog-unreadable")
     assert [(item["offset"], item["facts"]["wanted"]) for item in found] == [(36_864, 4096)]
     assert result.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
     hidden = {m for m in store.messages if m.phy_offset < 40_960 and m.phy_offset + 2000 > 36_864}

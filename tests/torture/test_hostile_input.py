@@ -155,9 +155,7 @@ def test_guard_pages_are_where_they_should_be() -> None:
     (60, 1), pytest.param(500, 2, marks=pytest.mark.deep),
     *(pytest.param(500, seed, marks=pytest.mark.long) for seed in range(3, 6)),
 ])
-def test_kernels_never_leave_their_buffer_whatever_is_in_it(
-    rounds: int, seed: int, folder: Path, count: Count
-) -> None:
+def test_kernels_never_leave_their_buffer_whatever_is_in_it(rounds: int, seed: int, folder: Path, count: Count) -> None:
     logs = _logs(KERNEL_STORES if seed > 1 else KERNEL_STORES[:2])
     assert in_a_child(lambda: _scan_many(logs, folder, rounds, seed)) == 0
     count("inputs fuzzed, kernels between guard pages", rounds)

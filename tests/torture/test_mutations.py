@@ -172,9 +172,7 @@ def test_some_random_damages_cost_no_intact_message(name: str, tmp_path: Path, c
 @pytest.mark.long
 @pytest.mark.parametrize("name", HUNT_STORES)
 @pytest.mark.parametrize("first", range(0, CASES_A_STORE, BLOCK))
-def test_random_damages_cost_no_intact_message(
-    name: str, first: int, tmp_path: Path, count: Count, note: Note,
-) -> None:
+def test_random_damages_cost_no_intact_message(name: str, first: int, tmp_path: Path, count: Count, note: Note) -> None:
     holds(range(first, first + BLOCK), tmp_path, count, note, (name,))
 
 

@@ -1,4 +1,5 @@
-"""What stands around the log: abort and lock, a log that is gone, timer units, parts that are not read."""
+"""Config files, and what stands around the log: abort and lock, a log that is gone, timer units, parts that are not
+read."""
 
 from __future__ import annotations
 
@@ -10,39 +11,198 @@ from typing import Any
 
 import pytest
 
+from fixtures import shapes
+from fixtures.damage import damage
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
+from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
+from recover.check.config import check_config, queue_ranges
 from recover.check.parts import ALL_PARTS, check_parts
+from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
+from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
 from tests.support.looks import looked_at
 from tests.support.stores import broker_conf, real_store
-from tests.support.unread_stores import add_rocksdb
+from tests.support.unread_stores import add_rocksdb, put
+
+# --- Config files: each kind of damage is named, what brokers write is not, and offsets are held against the queues.
+
 
 Make = Callable[[str], Path]
+
+WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
+
+
+def findings(root: Path) -> list[Finding]:
+    return check_config(*looked_at(root)).findings
+
+
+def codes(root: Path) -> list[str]:
+    return [item.code for item in findings(root)]
+
+
+def test_a_broken_backup_that_would_stop_the_start_is_called_so(store: Make) -> None:
+    root = store("clean-4.5.1")
+    config = root / "config"
+    for name in ("delayOffset.json", "delayOffset.json.bak"):
+        (config / name).write_bytes(bytes(41))
+    (found,) = findings(root)
+    assert found.code == "config-lost"
+    assert found.facts["starts"] is False
+    assert "no broker starts" in found.message
+    (config / "delayOffset.json.bak").write_bytes(b"")
+    (found,) = findings(root)
+    assert found.facts["starts"] is True
+
+
+def test_a_file_that_no_broker_of_this_store_ever_wrote_is_not_missing(store: Make) -> None:
+    root = store("clean-4.5.1")
+    (root / "config" / "subscriptionGroup.json").unlink()  # it has no backup here
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("how", ["no folder", "empty folder"])
+def test_config_that_is_gone_is_missing_where_the_store_has_messages(store: Make, how: str) -> None:
+    root = store("clean-4.5.1")
+    shutil.rmtree(root / "config")
+    if how == "empty folder":
+        (root / "config").mkdir()
+    (found,) = findings(root)
+    assert (found.code, found.severity, found.file) == ("config-missing", "warning", "config")
+    assert "TopicA" in found.message and "consumer offsets" in found.message and "source of this copy" in found.remedy
+
+
+def test_config_that_is_gone_with_the_messages_is_not_missing(tmp_path: Path) -> None:
+    shapes.empty(tmp_path / "s")
+    assert codes(tmp_path / "s") == []
+
+
+EMPTY = {
+    "no table": b"{}", "an empty table": b'{"%s":{}}', "only a version": b'{"dataVersion":{"counter":1,"timestamp":1}}',
+}
+
+
+@pytest.mark.parametrize("bak", ["sound", "emptied", "missing"])
+@pytest.mark.parametrize("text", EMPTY)
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json"])
+def test_a_file_that_names_nothing_although_the_store_shows_that_it_did_is_missing(
+    store: Make, name: str, text: str, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / f"{name}.bak"
+    content = main.read_bytes()
+    main.write_bytes(EMPTY[text].replace(b"%s", BY_NAME[name].required[0].encode()))
+    backup.write_bytes(content if bak == "sound" else main.read_bytes())
+    if bak == "missing":
+        backup.unlink()
+    (found,) = findings(root)
+    guessed = name == "topics.json" and bak != "sound"
+    assert (found.code, found.file) == ("config-topics-guessed" if guessed else "config-missing", f"config/{name}")
+    assert ("mqtool recover" in found.remedy) == (bak == "sound" or guessed)
+
+
+def test_an_empty_table_is_what_a_broker_without_groups_writes(store: Make) -> None:
+    root = store("clean-plain-4.9.7")
+    for name in ("consumerOffset.json", "consumerFilter.json"):
+        (root / "config" / name).write_bytes(b'{"%s":{}}' % BY_NAME[name].required[0].encode())
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("witness", ["subscriptionGroup.json", "topics.json"])
+def test_missing_consumer_offsets_are_a_finding_where_groups_were(store: Make, witness: str) -> None:
+    root = store("clean-5.3.3")
+    for path in (root / "config").iterdir():
+        if path.name != witness:
+            path.unlink()
+    missing = [item for item in findings(root) if item.code == "config-missing"]
+    assert [item.file for item in missing] == ["config/consumerOffset.json"]
+    assert "CG_retry" in missing[0].message and "recover" not in missing[0].remedy
+
+
+def test_topics_kept_in_rocksdb_are_not_missing(store: Make) -> None:
+    root = store("clean-4.5.1")
+    damage("topics-missing", root)
+    (root / "config" / "topics").mkdir()
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", bytes(30), b"null", b"[]", b'{"offsetTable":{}}{'])
+def test_a_broken_backup_of_a_sound_file_is_a_warning(store: Make, content: bytes) -> None:
+    root = store("clean-4.5.1")
+    (root / "config" / "consumerOffset.json.bak").write_bytes(content)
+    (found,) = findings(root)
+    assert (found.code, found.severity) == ("config-backup-broken", "warning")
+
+
+def test_the_number_in_front_of_a_break_is_not_believed(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "consumerOffset.json"
+    for text in (b'{"offsetTable":{"T@G":{0:5,1:12', b'{"offsetTable":{"T@G":{0:5,1:12\0\0\0',
+                 b'{"offsetTable":{"T@G":{0:5,1:12\x9f4}}}'):
+        path.write_bytes(text)
+        assert read_config(path, BY_NAME["consumerOffset.json"]).table == {"T@G": {0: 5}}
+
+
+def test_an_offset_at_the_end_of_a_queue_whose_files_are_lost_is_not_above_it(store: Make) -> None:
+    root = store("clean-4.5.1")
+    for path in (root / "consumequeue").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert "consumer-offset-above-max" not in codes(root)
+
+
+def test_light_queues_and_delay_levels_have_ends_too(store: Make) -> None:
+    root = store("clean-5.3.3")
+    config = root / "config"
+    look = looked_at(root)[1]
+    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].end
+    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:%d}}' % (end + 7))
+    light = next(key for key in queue_ranges(look) if key.topic.startswith("%LMQ%"))
+    (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":999999}}' % light.topic.encode())
+    found = {item.code: item for item in findings(root)}
+    assert found["delay-offset-above-max"].facts["end"] == end
+    assert found["consumer-offset-above-max"].facts["topic"] == light.topic
+
+
+def test_offsets_of_static_and_batch_topics_are_left_alone(store: Make) -> None:
+    root = store("clean-5.3.3")
+    config = root / "config"
+    (config / "consumerOffset.json").write_bytes(b'{"offsetTable":{"TopicA@G":{0:99999},"Batch@G":{0:99999}}}')
+    (config / "topicQueueMapping.json").write_bytes(b'{"topicQueueMappingInfoMap":{"TopicA":{"totalQueues":4}}}')
+    (root / "batchconsumequeue" / "Batch" / "0").mkdir(parents=True)
+    assert codes(root) == []
+
+
+def test_an_unreadable_file_is_an_operational_error(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "delayOffset.json"
+    path.unlink()
+    path.mkdir()
+    (found,) = findings(root)
+    assert (found.code, found.bits) == ("config-unreadable", 8)
+
+
+# --- What stands around the log: abort and lock, a log that is gone, timer units, parts that are not read.
+
 
 FIRST = "0" * 20
 
 
-def findings(root: Path, wanted: frozenset[str] = ALL_PARTS, **settings: str) -> list[Finding]:
+def findings_of_parts(root: Path, wanted: frozenset[str] = ALL_PARTS, **settings: str) -> list[Finding]:
     store, look = looked_at(root, **settings)
     return check_parts(store, look, wanted)
 
 
 def notable(root: Path, **settings: str) -> list[Finding]:
-    return [item for item in findings(root, **settings) if item.severity != "info"]
+    return [item for item in findings_of_parts(root, **settings) if item.severity != "info"]
 
 
 def bits(root: Path) -> int:
-    return sum({item.bits for item in findings(root)})
-
-
-def put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    return sum({item.bits for item in findings_of_parts(root)})
 
 
 def test_a_lost_log_is_not_blamed_on_the_timer(store: Make) -> None:
@@ -86,13 +246,13 @@ def test_a_part_counts_only_for_the_questions_that_need_it(store: Make) -> None:
     root = store("clean-4.5.1")
     add_rocksdb(root / "config" / "rdb")
     put(root / "config" / "rdb" / "000012.sst", b"table")
-    assert [item.code for item in findings(root, frozenset({"config"}))] == ["part-not-supported"]
-    assert findings(root, frozenset({"commitlog", "index"})) == []
+    assert [item.code for item in findings_of_parts(root, frozenset({"config"}))] == ["part-not-supported"]
+    assert findings_of_parts(root, frozenset({"commitlog", "index"})) == []
 
 
 def test_parts_without_data_are_listed(store: Make) -> None:
     root = store("killed-5.5.0")
-    listed = {item.facts["part"] for item in findings(root) if item.code == "part-recognised"}
+    listed = {item.facts["part"] for item in findings_of_parts(root) if item.code == "part-recognised"}
     assert {"rocksdbstore", "timerlog"} <= listed
 
 
@@ -110,7 +270,7 @@ def test_a_pending_unit_that_names_another_message_is_found_and_a_delivered_one_
     row = next(iter(looked_at(root)[1].log.live())).records[3]
     due = 1_000_000
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"]) - 1, due))
-    assert [item.code for item in findings(root) if item.code != "part-recognised"] == ["timer-wrong-record"]
+    assert [item.code for item in findings_of_parts(root) if item.code != "part-recognised"] == ["timer-wrong-record"]
     put(root / "config" / "timercheck", TIMER_CHECK.encode(TimerCheck(due + 1, 52, 1, 1, 0, 0, 0)))
     assert TIMER_CHECK.decode((root / "config" / "timercheck").read_bytes()).last_read_timestamp == due + 1
     assert notable(root) == []
@@ -138,7 +298,7 @@ def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
     root = store("clean-4.5.1")
     row = next(iter(looked_at(root)[1].log.live())).records[0]
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"])) + b"\x07" * 30)
-    (found,) = [item for item in findings(root) if item.code == "timer-log-stops"]
+    (found,) = [item for item in findings_of_parts(root) if item.code == "timer-log-stops"]
     assert (found.offset, found.severity) == (52, "info")
     assert found.message.endswith("(0 whole units follow)")
 
@@ -161,7 +321,7 @@ def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
     assert (verified.code, found["code"]) == (2, "timer-log-bad-length")
     assert (found["facts"]["length"], found["facts"]["expected"]) == (1 << 19, 1 << 20)
     said = mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, "--json")
-    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    refused = said.found("start-refused")[0]
     assert said.code == 4 and refused["remedy"] == found["remedy"] in said.document["next"][0]["command"]
     off = ("--set", "timerWheelEnable=false")
     assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, *off).code & 4 == 0
