@@ -173,6 +173,11 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
     return mask
 
 
+_END = "end-of-files"
+_AT_ONCE = 1 << 18
+"""Records of a run: whoever takes them copies them more than once."""
+
+
 class Runs:
     """The contiguous runs of intact records of one file that certainly pass the check."""
 
@@ -187,12 +192,13 @@ class Runs:
         self._stops = np.flatnonzero(stops)
 
     def at(self, offset: int, limit: int) -> Rows:
-        """The run that begins at physical `offset` and ends no later than `limit`; empty if there is none."""
+        """The run that begins at physical `offset`, or its first records; it ends no later than `limit`. Empty if there
+        is none."""
         phys = self.records["phy_offset"]
         first = int(np.searchsorted(phys, offset))
         if first == self.records.size or int(phys[first]) != offset or self.doubtful[first]:
             return self.records[:0]
-        last = int(self._stops[np.searchsorted(self._stops, first)])
+        last = min(int(self._stops[np.searchsorted(self._stops, first)]), first + _AT_ONCE - 1)
         run = self.records[first : last + 1]
         # records adjoin: each ends where the next one begins
         return run if end_of(run) <= limit else run[: np.searchsorted(run["phy_offset"], limit, side="right") - 1]
@@ -210,27 +216,35 @@ def scan(
     `own_file_only` is checkCommitLogOffsetOnRecover: a record that names a position outside of its file ends the scan.
     """
     for index in range(first, len(log.files)):
-        base = log.files[index].file_from_offset
-        runs = Runs(log.rows(index), rules)
-        read = log.read_at(index)
-        position = 0
-        while True:
-            run = runs.at(base + position, base + log.file_size)
-            if run.size:
-                target.rows(run)
-                position = end_of(run) - base
-                continue
-            message = check_message(read, position, log.file_size, rules)
-            if not message.ok or (message.size > 0 and own_file_only
-                                  and not base <= message.phy_offset <= base + log.file_size):
-                reason = message.reason or "foreign-phy-offset"
-                return ScanEnd(base + position, reason, message.fatal, message.size)
-            if message.size == 0:
-                break
-            target.checked(message)
-            position += message.size
-        end = base + position
-    return ScanEnd(end, "end-of-files")
+        # a call each: the rows of one file are gone before those of the next one come
+        end = _scan_file(log, index, rules, target, own_file_only)
+        if end.reason != _END:
+            break
+    return end
+
+
+def _scan_file(
+    log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool,
+) -> ScanEnd:
+    base = log.files[index].file_from_offset
+    runs = Runs(log.rows(index), rules)
+    read = log.read_at(index)
+    position = 0
+    while True:
+        run = runs.at(base + position, base + log.file_size)
+        if run.size:
+            target.rows(run)
+            position = end_of(run) - base
+            continue
+        message = check_message(read, position, log.file_size, rules)
+        if not message.ok or (message.size > 0 and own_file_only
+                              and not base <= message.phy_offset <= base + log.file_size):
+            reason = message.reason or "foreign-phy-offset"
+            return ScanEnd(base + position, reason, message.fatal, message.size)
+        if message.size == 0:
+            return ScanEnd(base + position, _END)
+        target.checked(message)
+        position += message.size
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:

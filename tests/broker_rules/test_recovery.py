@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from formats.checkpoint import EMPTY
+from formats.record.rows import RECORD
 from recover.broker.record_check import Checked, CheckRules
-from recover.broker.recovery import Mode, ScanEnd, scan, start_file, unlinked
+from recover.broker.recovery import Mode, Runs, ScanEnd, end_of, scan, start_file, unlinked
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import scan_log
@@ -254,3 +256,12 @@ def test_reput_waits_for_ever_at_a_gap(store: Callable[[str], Path]) -> None:
     (root / "commitlog" / f"{MIB:020d}").unlink()
     stuck, seen = reputted(root, 0, 2 * MIB)
     assert stuck == MIB and seen.offsets[-1] < MIB
+
+
+def test_a_long_run_comes_in_parts_that_adjoin() -> None:
+    rows = np.zeros(600_000, dtype=RECORD)
+    rows["size"], rows["phy_offset"] = 100, 100 * np.arange(rows.size)
+    runs, parts = Runs(rows, CheckRules.of(settings("4.9.7"))), []
+    while not parts or parts[-1].size:
+        parts.append(runs.at(end_of(parts[-1]) if parts else 0, 100 * rows.size))
+    assert len(parts) > 3 and np.array_equal(np.concatenate(parts), rows)
