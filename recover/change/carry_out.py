@@ -18,7 +18,7 @@ from msgspec import Struct
 from recover.change import disk
 from recover.change.content import FileContent
 from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, record_all, runs, start, tidy
-from recover.change.lock import StoreLock, is_own_lock_file, refuse_if_held
+from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan, resolve
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import check, check_same_store, check_watched, compare, detach
@@ -39,7 +39,7 @@ def never() -> bool:
 def store_locked(root: Path, standing: str, again: str) -> Iterator[None]:
     """Holds the store's lock, what killed runs left behind removed. An `OSError` becomes a `Refusal` that says how the
     store then is (`standing`) and what to run `again`."""
-    with StoreLock(root):
+    with store_lock(root):
         try:
             tidy(root)
             yield

@@ -12,8 +12,8 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from recover.change import disk
 from recover.findings.refusal import Refusal
@@ -49,7 +49,7 @@ def probe(store: Path) -> int | None:
 
 
 def refuse_if_held(root: Path, remedy: str = "stop the broker first") -> None:
-    """`Refusal` (8) naming who holds the store, where `StoreLock` would give it; makes and locks nothing."""
+    """`Refusal` (8) naming who holds the store, where `store_lock` would give it; makes and locks nothing."""
     check_journal_folder(root)
     holder = probe(root)
     if holder is not None:
@@ -105,113 +105,91 @@ def _read(path: Path) -> bytes:
         os.close(fd)
 
 
-class StoreLock:
+@contextlib.contextmanager
+def store_lock(store: Path) -> Iterator[None]:
     """Holds byte 0 of `STORE/lock` exclusively; `Refusal` if somebody else does.
 
     A missing lock file is made, with a mark in it and the lock already on it, and removed at the end while still held.
     Making and removing it changes the root directory's mtime, which is put back; the mark, and at the end a note in the
     journal's folder, keep it meanwhile, so that a kill does not lose it.
     """
-
-    def __init__(self, store: Path) -> None:
-        self.store = store
-        self.path = store / "lock"
-        self.created = False
-        self._fd = -1
-        self._made_at: int | None = None
-
-    def __enter__(self) -> StoreLock:
-        check_journal_folder(self.store)
+    check_journal_folder(store)
+    fd, is_own = _acquire(store)
+    try:
+        yield
+    finally:
         try:
-            self._acquire()
-        except OSError as error:
-            if self._made_at is not None:
-                with contextlib.suppress(OSError):
-                    disk.unlink(self.path)
-                    disk.set_times(self.store, self._made_at)
-            self._close()
-            raise Refusal(
-                f"the store's lock cannot be taken: {error.strerror}", _remedy(error), errno=error.errno
-            ) from error
-        except Refusal:
-            self._close()
-            raise
-        return self
-
-    def _acquire(self) -> None:
-        for _ in range(100):
-            if not self.path.exists() and not self._create():
-                continue
-            if self._fd < 0 and not self._open():
-                continue
-            # Another mqtool may have removed its lock file between our open and our lock.
-            mine = os.fstat(self._fd)
-            if self.path.exists() and os.path.samestat(mine, os.stat(self.path)):
-                self._settle()
-                return
-            self._close()
-        raise Refusal("the store's lock file keeps changing", "see who else works on this store")
-
-    def _settle(self) -> None:
-        """Put back the root's mtime if the file is ours and says so; from then on it does not."""
-        text = _read(self.path)
-        self.created = self._made_at is not None or text.startswith(_MARKER)
-        pending = text.removeprefix(_MARKER).strip()
-        if self.created and pending.isdigit():
-            disk.set_times(self.store, int(pending))
-            disk.truncate(self.path, len(_MARKER))
-
-    def _create(self) -> bool:
-        status = os.stat(self.store)
-        try:
-            self._fd = disk.create_locked(
-                self.path, _MARKER + b" " + str(status.st_mtime_ns).encode(), status, _lock_byte
-            )
-        except FileExistsError:
-            return False
-        self._made_at = status.st_mtime_ns
-        return True
-
-    def _open(self) -> bool:
-        try:
-            self._fd = disk.open_for_lock(self.path)
-        except FileNotFoundError:
-            return False
-        try:
-            _lock_byte(self._fd)
-        except OSError as error:
-            if error.errno not in _BUSY:
-                raise
-            raise _held_by(_holder(self._fd), "stop the broker first") from error
-        return True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self.created:
+            if is_own:
                 # What could not be removed carries our mark: the next mqtool does it, and no broker minds.
                 with contextlib.suppress(OSError):
-                    self._remove()
+                    _remove(store)
         finally:
-            self._close()
+            os.close(fd)
 
-    def _remove(self) -> None:
-        mtime = os.stat(self.store).st_mtime_ns
-        note = self.store / ROOT_MTIME
-        if note.parent.is_dir():
-            disk.unlink(note)
-            disk.create_file(note, [b"%d\n" % mtime])
-        disk.unlink(self.path)
-        disk.set_times(self.store, mtime)
-        disk.fsync_dir(self.store)
-        if note.parent.is_dir():
-            disk.unlink(note)
 
-    def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+def _acquire(store: Path) -> tuple[int, bool]:
+    """A descriptor that holds the byte, and whether the file is ours."""
+    path = store / "lock"
+    for _ in range(100):
+        made_at, status = None, os.stat(store)
+        with contextlib.ExitStack() as stack:
+            try:
+                if path.exists():
+                    fd = disk.open_for_lock(path)
+                    stack.callback(os.close, fd)
+                    _lock_or_refuse(fd)
+                else:
+                    mark = b"%s %d" % (_MARKER, status.st_mtime_ns)
+                    fd = disk.create_locked(path, mark, status, _lock_byte)
+                    stack.callback(os.close, fd)
+                    made_at = status.st_mtime_ns
+                # Another mqtool may have removed its lock file between our open and our lock.
+                if path.exists() and os.path.samestat(os.fstat(fd), os.stat(path)):
+                    is_own = _settle(store) or made_at is not None
+                    stack.pop_all()
+                    return fd, is_own
+            except (FileExistsError, FileNotFoundError):
+                continue
+            except OSError as error:
+                if made_at is not None:
+                    with contextlib.suppress(OSError):
+                        disk.unlink(path)
+                        disk.set_times(store, made_at)
+                raise Refusal(
+                    f"the store's lock cannot be taken: {error.strerror}", _remedy(error), errno=error.errno
+                ) from error
+    raise Refusal("the store's lock file keeps changing", "see who else works on this store")
+
+
+def _lock_or_refuse(fd: int) -> None:
+    try:
+        _lock_byte(fd)
+    except OSError as error:
+        if error.errno not in _BUSY:
+            raise
+        raise _held_by(_holder(fd), "stop the broker first") from error
+
+
+def _settle(store: Path) -> bool:
+    """Whether the file is ours; the root's mtime is put back if it says so, and from then on it does not."""
+    text = _read(store / "lock")
+    pending = text.removeprefix(_MARKER).strip()
+    if text.startswith(_MARKER) and pending.isdigit():
+        disk.set_times(store, int(pending))
+        disk.truncate(store / "lock", len(_MARKER))
+    return text.startswith(_MARKER)
+
+
+def _remove(store: Path) -> None:
+    mtime, note = os.stat(store).st_mtime_ns, store / ROOT_MTIME
+    if note.parent.is_dir():
+        disk.unlink(note)
+        disk.create_file(note, [b"%d\n" % mtime])
+    disk.unlink(store / "lock")
+    disk.set_times(store, mtime)
+    disk.fsync_dir(store)
+    if note.parent.is_dir():
+        disk.unlink(note)
 
 
 def _lock_byte(fd: int) -> None:

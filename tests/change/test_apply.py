@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume, undo
 from recover.change.content import LazyContent
 from recover.change.journal import journal
-from recover.change.lock import StoreLock
+from recover.change.lock import store_lock
 from recover.change.model import Install, Plan, Retire, RetireFolder, Step, WriteFile, WriteRange, ZeroRange
 from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
@@ -198,7 +198,7 @@ def test_two_mqtools_one_refuses(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     plan = sealed("everything", store)
     before = contents(store)
-    with StoreLock(store), pytest.raises(Refusal, match="another mqtool"):
+    with store_lock(store), pytest.raises(Refusal, match="another mqtool"):
         apply_plan(store, plan)
     assert contents(store) == before
 

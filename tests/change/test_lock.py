@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from recover.change import disk
-from recover.change.lock import UNKNOWN_HOLDER, StoreLock, is_own_lock_file, probe
+from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, store_lock
 from recover.findings.refusal import Refusal
 from tests.support.plans import killed_at, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -74,7 +74,7 @@ def test_a_holder_is_seen_with_its_pid_and_nothing_is_touched(store: Path) -> No
         with held(record_lock(store)) as (pid, said):
             assert said == "held"
             assert probe(store) == pid
-            with pytest.raises(Refusal, match=f"process {pid} holds") as refused, StoreLock(store):
+            with pytest.raises(Refusal, match=f"process {pid} holds") as refused, store_lock(store):
                 pass
             assert refused.value.facts["pid"] == pid and "stop the broker" in refused.value.remedy
         assert probe(store) is None
@@ -84,18 +84,18 @@ def test_a_lock_on_another_byte_is_none_of_ours(store: Path) -> None:
     with held(record_lock(store, 1)) as (_, said):
         assert said == "held"
         assert probe(store) is None
-        with StoreLock(store):
+        with store_lock(store):
             pass
 
 
 def test_nobody_gets_the_byte_while_we_hold_it(store: Path) -> None:
-    with assert_unchanged(store), StoreLock(store):
+    with assert_unchanged(store), store_lock(store):
         assert probe(store) == UNKNOWN_HOLDER
         # Closing another descriptor of the file would drop a POSIX lock of this process.
         (store / "lock").read_bytes()
         with held(record_lock(store)) as (_, said):
             assert said == "refused"
-        with pytest.raises(Refusal, match="another mqtool"), StoreLock(store):
+        with pytest.raises(Refusal, match="another mqtool"), store_lock(store):
             pass
     with held(record_lock(store)) as (_, said):
         assert said == "held"
@@ -109,9 +109,9 @@ def test_a_java_broker_and_we_exclude_each_other(store: Path, tmp_path: Path) ->
     with held(command) as (pid, said):
         assert said == "held"
         assert probe(store) == pid
-        with pytest.raises(Refusal), StoreLock(store):
+        with pytest.raises(Refusal), store_lock(store):
             pass
-    with StoreLock(store), held(command) as (_, said):
+    with store_lock(store), held(command) as (_, said):
         assert said == "refused"
 
 
@@ -119,7 +119,7 @@ def test_a_missing_lock_file_is_made_held_and_removed(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     before, mtime = tree_digest(store), store.stat().st_mtime_ns
     assert probe(store) is None
-    with StoreLock(store):
+    with store_lock(store):
         assert is_own_lock_file(store / "lock")
         assert (store / "lock").stat().st_mode & 0o777 == 0o644
         with held(record_lock(store)) as (_, said):
@@ -133,14 +133,14 @@ def test_a_lock_file_left_by_a_killed_mqtool_is_cleared_away_by_the_next(tmp_pat
     before, mtime = tree_digest(store), store.stat().st_mtime_ns
 
     def work() -> None:
-        with StoreLock(store):
+        with store_lock(store):
             disk.fsync_dir(store)
 
     number = lost = 0
     while killed_at(number, work):
         assert probe(store) is None, "the lock of a dead process is gone"
         gone = not (store / "lock").exists()
-        with StoreLock(store):
+        with store_lock(store):
             pass
         if store.stat().st_mtime_ns != mtime:
             # Without a journal folder nothing holds the root's own mtime while it is not yet put back.
@@ -157,16 +157,16 @@ def test_a_lock_file_that_a_broker_took_over_stays(tmp_path: Path) -> None:
     (store / "lock").write_bytes(b"mqtool")
     with (store / "lock").open("r+b") as file:
         file.write(b"lock")
-    with assert_unchanged(store), StoreLock(store):
+    with assert_unchanged(store), store_lock(store):
         assert not is_own_lock_file(store / "lock")
 
 
 def test_a_lock_file_that_is_swapped_is_locked_anew(store: Path) -> None:
     other = store / "other"
     other.write_bytes(b"lock")
-    with StoreLock(store):
+    with store_lock(store):
         os.replace(other, store / "lock")
-        with StoreLock(store):
+        with store_lock(store):
             assert probe(store) == UNKNOWN_HOLDER
 
 
@@ -174,7 +174,7 @@ def test_the_lock_goes_with_a_killed_process(store: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        with StoreLock(store):
+        with store_lock(store):
             os.write(write, b"x")
             signal.pause()
     os.read(read, 1)
@@ -182,5 +182,5 @@ def test_the_lock_goes_with_a_killed_process(store: Path) -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert probe(store) is None
-    with StoreLock(store):
+    with store_lock(store):
         pass

@@ -25,7 +25,7 @@ from formats.record.grammar import unserved
 from formats.sysflag import COMPRESSION_ZLIB
 from mqtool.next_steps import START_BROKER
 from recover.broker.settings import KNOWN
-from recover.change.lock import StoreLock
+from recover.change.lock import store_lock
 from recover.log.judge import judge
 from recover.look.items import record_item
 from tests.cli.runner import mqtool
@@ -174,7 +174,7 @@ def test_a_packed_log_file_is_not_said_to_have_two_names(tmp_path: Path) -> None
 def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
     store = real_store("clean-plain-4.9.7", tmp_path)
     (store / "lock").unlink(missing_ok=True)
-    with StoreLock(store):
+    with store_lock(store):
         script = "import sys; from mqtool.cli import main; sys.exit(main(sys.argv[1:]))"
         done = subprocess.run([sys.executable, "-c", script, "inspect", store], check=False, capture_output=True,
                               text=True)

@@ -223,7 +223,7 @@ def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path
         last.unlink(missing_ok=True)
 
     with pytest.raises(Refusal) as refused:
-        verify(store, ScanOptions(engine=SparkEngine(WHOLE_FILES), progress=vanish))
+        verify(store, ScanOptions(engine=SparkEngine(SETTINGS), progress=vanish))
     assert refused.value.exit_code == 8
     assert refused.value.message == f"cannot read commitlog/{last.name}: No such file or directory"
 
