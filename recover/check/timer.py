@@ -7,6 +7,7 @@ timer topic, and up to what time it delivered, config/timercheck says; the log s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -60,9 +61,10 @@ class _Units(Struct):
 
 
 class _State(Struct):
-    """What config/timercheck says, how far its words can be true, and what the units seen so far name."""
+    """What config/timercheck says, until when (ms) its words can be true, and what the units seen so far name."""
 
     check: timer.TimerCheck | None
+    newest: int
     delivered: int
     end: int = 0
     units: int = 0
@@ -76,9 +78,9 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         yield from check_lengths(store)
         queue = _timerlog(store)
         check, problem = _check_of(store)
-        # nothing was delivered later than the newest message: a delivery is one
-        newest = log.newest_timestamp + _SLACK_MS
-        state = _State(check, 0 if check is None else min(check.last_read_timestamp, newest))
+        # nothing was delivered later than the newest message: a delivery is one; without a message nothing tells
+        newest = log.newest_timestamp + _SLACK_MS if log.newest_timestamp > 0 else sys.maxsize
+        state = _State(check, newest, 0 if check is None else min(check.last_read_timestamp, newest))
         for mapped_file in queue.files:
             yield from _check_file(store, log, mapped_file, state)
         if state.units and check is None:
@@ -152,7 +154,7 @@ def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _Sta
             odd = live & ~beyond & ~wrong & _contradicts(log, units, mapped_file.file_from_offset, pending)
             if odd.any():
                 yield _about("timer-wrong-units", name, units, odd, log)
-            state.ahead += _claimed(units, state, log)
+            state.ahead += _claimed(units, state)
             if units.reason:
                 yield finding(
                     "timer-log-stops", name, units.stop, severity="warning" if units.behind else None,
@@ -168,12 +170,12 @@ def _about(code: str, name: str, units: _Units, which: Rows, log: LogView) -> Fi
                    phy_offset=int(units.phy_offset[at[0]]))
 
 
-def _claimed(units: _Units, state: _State, log: LogView) -> int:
+def _claimed(units: _Units, state: _State) -> int:
     """How many units timercheck takes for delivered, though nothing was stored since they are due."""
     if state.check is None:
         return 0
     plain = units.columns["magic"] == timer.MAGIC_DEFAULT
-    late = (units.due > log.newest_timestamp + _SLACK_MS) & (units.due < state.check.last_read_timestamp)
+    late = (units.due > state.newest) & (units.due < state.check.last_read_timestamp)
     return int((plain & late).sum())
 
 

@@ -294,6 +294,13 @@ def test_a_timercheck_of_zeros_beside_units_says_nothing(tmp_path: Path) -> None
     assert notable(root)[0].code == "timer-check-wrong" and "zeros" in notable(root)[0].message
 
 
+def test_a_log_without_a_message_says_nothing_of_when_the_timer_delivered(store: Make) -> None:
+    root = store("clean-5.3.3")
+    for path in (root / "commitlog").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    assert "timer-check-wrong" not in {item.code for item in notable(root)}
+
+
 def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
     root = store("clean-4.5.1")
     row = next(iter(looked_at(root)[1].log.live())).records[0]

@@ -313,7 +313,7 @@ def test_t18_queues_without_a_log_say_do_not_start(drill: Start, how: str) -> No
     (found,) = result.found("commitlog-empty-queues-left")
     assert (result.code, found["file"]) == (4, "commitlog")
     assert "do not start the broker" in found["message"]
-    assert how == "empty file" or "Do not start the broker" in mqtool("inspect", store.root).stdout
+    assert "Do not start the broker" in mqtool("inspect", store.root).stdout
     commands = [["recover"], ["rebuild"], ["rebuild-consumequeue"], ["rebuild-index"], ["truncate", "--to", "0"]]
     with assert_unchanged(store.root):
         for command, *options in commands:
