@@ -175,7 +175,7 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
 
 _END = "end-of-files"
 _AT_ONCE = 1 << 18
-"""Records of a run: whoever takes them copies them more than once."""
+"""The most records of one run: dispatch makes several copies of a run."""
 
 
 class Runs:

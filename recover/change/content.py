@@ -47,12 +47,12 @@ class Content:
         raise NotImplementedError
 
     def pieces(self) -> Iterator[Piece]:
-        """All bytes for a file that is written anew, where nobody minds in which order."""
+        """All bytes, in any order, for a file that is written anew."""
         return in_order(self.chunks())
 
 
 class BytesContent(Content, Struct, frozen=True):
-    """Content in memory, bytes or a part of some that nobody changes, and so many `zeros` after it."""
+    """Content in memory, which must not change, and `zeros` zero bytes after it."""
 
     data: Buffer
     zeros: int = 0

@@ -11,6 +11,7 @@ package name them. `register` does the same for a session that runs out of a che
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,12 +30,14 @@ from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter, pack_code
 from recover.cluster.source_rows import Filters
-from recover.cluster.views import Sample
+from recover.cluster.views import Seen, Views
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.file_scan import SplitRange
 from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
 from recover.store.derived_files import QueueFiles
+from recover.store.reader import FileReader
+from recover.store.reading import FileReads, recorded
 from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
@@ -48,6 +51,7 @@ _TYPES = {
 }
 
 _TRUE = ("true", "1", "yes")
+_SAMPLE = 64 << 10
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -63,8 +67,9 @@ class _Part(InputPartition):
     value: Any
 
 
-def sample_of(store: Store, part: Any) -> Sample | None:
-    """Of the file, or the first of the files, that the task of this part reads; None where none can be read."""
+def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
+    """What this machine reads of the file, or the first of the files, that the task of this part reads; nothing where
+    none can be read."""
     if isinstance(part, SplitRange):
         path, start = part.mapped_file.path, part.start
     elif isinstance(part, source_rows.IndexPart):
@@ -73,11 +78,12 @@ def sample_of(store: Store, part: Any) -> Sample | None:
         files = (QueueFiles(store, *part.queues[0]).mapped_files if isinstance(part, source_rows.QueuesPart)
                  else live_copies(store.commitlog)).files
         if not files:
-            return None
+            return {}
         path, start = files[0].path, 0
-    with suppress(OSError):  # the task meets it, too, and says more
-        return Sample.of(path, start)
-    return None
+    # what cannot be read here the task meets, too, and says more
+    with recorded() as read, suppress(OSError), FileReader(path, again=False) as reader:
+        reader.read(start, _SAMPLE)
+    return read
 
 
 Parts = Callable[[Store, Filters, int], Iterable[Any]]
@@ -160,16 +166,16 @@ class _Rows:
         """The shares of the tasks of one store."""
         store = self.open(place)
         parts = self.source.parts(store, filters, self.split_size)
-        return [_Part((place, part, filters, None if is_remote(place) else sample_of(store, part))) for part in parts]
+        began, compares = time.time(), not is_remote(place)
+        return [_Part((place, part, filters, began, sample_of(store, part) if compares else {})) for part in parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one share; Spark asks for None where there is none. `Refusal` (8) on a host with other files."""
         enter()
         if not isinstance(partition, _Part):
             return
-        place, part, filters, sample = partition.value
-        if sample is not None:
-            sample.check()
+        place, part, filters, began, of_driver = partition.value
+        Views(began).take(Seen(of_driver))
         names = [name for name in self.wanted.names if name != "store"]
         for batch in self.source.batches(part, names, filters):
             columns = {name: batch.column(name) for name in names}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -20,8 +19,6 @@ from msgspec import Struct, field
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView, dead_ranges
 from recover.store.reading import FileReads, file_crc
-
-_SAMPLE = 64 << 10
 
 
 class Seen(Struct, frozen=True):
@@ -73,30 +70,6 @@ class Views(Struct):
     def _is_written_to(self, path: str) -> bool:
         """Whether a broker writes to the file: what it adds is no other file, and nothing is changed there."""
         return os.stat(path).st_mtime >= int(self.began)
-
-
-class Sample(Struct, frozen=True):
-    """What this machine sees of a file, for hosts that read it: length, a checksum of the bytes [start, stop), and when
-    (s)."""
-
-    path: str
-    size: int
-    start: int
-    stop: int
-    crc: int
-    taken: float
-
-    @classmethod
-    def of(cls, path: Path, start: int = 0) -> Sample:
-        """The first 64 KiB from `start` on."""
-        taken, size = time.time(), path.stat().st_size
-        length, crc = file_crc(path, start, min(start + _SAMPLE, size))
-        return cls(str(path.absolute()), size, start, start + length, crc, taken)
-
-    def check(self) -> None:
-        """`Refusal` (8) where this host sees something else in a file that nobody has written to since."""
-        if os.stat(self.path).st_mtime < int(self.taken):
-            _compare(socket.gethostname(), self.path, self.size, [(self.start, self.stop, self.crc)])
 
 
 def confirm(path: str, host: str, reads: FileReads) -> None:

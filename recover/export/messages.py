@@ -162,7 +162,7 @@ def _host(host: tuple[bytes, int]) -> str:
 
 def unfolded(message: Message, content: bytes) -> Iterator[Message]:
     """The messages of an inner batch, whose body is `content` (decompressed), with the queue offsets that a 5.x client
-    gives them (`MessageDecoder.decodeMessages`); for what is no such body the record as one message."""
+    gives them (`MessageDecoder.decodeMessages`); for any other body the record as one message."""
     at, number, found = 0, 0, []
     while at < len(content):
         whole = _inner(content, at)

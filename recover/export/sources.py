@@ -145,7 +145,7 @@ def _with_room(mapped_file: MappedFile, size: int) -> int:
 
 
 def _beside(queue: MappedFileQueue) -> Iterator[str]:
-    """A line for each file among those of a log whose name is no place in it, though it holds records; none for a copy
+    """A line for each file among those of a log whose name is not its place, though it holds records; none for a copy
     of the log file that stands in its place."""
     for item in queue.odd:
         base = _own_place(item.path) if item.is_file and item.length else None

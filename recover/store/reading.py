@@ -290,8 +290,7 @@ def recorded() -> Iterator[dict[str, FileReads]]:
 
 
 def reads_of(path: Path | str, descriptor: int) -> FileReads | None:
-    """Where reads of an open file are noted; None where nobody wants to know, or the system has no descriptor for it.
-    """
+    """Where reads of an open file are noted; None where none are recorded, or there is no descriptor."""
     if _recorded is None or descriptor < 0:
         return None
     return _recorded.setdefault(str(path), FileReads(os.fstat(descriptor).st_size))
