@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
+from formats.native.rows import BITS, FLAGS
 from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
@@ -250,7 +251,7 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
     for count, bit, code in kinds:
         for scan in log.files if count else ():
             places = [
-                int(row["phy_offset"]) for split in scan.splits
+                int(row["phy_offset"]) for split in scan.splits if split.has(bit)
                 for row in split.records[(split.records["bits"] & bit) != 0]
             ]
             if places:
@@ -272,7 +273,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
         "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
     }
     for what, (column, bits, behaviour) in forms.items():
-        for split in log.live() if bits else ():
+        for split in (split for split in log.live() if bits and split.has(bits, BITS if column == "bits" else FLAGS)):
             places = split.records["phy_offset"][(split.records[column] & bits) != 0]
             if places.size:
                 first = int(places[0])

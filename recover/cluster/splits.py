@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +88,7 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
             if scan.scan.unreadable and _is_tried_again(task.attempts):
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
-            home = Home(scan, _summary(rows, len(scan.scan.queues), task.seed), Seen(files))
+            home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), Seen(files))
             yield task.number, packed(home), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
         except OSError as error:
             if _is_tried_again(task.attempts):
@@ -102,14 +103,17 @@ def _is_tried_again(attempts: int) -> bool:
     return context is not None and context.attemptNumber() + 1 < attempts
 
 
-def _summary(rows: Split, queues: int, seed: int) -> Summary | None:
+def summary_of(rows: Split, queues: int, seed: int) -> Summary | None:
+    """What the rows of a split come to, whose scan numbered so many queues; None without a row."""
     records = rows.records
     if not records.size:
         return None
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     tally_rows(np.asarray(records), seed, tally, totals)
     end = int(records["phy_offset"][-1] + records["size"][-1])
-    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows.records), tally, totals)
+    times = records["store_timestamp"]
+    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows.records),
+                   int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals)
 
 
 def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
@@ -146,10 +150,19 @@ def answered(
     for task, _, rows in checked(digests, elements):
         split = Split(*unpack_split(rows))
         for number, look in looks[task]:
-            yield number, look(split)
+            found = look(split)
+            is_rows = isinstance(found, np.ndarray) and found.dtype.names is not None
+            yield number, Packed(pack_rows(found), found.dtype) if is_rows else found
 
 
 # --- On their way.
+
+
+class Packed(NamedTuple):
+    """Rows that a question was answered with."""
+
+    content: bytes
+    dtype: np.dtype[Any]
 
 
 def packed(home: Home | Unopened) -> bytes:
@@ -229,43 +242,47 @@ class RowsElsewhere:
         self.job = job
         self.columns = columns
         self.digests: dict[int, int] = {}
-        self._splits: dict[int, Split] = {}
-        self._tasks: dict[Split, int] = {}
+        self._here: dict[int, Split] = {}
+        self._came: set[int] = set()
         self._in_order: list[Split] = []
         self._at_once = 1
         self._lock = threading.Lock()
 
     def split(self, task: int, summary: Summary, seen: Seen) -> Split:
         """A split whose rows that task has."""
-        split = Split.elsewhere(summary, self)
-        self._splits[task], self._tasks[split], self.digests[task] = split, task, seen.digest
-        return split
+        self.digests[task] = seen.digest
+        return Split.elsewhere(summary, self, task)
 
     def settle(self, log: LogView) -> None:
         """The log that was put together from splits of ours and others."""
-        self._in_order = sorted((split for split in log.splits() if split in self._tasks), key=lambda item: item.first)
+        self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
 
     def bring(self, split: Split) -> None:
         """Have the rows of a split come, and those of some after it. `Refusal` (8) where the files changed since."""
         with self._lock:
             if split.summary is None:
                 return
-            left = (task for task in range(self._tasks[split], len(self.job.items))
-                    if task in self._splits and self._splits[task].summary is not None)
-            digests = {task: self.digests[task] for task in islice(left, self._at_once)}
-            self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
-            for task, rows in self._run(partial(only_rows, digests), [*digests], "rows"):
-                kept = self.columns.keep(*unpack_split(rows))
-                self._splits[task].take(kept.records, kept.hashes)
+            if split.place not in self._here:
+                more = (task for task in range(split.place + 1, len(self.job.items))
+                        if task in self.digests and task not in self._came)
+                wanted = [split.place, *islice(more, self._at_once - 1)]
+                self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
+                only = partial(only_rows, {task: self.digests[task] for task in wanted})
+                for task, rows in self._run(only, wanted, "rows"):
+                    self._here[task] = self.columns.keep(*unpack_split(rows))
+                self._came.update(wanted)
+            came = self._here.pop(split.place)
+            split.take(came.records, came.hashes)
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
         """See `Holder`: a task a split."""
         looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
         for number, (split, look) in enumerate(questions):
-            looks.setdefault(self._tasks[split], []).append((number, look))
+            looks.setdefault(split.place, []).append((number, look))
         answer = partial(answered, looks, {task: self.digests[task] for task in looks})
-        found = dict(self._run(answer, [*looks], "questions to rows"))
-        return [found[number] for number in range(len(questions))]
+        found = sorted(self._run(answer, [*looks], "questions to rows"), key=itemgetter(0))
+        results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
+        return results
 
     def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:
         return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))
@@ -280,13 +297,13 @@ class RowsElsewhere:
             if piece is None:
                 found.sent.append((number, split))
             else:
-                found.pieces.setdefault(self._tasks[self._in_order[at]], []).append(piece)
+                found.pieces.setdefault(self._in_order[at].place, []).append(piece)
         return found
 
 
 def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
     """The split as a piece of a scanned one; None when it is not."""
-    if split is scanned and split.summary is not None:
+    if split.summary is not None and split.place == scanned.place:
         return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
     if split.last > scanned.last:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
+from formats.native.rows import NEWEST_TIME
 from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
@@ -80,8 +81,8 @@ def has_records(log: LogView) -> bool:
 def is_record_start(log: LogView, offset: int) -> bool:
     """True when an intact, live record starts at this physical offset."""
     for split in log.splits():
-        starts = split.records["phy_offset"]
-        if starts.size and int(starts[0]) <= offset <= int(starts[-1]):
+        if split.size and split.first <= offset <= split.last:
+            starts = split.records["phy_offset"]
             at = int(np.searchsorted(starts, offset))
             return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_STALE
     return False
@@ -156,6 +157,10 @@ def log_edge(log: LogView) -> LogEdge:
     """The end of the log."""
     start = last = newest = 0
     for split in log.splits():
+        if split.summary is not None:
+            start, last = split.last, split.summary.last_times[-1]
+            newest = max(newest, int(split.summary.totals[NEWEST_TIME]))
+            continue
         rows = split.records
         live = np.flatnonzero((rows["bits"] & BIT_STALE) == 0)
         if live.size:

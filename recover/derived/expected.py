@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,10 +18,10 @@ from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
 from recover.findings.model import Finding
-from recover.log.generations import batches
+from recover.log.generations import batches, with_place
 from recover.log.judge import LogReader
 from recover.log.scan import Engine, LogView
-from recover.store.columns import Rows, roomy
+from recover.store.columns import Rows, Split, ask, roomy
 from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic_text
 from recover.store.store import Store
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1_500_000
 _LMQ_LIMIT = 10_000
+_FIELDS = list(EXPECTED.names or ())
 
 NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
@@ -100,11 +102,28 @@ class Expectation(Struct):
         lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
         wanted[: self.skipped.size] &= ~self.skipped
         places = starts.copy()
+        elsewhere = [split for split in self.log.splits() if split.summary is not None and wanted[split.numbers].any()]
+        found = dict(zip(elsewhere, ask([(split, partial(placed, wanted[split.numbers])) for split in elsewhere]),
+                         strict=True))
         for split in self.log.splits():
-            fits = group_rows(np.asarray(split.records), wanted, places, stops, rows)
-            assert fits, "the rows were counted by the same rule"
+            if split in found:
+                own = found[split]
+                in_queue = np.arange(own.size) - np.searchsorted(own["queue"], own["queue"])
+                own["queue"] = split.numbers[own["queue"]]
+                rows[places[own["queue"]] + in_queue] = own
+                places += np.bincount(own["queue"], minlength=places.size)
+            elif split.summary is None:
+                fits = group_rows(np.asarray(split.records), wanted, places, stops, rows)
+                assert fits, "the rows were counted by the same rule"
         in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
         rows[places[lmq["queue"]] + in_queue] = lmq
+
+
+def placed(wanted: Rows, split: Split) -> Rows:
+    """The positions (EXPECTED) of a split in the queues that are `wanted` (bool array), queue by queue."""
+    own = split.records[with_place(split.records)]
+    own = own[wanted[own["queue"]]]
+    return np.asarray(own[np.argsort(own["queue"], kind="stable")][_FIELDS].astype(EXPECTED))
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:

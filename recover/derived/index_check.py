@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, T
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Rows, roomy
+from recover.store.columns import Rows, Split, ask, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
@@ -602,30 +603,28 @@ def _check_file(
 
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count what is expected and what is missing of it; a finding for each run of messages in one file."""
-    stream, blind = report.stream, _blind_ranges(report)
+    stream, where = report.stream, (_blind_ranges(report), _covered(report.verdicts))
+    untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
+    looks = ask([(stream.splits[number], partial(_lacking, stream.take(number), None, *where)) for number in untouched])
+    known = dict(zip(untouched, looks, strict=True))
     runs: list[_Run] = []
     passed = 0
     for number, split in enumerate(stream.splits):
-        expected, missing = stream.missing(number)
+        expected, missing = (stream.expected(number), None) if number in known else stream.missing(number)
         report.expected += expected
-        if missing is None:
+        if missing is None and number not in known:
             passed += expected
             continue
-        offsets = split.records["phy_offset"]
-        for low, high in blind:
-            missing[(offsets >= low) & (offsets <= high)] = 0
-        asked = np.flatnonzero(stream.wanted(number))
-        lacking = np.flatnonzero(missing[asked])
-        offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
-        files = _files_of(offsets, report.verdicts)
-        for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size):
-            file, first, place = int(files[start]), int(offsets[start]), passed + int(lacking[start])
-            if not runs or (runs[-1].file, runs[-1].end) != (file, place):
-                runs.append(_Run(file, first))
-            runs[-1].last, runs[-1].end = int(offsets[stop - 1]), place + stop - start
-            runs[-1].records += stop - start
-            runs[-1].count += int(missing[start:stop].sum())
-        passed += asked.size
+        asked, own = known[number] if number in known else _lacking(stream.take(number), missing, *where, split)
+        for run in own:
+            run.begin, run.end = run.begin + passed, run.end + passed
+            if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):
+                runs.append(run)
+                continue
+            runs[-1].last, runs[-1].end = run.last, run.end
+            runs[-1].records += run.records
+            runs[-1].count += run.count
+        passed += asked
     for run in runs:
         report.missing += run.count
         name = None if run.file < 0 else store.relative(report.verdicts[run.file].file.path)
@@ -635,14 +634,34 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
 
 class _Run(Struct):
     """Messages that lack units, one after the other, in one file by its number, -1 for none: phy offsets of the first
-    and the last, how many messages and units. `end`: the place after it, in a count of what has units."""
+    and the last, how many messages and units. `begin`, `end`: its places in a count of what has units."""
 
     file: int
     first: int
-    last: int = 0
-    records: int = 0
-    count: int = 0
-    end: int = 0
+    last: int
+    records: int
+    count: int
+    begin: int
+    end: int
+
+
+def _lacking(
+    take: Rows, missing: Rows | None, blind: list[tuple[int, int]], covered: Rows, split: Split
+) -> tuple[int, list[_Run]]:
+    """How many messages of a split have units, and which lack some: `missing` of each (None: all) but in `blind`."""
+    wanted, offsets = native.wanted_of(split.records, take), split.records["phy_offset"]
+    missing = wanted.copy() if missing is None else missing
+    for low, high in blind:
+        missing[(offsets >= low) & (offsets <= high)] = 0
+    asked = np.flatnonzero(wanted)
+    lacking = np.flatnonzero(missing[asked])
+    offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
+    files = _files_of(offsets, covered)
+    return asked.size, [
+        _Run(int(files[start]), int(offsets[start]), int(offsets[stop - 1]), stop - start,
+             int(missing[start:stop].sum()), int(lacking[start]), int(lacking[stop - 1]) + 1)
+        for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
+    ]
 
 
 def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
@@ -656,13 +675,18 @@ def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
     return ranges
 
 
-def _files_of(offsets: Rows, verdicts: list[IndexFileVerdict]) -> Rows:
-    """Which file covers each phy offset, by the messages that its units name: number of its verdict, -1 for none."""
+def _covered(verdicts: list[IndexFileVerdict]) -> Rows:
+    """Lowest phy offset, number and highest phy offset (int64, three rows) of the files, by what their units name."""
     spans = sorted(
         (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
         for number, v in enumerate(verdicts) if v.first_right is not None
     )
     # the last one is for offsets before the first
-    lows, numbers, highs = np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+    return np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+
+
+def _files_of(offsets: Rows, covered: Rows) -> Rows:
+    """Which file covers each phy offset: number of its verdict, -1 for none."""
+    lows, numbers, highs = covered
     at = np.searchsorted(lows, offsets, side="right") - 1
     return np.where(offsets <= highs[at], numbers[at], -1)

@@ -346,13 +346,15 @@ class IndexStream:
         whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
+    def is_untouched(self, number: int) -> bool:
+        """Whether nothing of a split was found, and something should be."""
+        return number not in self._found and number not in self._marked and self._covered(number) is None
+
     def missing(self, number: int) -> tuple[int, Rows | None]:
         """How many units a split should have; how many of each record were not found (int64), None for none at all."""
         covered = self._covered(number)
         if covered is not None:
             return covered, None
-        if number not in self._found and number not in self._marked:
-            return self.expected(number), self.wanted(number)
         asked, lacking = self.lacking(number)
         if not lacking.size:
             return asked.size, None
@@ -512,6 +514,8 @@ class KeyNumbers:
     def lacks(self, start: int, stop: int) -> bool:
         """Whether a key in [start, stop) is in no file."""
         for split, first, last in self.spans(start, stop):
+            if self.stream.is_untouched(split):
+                return True
             if self.stream.missing(split)[1] is not None:
                 lacking = self.stream.lacking(split)[1]
                 if np.searchsorted(lacking, first) < np.searchsorted(lacking, last):

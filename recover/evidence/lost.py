@@ -19,7 +19,7 @@ from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, NOT_
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 
 
@@ -55,21 +55,33 @@ class Surroundings:
         stops = np.array([damage.stop for damage in damaged], dtype=np.int64)
         fronts: list[Neighbour | None] = []
         backs: list[Neighbour | None] = []
-        last: Neighbour | None = None
+        last: Split | None = None
         for split in self._log.splits():
-            live: Rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
+            ends = [int(np.searchsorted(places, split.last, side="right")) for places in (starts, stops) if split.size]
+            if split.summary is not None and ends == [len(fronts), len(backs)]:
+                last = split
+                continue
+            live = _live(split)
             if not live.size:
                 continue
             offsets = live["phy_offset"]
             end = int(np.searchsorted(starts, offsets[-1], side="right"))
             places = np.searchsorted(offsets, starts[len(fronts) : end]).tolist()
-            fronts += [neighbour_in(live, at - 1) if at else last for at in places]
+            fronts += [neighbour_in(live, at - 1) if at else _last_in(last) for at in places]
             end = int(np.searchsorted(stops, offsets[-1], side="right"))
             backs += [neighbour_in(live, at) for at in np.searchsorted(offsets, stops[len(backs) : end]).tolist()]
-            last = neighbour_in(live, live.size - 1)
-        fronts += [last] * (len(damaged) - len(fronts))
+            last = split
+        fronts += [_last_in(last)] * (len(damaged) - len(fronts))
         backs += [None] * (len(damaged) - len(backs))
         return dict(zip((damage.start for damage in damaged), zip(fronts, backs, strict=True), strict=True))
+
+
+def _live(split: Split) -> Rows:
+    return np.asarray(split.records[(split.records["bits"] & BIT_STALE) == 0])
+
+
+def _last_in(split: Split | None) -> Neighbour | None:
+    return None if split is None else neighbour_in(_live(split), -1)
 
 
 def neighbour_in(rows: Rows, at: int) -> Neighbour:

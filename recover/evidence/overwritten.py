@@ -9,7 +9,7 @@ the index is asked: it tells if it names other messages all over the file, and i
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -200,18 +200,19 @@ def _files_in_doubt(
     unled = sum(scan.record_count for scan in scans) - right
     if not contradicted and unled < min((scan.record_count for scan in scans), default=unled + 1):
         return []
-    led_to = _led_to(expectation, queues, scans, old)
+    tallies = [tally([scan], len(log.queues)).queues for scan in scans]
+    led_to = _led_to(expectation, queues, scans, tallies, old)
     falls = [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
     return [
         _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
-        for at, (scan, steps) in enumerate(zip(scans, _numbering(scans, log), strict=True))
+        for at, (scan, steps) in enumerate(zip(scans, _numbering(scans, tallies, log), strict=True))
     ]
 
 
 def _times(scan: FileScan) -> tuple[int, int]:
     """Store timestamps (ms) of the first and the last record of a file."""
-    times = [split.records["store_timestamp"] for split in scan.splits if split.records.size]
-    return int(times[0][0]), int(times[-1][-1])
+    splits = [split for split in scan.splits if split.size]
+    return splits[0].edge_times()[0], splits[-1].edge_times()[1]
 
 
 def _foreign_by_units(
@@ -299,12 +300,15 @@ def _foreign(file: _File, *witness: Any) -> ForeignFile:
 
 def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
     """Those that begin where a record of the file stands."""
-    starts = np.concatenate([split.records["phy_offset"] for split in scan.splits])
-    ends = starts + np.concatenate([split.records["size"] for split in scan.splits])
-    return [
-        position for position in positions
-        if (at := int(np.searchsorted(starts, position.start, "right")) - 1) >= 0 and position.start < ends[at]
-    ]
+    splits = [split for split in scan.splits if split.size]
+    firsts = [split.first for split in splits]
+    found = []
+    for position in positions:
+        at = bisect_right(firsts, position.start) - 1
+        if at >= 0:
+            row = splits[at].records[np.searchsorted(splits[at].records["phy_offset"], position.start, "right") - 1]
+            found += [position] if position.start < int(row["phy_offset"]) + int(row["size"]) else []
+    return found
 
 
 def _adjoining(positions: list[LostPosition]) -> int:
@@ -312,7 +316,7 @@ def _adjoining(positions: list[LostPosition]) -> int:
     return sum(one.stop == other.start and one.key != other.key for one, other in pairwise(positions))
 
 
-def _numbering(scans: list[FileScan], log: LogView) -> Iterator[tuple[int, int]]:
+def _numbering(scans: list[FileScan], tallies: list[Rows], log: LogView) -> Iterator[tuple[int, int]]:
     """For each file, how many queues go on across its beginning and end without a break, and how many do not.
 
     A queue that leaves messages out beside damage may have lost them there.
@@ -320,7 +324,7 @@ def _numbering(scans: list[FileScan], log: LogView) -> Iterator[tuple[int, int]]
     if not scans:
         return
     nothing = np.full(len(log.queues), -1, dtype=np.int64)
-    edges = [_edges(scan, nothing) for scan in scans]
+    edges = [(each["first"], each["last"]) for each in tallies]
     before, behind = [nothing], [nothing]
     for _, last in edges[:-1]:
         before.append(np.where(last >= 0, last, before[-1]))
@@ -335,18 +339,6 @@ def _numbering(scans: list[FileScan], log: LogView) -> Iterator[tuple[int, int]]
         yield int((steps == 1).sum()), int((steps < 1).sum() if damaged else (steps != 1).sum())
 
 
-def _edges(scan: FileScan, nothing: Rows) -> tuple[Rows, Rows]:
-    """The first and the last queue offset that records of a file have in each queue, -1 for none."""
-    first, last = nothing.copy(), nothing.copy()
-    for split in scan.splits:
-        rows = split.records[numbered(split.records)]
-        last[rows["queue"]] = rows["queue_offset"]
-    for split in reversed(scan.splits):
-        rows = split.records[numbered(split.records)][::-1]
-        first[rows["queue"]] = rows["queue_offset"]
-    return first, last
-
-
 def _old_records(log: LogView) -> set[LostPosition]:
     """What units of the records that count as old would say: a newer file may be wrong."""
     keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
@@ -358,15 +350,21 @@ def _old_records(log: LogView) -> set[LostPosition]:
 
 
 def _led_to(
-    expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan], more: Collection[int]
+    expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan], tallies: list[Rows],
+    more: Collection[int],
 ) -> dict[int, int]:
     """How many records of each file, by its first offset, units lead to; `more` are the places of some of them."""
     bases = np.array([scan.mapped_file.file_from_offset for scan in scans])
     total = np.bincount(np.searchsorted(bases, [*more], "right") - 1, minlength=bases.size)
-    for key, rows in expectation.grouped():
-        verdict = queues.verdicts.get(key)
-        if verdict is None:
-            continue
+    some = {key for key, verdict in queues.verdicts.items() if verdict.missing < verdict.expected}
+    # of queues that hold all that they should, and nothing else, the sums of the log say where their records are
+    whole = np.array([
+        key in some and queues.verdicts[key].counts.get(RIGHT) == count and expectation.tally_of(number) is not None
+        for number, (key, count) in enumerate(zip(expectation.keys, expectation.counts.tolist(), strict=True))
+    ], dtype=bool)
+    total += [int(each["positions"][whole[: each.size]].sum()) for each in tallies]
+    for key, rows in expectation.grouped(some - {expectation.keys[number] for number in np.flatnonzero(whole)}):
+        verdict = queues.verdicts[key]
         wrong = [unit[0] for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)]
         led = ~np.isin(rows["queue_offset"], [*verdict.missing_offsets.tolist(), *wrong])
         files = np.searchsorted(bases, rows["phy_offset"][led], "right") - 1

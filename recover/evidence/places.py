@@ -152,7 +152,9 @@ def _claims(
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
-    for split in log.splits() if places.size else ():
+    for split in log.splits():
+        if not (split.size and ((places >= split.first) & (places <= split.last)).any()):
+            continue
         rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
         yield from rows[np.isin(rows["phy_offset"], places)]
 
@@ -280,7 +282,7 @@ def names_again(
 def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
     """The misnumbered records by the queue that they name, in log order: the number they give, phy_offset, size."""
     found: dict[QueueKey, list[Unit]] = {}
-    for split in log.splits() if log.tally.bits & BIT_MISNUMBERED else ():
+    for split in (split for split in log.splits() if log.tally.bits & BIT_MISNUMBERED and split.has(BIT_MISNUMBERED)):
         for row in split.records[(split.records["bits"] & BIT_MISNUMBERED) != 0]:
             found.setdefault(expectation.keys[int(row["queue"])], []).append(_unit_of(row))
     return found
@@ -399,10 +401,10 @@ def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
     """
     alone = (log.tally.positions == 1) & (log.tally.least > 0)
     older = np.zeros(len(log.queues), dtype=np.int64)
-    for split in log.splits() if log.superseded else ():
+    for split in (split for split in log.splits() if log.superseded and split.has(BIT_SUPERSEDED)):
         older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
     left: list[_Named] = []
-    for split in log.splits() if alone.any() or (older == 1).any() else ():
+    for split in (split for split in log.splits() if not split.lacks(alone | (older == 1))):
         rows, queues, is_older = split.records, split.records["queue"], _is_older(split.records)
         found = (alone[queues] & with_place(rows)) | ((older[queues] == 1) & is_older & (rows["queue_offset"] > 0))
         for at in np.flatnonzero(found).tolist():

@@ -18,7 +18,7 @@ from formats.record import MIN_RECORD_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader, without_place
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 
 _RUN = 3
@@ -89,34 +89,32 @@ def _is_repeated(values: list[int], at: int, before: int) -> bool:
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
-def mark_jumps(scans: list[FileScan], gapped: list[int]) -> int:
+def mark_jumps(scans: list[FileScan], gapped: Rows) -> int:
     """Set BIT_MISNUMBERED on the last records of queues that leave out more messages than the log before can have held.
 
-    `gapped` are the queues that leave out any. How many were marked.
+    `gapped`: which queues leave out any (bool array). How many were marked.
     """
     return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_MISNUMBERED)
 
 
-def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows]]:
-    """Phy and queue offsets (int64) of the last _RUN + 1 rows with a place of each of these queues, or of all."""
-    left = dict.fromkeys(queues, _RUN + 1)
-    ends: dict[int, list[Rows]] = {queue: [] for queue in queues}
+def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
+    """Phy and queue offsets (int64) of the last _RUN + 1 rows with a place of each of these queues (bool array)."""
+    left = np.where(queues, _RUN + 1, 0)
+    ends: dict[int, list[Rows]] = {}
     for split in (split for scan in reversed(scans) for split in reversed(scan.splits)):
-        if not left:
-            break
-        own = split.records[np.isin(split.records["queue"], [*left])]
+        if split.lacks(left > 0):
+            continue
+        own = split.records[left[split.records["queue"]] > 0]
         own = own[with_place(own)]
         own = own[np.argsort(own["queue"], kind="stable")]
         numbers, starts = np.unique(own["queue"], return_index=True)
         for queue, (start, stop) in zip(numbers.tolist(), pairwise([*starts.tolist(), own.size]), strict=True):
-            rows = own[max(start, stop - left[queue]) : stop]
-            ends[queue].insert(0, rows)
+            rows = own[max(start, stop - int(left[queue])) : stop]
+            ends.setdefault(queue, []).insert(0, rows)
             left[queue] -= rows.size
-            if not left[queue]:
-                del left[queue]
     for parts in ends.values():
-        for rows in [np.concatenate(parts)] if parts else []:
-            yield rows["phy_offset"].astype(np.int64), rows["queue_offset"].astype(np.int64)
+        rows = np.concatenate(parts)
+        yield rows["phy_offset"].astype(np.int64), rows["queue_offset"].astype(np.int64)
 
 
 def _mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
@@ -154,23 +152,56 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
         breaks = [gap.start for gap in scan.gaps]
         # a stretch without a break is held against what stands before it, however its rows are cut
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
-            stretch = [records for _, records in runs]
+            stretch = [part for _, part in runs]
+            stale: dict[int, Rows] = {}
             if number > 0 or broken:
-                stale = _stale(stretch, reached, last_times)
-                broken = bool(stale[0][0])
-            else:
-                stale = [np.zeros(len(records), dtype=bool) for records in stretch]
-            for records, old in zip(stretch, stale, strict=True):
-                live = records
-                if old.any():
-                    records["bits"] |= np.where(old, BIT_STALE, 0).astype(np.uint16)
-                    total += int(old.sum())
-                    live = records[~old]
-                note_last(np.asarray(live), last_offset, reached)
-                last_times = [*last_times, *live["store_timestamp"][-3:].tolist()][-3:]
+                doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
+                           if not (isinstance(part, Split) and _is_younger(part, reached, last_times))}
+                stale = dict(zip(doubted, _stale([*doubted.values()], reached, last_times), strict=True))
+                broken = 0 in stale and bool(stale[0][0])
+            for at, part in enumerate(stretch):
+                times = _noted(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
+                if times is None:
+                    live = records = _rows_of(part)
+                    if at in stale and stale[at].any():
+                        records["bits"] |= np.where(stale[at], BIT_STALE, 0).astype(np.uint16)
+                        total += int(stale[at].sum())
+                        live = records[~stale[at]]
+                    note_last(np.asarray(live), last_offset, reached)
+                    times = live["store_timestamp"][-3:].tolist()
+                last_times = [*last_times, *times][-3:]
         if scan.blank is None or (breaks and not scan.splits):
             broken = True
     return total
+
+
+def _rows_of(part: Rows | Split) -> Rows:
+    return part.records if isinstance(part, Split) else part
+
+
+def _is_younger(split: Split, reached: Rows, last_times: list[int]) -> bool:
+    """Whether the sums of a split show that none of its rows is stale, whatever bears out what."""
+    summary = split.summary
+    if summary is None:
+        return False
+    return summary.earliest >= max(last_times) and bool((summary.queues["least"] >= reached[split.numbers]).all())
+
+
+def _noted(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
+    """Note what `note_last` notes of the rows of a split from its sums; the store timestamps of its last rows.
+
+    None, and nothing noted, where a queue leaves a number out or falls back: then it takes the rows.
+    """
+    if split.summary is None:
+        return None
+    own, numbers = split.summary.queues, split.numbers
+    some, first, last = own["last"] != -1, own["first"], own["last"]
+    if (some & (own["fallen"] | (last - first + 1 != own["positions"]))).any():
+        return None
+    follows = (first - 1 <= reached[numbers]) | (first - 1 == last_offset[numbers]) | (own["positions"] > 1)
+    reached[numbers] = np.where(some & follows, last, reached[numbers])
+    last_offset[numbers] = np.where(some, last, last_offset[numbers])
+    return split.summary.last_times
 
 
 def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
@@ -195,9 +226,12 @@ def _is_broken(scans: list[FileScan]) -> bool:
     return any((scan.gaps[0].start if scan.gaps else scan.file_end) <= last for scan in broken)
 
 
-def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
-    """Rows of each split, cut where a gap lies between two records, with how many gaps of the file are before."""
+def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows | Split]]:
+    """Each split, its rows cut where a gap lies between two of them, with how many gaps of the file are before."""
     for split in scan.splits:
+        if split.summary is not None and bisect_left(breaks, split.first) == bisect_left(breaks, split.last):
+            yield bisect_left(breaks, split.first), split
+            continue
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
         for start, stop in pairwise(cuts):

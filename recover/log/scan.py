@@ -37,6 +37,7 @@ from recover.store.memo import Stamp, stamp_of
 # --- The commitlog as one piece: its files in order, its damage, its end, its stale bytes.
 
 
+_NONE = np.zeros(0, dtype=np.bool_)
 MISSING_FILE = "missing-file"
 STALE_RECORDS = "ghosts"
 OVERWRITTEN = "overwritten"
@@ -192,13 +193,13 @@ class LogView(Struct):
             yield from self.splits()
             return
         for split in self.splits():
-            dead = (split.records["bits"] & NOT_LIVE) != 0
+            dead = (split.records["bits"] & NOT_LIVE) != 0 if split.has(NOT_LIVE) else _NONE
             yield without_rows(split, dead) if dead.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
         """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
         for bit, count in ((BIT_MARKER, self.markers), (BIT_FILLER, self.fillers)):
-            for split in self.live() if count else ():
+            for split in (split for split in self.live() if count and split.has(bit)):
                 found = split.records[(split.records["bits"] & bit) != 0]
                 if found.size:
                     return int(found["phy_offset"][0]), int(found["size"][0])
@@ -322,7 +323,7 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     if counts.queues["fallen"].any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.queues["fallen"]).tolist())
         counts = tally(scans, queues)
-    if mark_jumps(scans, np.flatnonzero(counts.gapped).tolist()):
+    if mark_jumps(scans, counts.gapped):
         counts = tally(scans, queues)
     return superseded, counts
 
@@ -347,8 +348,11 @@ def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
         if not left or scan.file_end <= places[0]:
             break
         for split in reversed(scan.splits):
-            offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
             inside = bisect_right(places, split.first) if split.size else left
+            if split.summary is not None and inside >= left:
+                total += int(split.summary.totals[MESSAGES])
+                continue
+            offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
             if inside < left:
                 before = np.searchsorted(offsets, places[inside:left])
                 counts[inside:left] = (total + offsets.size - before).tolist()
@@ -414,7 +418,7 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
     """
     parts = [*scan.gaps]
     for split in scan.splits if stale else ():
-        for row in split.records[(split.records["bits"] & BIT_STALE) != 0]:
+        for row in split.records[(split.records["bits"] & BIT_STALE) != 0] if split.has(BIT_STALE) else ():
             start, stop = int(row["phy_offset"]), int(row["phy_offset"] + row["size"])
             parts.append(Gap(start, stop, STALE_RECORDS, "record", False, stop))
     merged: list[Gap] = []

@@ -124,6 +124,10 @@ class _Ranges:
         self._starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
         self._stops = np.maximum.accumulate(stops)
 
+    def touch(self, start: int, stop: int) -> bool:
+        """Whether one of them has a byte in [start, stop)."""
+        return bool(((self._starts < stop) & (self._stops > start)).any())
+
     def hold(self, offsets: Rows) -> Rows:
         """Which of these physical offsets lie in one of them (bool array)."""
         return within(offsets, self._starts, self._stops)
@@ -132,20 +136,20 @@ class _Ranges:
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
     """Copies without stale and replaced records, and without marks that are found again in what is left."""
     for split in splits:
+        if split.summary is not None and not ranges.touch(split.first, split.summary.end):
+            yield split.again()
+            continue
         stale = (split.records["bits"] & BIT_STALE) != 0
         yield kept_rows(split, stale | ranges.hold(split.records["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
     """Splits in log order with new ones put where they belong; nothing else stands between the rows of one of them."""
-    waiting = deque(sorted(new, key=lambda s: int(s.records["phy_offset"][0])))
+    waiting = deque(sorted(new, key=lambda split: split.first))
     for split in splits:
-        while waiting and split.records.size:
-            place = int(waiting[0].records["phy_offset"][0])
-            at = int(np.searchsorted(split.records["phy_offset"], place))
-            if at == split.records.size:
-                break
-            if at:
+        while waiting and split.size and waiting[0].first <= split.last:
+            if waiting[0].first > split.first:
+                at = int(np.searchsorted(split.records["phy_offset"], waiting[0].first))
                 head, split = _divide(split, at)
                 yield head
             yield waiting.popleft()
@@ -160,6 +164,9 @@ def _divide(split: Split, at: int) -> tuple[Split, Split]:
 
 def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
     for split in splits:
+        if split.summary is not None and split.summary.end <= cut_from:
+            yield split
+            continue
         ends = split.records["phy_offset"] + split.records["size"]
         keep = int(np.searchsorted(ends, cut_from, side="right"))
         if keep == split.records.size:

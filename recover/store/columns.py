@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from formats.native.rows import BITS
 from formats.record.rows import RECORD
 
 _LARGEST = 64 << 20
@@ -64,8 +65,10 @@ def within(values: Rows, starts: Rows, stops: Rows) -> Rows:
 
 class Summary(Struct, frozen=True):
     """What a split says without its rows: how many they are, the phy offsets of the first and of the last, and where
-    that ends, how many hashes they have, how many of these are units of an index without tags and with them, and what
-    `formats.native.rows.tally_rows` counts of them, by their own queues.
+    that ends, how many hashes they have, how many of these are units of an index without tags and with them, the store
+    timestamps (ms) of the first row, the earliest and those of the last three, and what
+    `formats.native.rows.tally_rows` counts of them, by their own queues. No row of such a split has a mark of
+    NOT_IN_QUEUE: whoever sets one has the rows.
     """
 
     size: int
@@ -74,6 +77,9 @@ class Summary(Struct, frozen=True):
     end: int
     hashes: int
     keys: tuple[int, int]
+    first_time: int
+    earliest: int
+    last_times: tuple[int, ...]
     queues: Rows
     totals: Rows
 
@@ -82,7 +88,7 @@ Result = TypeVar("Result")
 
 
 class Holder(Protocol):
-    """Who has the rows of splits."""
+    """Who has the rows of splits, and calls them by their `place`."""
 
     def bring(self, split: Split) -> None:
         """Hand the rows of a split to `take` of it, or raise."""
@@ -95,24 +101,31 @@ class Split:
     """Rows of one stretch of one mapped file, ascending by phy_offset, and the key hashes of their records.
 
     `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order. Rows that lie
-    elsewhere come when one of both is asked for; until then there is a `summary`, whose queues have the `numbers`.
+    elsewhere come when one of both is asked for; until then there is a `summary`, whose queues have the `numbers`, and
+    the `holder` knows them by their `place`.
     """
 
-    __slots__ = ("_rows", "holder", "numbers", "summary")
+    __slots__ = ("_rows", "holder", "numbers", "place", "summary")
 
     def __init__(self, records: Rows, hashes: Rows) -> None:
         self._rows: tuple[Rows, Rows] | None = (records, hashes)
         self.holder: Holder | None = None
+        self.place = -1
         self.summary: Summary | None = None
         self.numbers = _NONE
 
     @classmethod
-    def elsewhere(cls, summary: Summary, holder: Holder) -> Split:
+    def elsewhere(cls, summary: Summary, holder: Holder, place: int, numbers: Rows | None = None) -> Split:
         """A split whose rows somebody else has."""
         split = cls(_NONE, _NONE)
-        split._rows, split.holder = None, holder
-        split.summary, split.numbers = summary, np.arange(summary.queues.size, dtype=np.int32)
+        split._rows, split.holder, split.place, split.summary = None, holder, place, summary
+        split.numbers = np.arange(summary.queues.size, dtype=np.int32) if numbers is None else numbers
         return split
+
+    def again(self) -> Split:
+        """The same for another log, where other rows may come to be marked; its rows have to be elsewhere."""
+        assert self.summary is not None and self.holder is not None
+        return Split.elsewhere(self.summary, self.holder, self.place, self.numbers)
 
     def take(self, records: Rows, hashes: Rows) -> None:
         """The rows, as their scan numbered them; from now on only they count, for their bits may change."""
@@ -154,6 +167,21 @@ class Split:
         """Index into `hashes` of each record's first hash, int64."""
         counts = self.records["hashes"].astype(np.int64)
         return np.cumsum(counts) - counts
+
+    def edge_times(self) -> tuple[int, int]:
+        """Store timestamps (ms) of the first and the last row; there has to be one."""
+        if self.summary is not None:
+            return self.summary.first_time, self.summary.last_times[-1]
+        times = self.records["store_timestamp"]
+        return int(times[0]), int(times[-1])
+
+    def has(self, bits: int, total: int = BITS) -> bool:
+        """Whether a row may have one of these bits, or with FLAGS of these system flags."""
+        return self.summary is None or bool(self.summary.totals[total] & bits)
+
+    def lacks(self, queues: Rows) -> bool:
+        """Whether it is known that no row is of one of these queues (bool array, one a queue)."""
+        return not queues.any() or (self.summary is not None and not queues[self.numbers].any())
 
     def renumber(self, numbers: Rows) -> None:
         """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""

@@ -1,0 +1,133 @@
+"""A log whose rows lie elsewhere: the same answers, with rows of damage, and of what differs, alone."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from fixtures.damage import RECIPES, NotApplicable, damage
+from fixtures.synth import synth_store
+from formats.consumequeue import CQ_UNIT
+from recover.check.report import verify
+from recover.check.survey import ScanOptions
+from recover.cluster.splits import summary_of
+from recover.findings.refusal import Refusal
+from recover.log.file_scan import scan_split
+from recover.log.scan import SEED, LogView, assemble
+from recover.log.split_scan import FileJoin, splits_of
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.columns import Split
+from recover.store.mapped_files import MappedFileQueue
+from tests.support.looks import opened
+from tests.support.sampling import sampled
+from tests.support.stores import STORES, real_store
+
+SYNTH = "synth"
+EVERY = (*STORES, SYNTH)
+
+
+class Elsewhere(Struct):
+    """An engine that keeps the rows of splits of so many bytes, and hands out what it is asked for.
+
+    `brought` are the first phy offsets of the splits whose rows it had to hand out, `answered` how many rows it
+    answered questions with.
+    """
+
+    size: int = 7_001
+    brought: list[int] = []
+    answered: int = 0
+    kept: list[Split] = []
+
+    def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
+        scans = []
+        for file in queue.files:
+            join = FileJoin([scan_split(part) for part in splits_of(file, queue.file_size, self.size)])
+            while isinstance(scan := join.join(), list):
+                for part, entry in scan:
+                    join.add(scan_split(part, entry))
+            scan.splits = [self._away(split, len(scan.queues)) for split in scan.splits]
+            scans.append(scan)
+        return assemble(queue, scans)
+
+    def _away(self, split: Split, queues: int) -> Split:
+        summary = summary_of(split, queues, SEED)
+        if summary is None:
+            return split
+        self.kept.append(split)
+        return Split.elsewhere(summary, self, len(self.kept) - 1)
+
+    def bring(self, split: Split) -> None:
+        self.brought.append(split.first)
+        kept = self.kept[split.place]
+        split.take(kept.records.copy(), kept.hashes.copy())
+
+    def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Any]]]) -> list[Any]:
+        found = [pickle.loads(pickle.dumps(look))(self.kept[split.place]) for split, look in questions]
+        self.answered += sum(len(one) for one in found if hasattr(one, "dtype"))
+        return found
+
+    def confirm(self) -> None:
+        pass
+
+    def json(self) -> dict[str, Any]:
+        return {}
+
+
+def said(root: Path, engine: Elsewhere | None = None) -> dict[str, Any]:
+    """What verify says of a store, but how long it took."""
+    report = verify(opened(root), ScanOptions(engine=engine))
+    return {**report.json(), "seconds": 0, "engine": 0, "findings": [item.json() for item in report.findings.sorted()]}
+
+
+def planned(root: Path, engine: Elsewhere | None = None) -> object:
+    """What recover would do to a store, to the byte; or why not."""
+    try:
+        made = plan_recover(opened(root), RecoverOptions(ScanOptions(engine=engine), max_loss=None))
+    except Refusal as refusal:
+        return refusal.message
+    contents = [None if step.content is None else b"".join(map(bytes, step.content.chunks()))
+                for step in made.plan.steps]
+    return [step.json() for step in made.plan.steps], contents, made.plan.loss
+
+
+@pytest.mark.parametrize(("recipe", "name"), sampled(RECIPES, EVERY, quick=40, one_in=6))
+def test_a_damaged_store_is_judged_the_same_wherever_rows_are(recipe: str, name: str, tmp_path: Path) -> None:
+    root = real_store(name, tmp_path) if name != SYNTH else synth_store(
+        tmp_path / "s", messages=600, mapped_file_size=32 * 1024).root
+    try:
+        damage(recipe, root, 4)
+    except NotApplicable:
+        pytest.skip("the store lacks what this damages")
+    assert said(root, Elsewhere()) == said(root)
+    assert planned(root, Elsewhere()) == planned(root)
+
+
+QUEUE = 6_000
+"""Messages of each queue."""
+
+
+@pytest.mark.parametrize(("recipe", "splits", "positions"), [
+    (None, 0, 0), ("stale-behind-tail", 0, 0), ("checkpoint-missing", 0, 0), ("index-all-missing", 0, 0),
+    ("all-queues-missing", 0, 0), ("queue-unit-size", 1, 2 * QUEUE),
+    # the damaged split, the log's last, and the three of the index file that is wrong there; a queue, asked twice
+    ("bit-in-body", 5, 2 * QUEUE), ("torn-tail", 3, 3 * QUEUE),
+])
+def test_rows_come_of_damage_and_of_what_differs_alone(
+    recipe: str | None, splits: int, positions: int, tmp_path: Path
+) -> None:
+    root = synth_store(
+        tmp_path / "s", messages=4 * QUEUE, topics=2, queues=2, mapped_file_size=4 << 20, index_slots=5_000,
+        index_entries=10_000, queue_file_size=QUEUE * CQ_UNIT.size,
+    ).root
+    if recipe:
+        damage(recipe, root)
+    engine = Elsewhere(1 << 19)
+    said(root, engine)
+    assert len(engine.kept) > 2 * 5
+    assert len(engine.brought) <= splits
+    assert engine.answered <= positions
