@@ -131,7 +131,7 @@ class _Scan(Struct):
                  for number, (part, entry) in enumerate(parts)]
         job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=not is_again)
         if not is_again:
-            self.kept.append(RowsElsewhere(job, self.columns))
+            self.kept.append(RowsElsewhere(job, self.columns, self.views))
         with closing(job.answers(iter if is_again else without_rows)) as answers:
             for number, content, *rows in answers:
                 part, home = parts[number][0], unpacked(content)

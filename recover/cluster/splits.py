@@ -26,12 +26,12 @@ from msgspec import Struct, field
 from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import NOT_IN_QUEUE, RECORD
-from recover.cluster.jobs import Job, enter, watch
-from recover.cluster.views import Seen
+from recover.cluster.jobs import Job, enter, run_job, watch
+from recover.cluster.views import Seen, Views
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
-from recover.store.columns import ColumnStore, Result, Rows, Split, Summary
+from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
 from recover.store.reading import recorded
 
 # --- What runs on executors.
@@ -155,6 +155,23 @@ def answered(
             yield number, Packed(pack_rows(found), found.dtype) if is_rows else found
 
 
+def looked(
+    look: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
+) -> Iterator[tuple[int, list[Any], bytes]]:
+    """What a function finds of the items of some tasks, and what was read for it unless executors have the driver's
+    mounts. Where a file cannot be read, the last time nothing: the driver reads it then."""
+    enter()
+    for number, items in tasks:
+        try:
+            with recorded() as files:
+                found = [look(item) for item in items]
+        except OSError:
+            if _is_tried_again(attempts):
+                raise
+            found, files = [None] * len(items), {}
+        yield number, found, b"" if is_local else zlib.compress(pickle.dumps(Seen(files)), 1)
+
+
 # --- On their way.
 
 
@@ -211,6 +228,8 @@ def _narrow(values: Rows) -> Rows:
 
 
 _MOST_AT_ONCE = 64
+_TASK_BYTES = 256 << 20
+_TASK_ITEMS = 512
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
@@ -238,9 +257,8 @@ class RowsElsewhere:
     `columns` takes them. A task that runs again has to read what it read before.
     """
 
-    def __init__(self, job: Job, columns: ColumnStore) -> None:
-        self.job = job
-        self.columns = columns
+    def __init__(self, job: Job, columns: ColumnStore, views: Views) -> None:
+        self.job, self.columns, self.views = job, columns, views
         self.digests: dict[int, int] = {}
         self._here: dict[int, Split] = {}
         self._came: set[int] = set()
@@ -283,6 +301,25 @@ class RowsElsewhere:
         found = sorted(self._run(answer, [*looks], "questions to rows"), key=itemgetter(0))
         results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
         return results
+
+    def spread(
+        self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+    ) -> list[Result | None]:
+        """See `Holder`: a task for so many items as have 256 MiB together, at most 512."""
+        session, tasks, total = self.job.session, list[tuple[int, list[Item]]](), 0
+        for item, size in zip(items, sizes, strict=True):
+            if not tasks or total + size > _TASK_BYTES or len(tasks[-1][1]) == _TASK_ITEMS:
+                tasks.append((len(tasks), []))
+                total = 0
+            tasks[-1][1].append(item)
+            total += size
+        found: dict[int, list[Result | None]] = {}
+        work = partial(looked, look, session.attempts, session.is_local)
+        for number, answers, seen in run_job(session, work, tasks, "files of queues and index"):
+            found[number] = answers
+            if seen:
+                self.views.take(pickle.loads(zlib.decompress(seen)))
+        return [answer for _, answers in sorted(found.items()) for answer in answers]
 
     def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:
         return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))

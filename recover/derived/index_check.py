@@ -7,7 +7,7 @@ chains against the hashes, its header against both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -151,14 +151,15 @@ class IndexReport(Struct):
 
 def compare_file(
     file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream, min_offset: int,
-    previous: IndexFileVerdict | None,
+    previous: IndexFileVerdict | None, held: Held | None = None,
 ) -> IndexFileVerdict | None:
     """The verdict on a file that holds the very units that the log calls for from its first live one on; None for
     others.
 
     Their sum is that of the keys, which is asked where their rows are; chains, slots and header follow from the units.
     Before that only units of messages before `min_offset` of the log may stand. Notes in `stream` which keys were
-    found. `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read.
+    found. `previous` is the verdict on the file loaded before it; `held`: what `held_in` says of it, if somebody asked.
+    `ReadFailure` when a part of it cannot be read.
     """
     head = reader.read(0, INDEX_HEADER.size)
     if file.length != geometry.size or len(head) < INDEX_HEADER.size:
@@ -184,21 +185,24 @@ def compare_file(
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
     with ThreadPoolExecutor(1) as beside:
-        holding: Future[tuple[int, int] | None] | None = None
+        holding: Future[Held | None] | None = None
         for rule in (native.TAKE_KEYS, native.TAKE_ALL):
             spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
             if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
                 continue
-            holding = holding or beside.submit(_held, reader, geometry, header)
-            sums = stream.sums(spans)
-            held = holding.result()
             if held is None:
+                holding = holding or beside.submit(_held, reader, geometry, header, SEED)
+            sums = stream.sums(spans)
+            held = holding.result() if holding is not None else held
+            if held is None or held.count != header.index_count:
+                return None
+            if not held.slots <= header.hash_slot_count < header.index_count:
                 return None
             ends = sums[-1].end_timestamp, sums[-1].end_offset
             total = (_followed(expired.astype(">i4").tobytes(), 1)[0] + sum(it.sum for it in sums)) % (1 << 64)
-            if ends == (header.end_timestamp, header.end_phy_offset) and total == held[0]:
+            if ends == (header.end_timestamp, header.end_phy_offset) and total == held.sum:
                 stream.mark(spans)
-                return _verdict_of(file, header, held[1], rule, sums, unit, len(expired))
+                return _verdict_of(file, header, held.slots, rule, sums, unit, len(expired))
     return None
 
 
@@ -238,26 +242,50 @@ def _begin(reader: FileReader, geometry: IndexGeometry, stream: IndexStream, fir
     return _followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
 
 
-def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE) -> tuple[int, int]:
+def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
     """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
-    total, wrong = native.follow_units(units, number, SEED, slots)
+    total, wrong = native.follow_units(units, number, seed, slots)
     return total % (1 << 64), wrong
 
 
-def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader) -> tuple[int, int] | None:
-    """The sum of the units of a file, and how many slots all use; None where these, the chains or the header's count
-    are others than those of such units, or anything stands before or after the units."""
+class Held(Struct, frozen=True):
+    """The sum of the units of a file, one less than its header counts, and how many slots they use."""
+
+    count: int
+    sum: int
+    slots: int
+
+
+class HeldLook(Struct, frozen=True):
+    """A file of that `geometry` to ask `held_in` about; sums are taken with `seed`."""
+
+    file: IndexFileName
+    geometry: IndexGeometry
+    seed: int
+
+
+def held_in(look: HeldLook) -> Held | None:
+    """What the units of an index file come to; see `_held`. `OSError` where it cannot be read."""
+    with FileReader(look.file.path) as reader:
+        head = reader.read(0, INDEX_HEADER.size)
+        if len(head) < INDEX_HEADER.size:
+            return None
+        header = INDEX_HEADER.decode(head)
+        inside = 2 <= header.index_count <= look.geometry.entries
+        return _held(reader, look.geometry, header, look.seed) if inside else None
+
+
+def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
+    """What the units of a file come to; None where the slots or the chains are others than those of such units, or
+    anything stands before or after the units."""
     slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
     for at, content in _windows(reader, geometry.unit_offset(1), end):
-        part, wrong = _followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots)
+        part, wrong = _followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
         total += part
         if wrong:
             return None
-    used = int(np.count_nonzero(slots))
-    if not used <= header.hash_slot_count < header.index_count:
-        return None
     for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
         own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _ROOM // INDEX_SLOT.size]
         if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
@@ -265,7 +293,7 @@ def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader) -> t
     blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
     if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
         return None
-    return total % (1 << 64), used
+    return Held(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
 
 
 def _verdict_of(
@@ -518,11 +546,12 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     geometry, folder = index_geometry(store, listing), store.relative(listing.directory)
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
+    held = {} if geometry is None else _held_elsewhere(log, listing.files, geometry)
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
         if geometry is not None:
-            found += _check_file(store, log, report, file, geometry)
+            found += _check_file(store, log, report, file, geometry, held.get(file.name))
     checkpoint = store.checkpoint(extend=True)
     stream.tags = TagHistory.infer([run for verdict in report.verdicts for run in verdict.tag_runs],
                                    _writes_tag_units(store, checkpoint))
@@ -547,6 +576,16 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     return report
 
 
+def _held_elsewhere(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
+    """What files hold, by name, as far as those found it out who have the rows of the log."""
+    if log.holder is None:
+        return {}
+    looks = [HeldLook(structs.replace(file, path=file.path.absolute()), geometry, SEED)
+             for file in files if file.length == geometry.size]
+    found = log.holder.spread(held_in, looks, [look.file.length for look in looks])
+    return {look.file.name: held for look, held in zip(looks, found, strict=True) if held is not None}
+
+
 def _of_files(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
     """A finding of several files, that stands at the first."""
     first, last = verdicts[0].file, verdicts[-1].file
@@ -565,7 +604,7 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 def _check_file(
-    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry
+    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry, held: Held | None
 ) -> Iterator[Finding]:
     """Add the verdict on one file to those of `report`, or a finding for each part that cannot be read."""
     previous = report.verdicts[-1] if report.verdicts else None
@@ -574,7 +613,7 @@ def _check_file(
     try:
         with FileReader(file.path) as reader:
             try:
-                verdict = compare_file(file, reader, geometry, report.stream, log.min_offset, previous)
+                verdict = compare_file(file, reader, geometry, report.stream, log.min_offset, previous, held)
             except ReadFailure as once:
                 failures = [once]
             if verdict is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.consumequeue import MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_to_name
@@ -41,8 +42,9 @@ from recover.store.derived_files import (
     has_ext,
     is_address,
     positions_of,
+    read_units,
 )
-from recover.store.mapped_files import MappedFileQueue, OddName
+from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ReadFailure
 from recover.store.source import expect
 from recover.store.store import Store
@@ -155,6 +157,60 @@ def _are_pre_blank(offset: Rows, size: Rows, tags: Rows) -> Rows:
     return np.asarray((offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code))
 
 
+class UnitsLook(Struct, frozen=True):
+    """What the files of a queue, `size` bytes each and one after the other, hold if it is right: units of expired
+    messages, which stood before `min_offset` of the log, up to queue offset `live`; from there up to `end` those with
+    that `sum`, taken with `seed`; zeros."""
+
+    files: list[MappedFile]
+    size: int
+    live: int
+    end: int
+    sum: int
+    min_offset: int
+    seed: int
+
+    @property
+    def first(self) -> int:
+        """Queue offset of the first cell."""
+        return self.files[0].file_from_offset // UNIT_SIZE
+
+    def verdict(self, key: QueueKey) -> QueueVerdict:
+        """The verdict on a queue that is so."""
+        counts = {EXPIRED: self.live - self.first, RIGHT: self.end - self.live}
+        return QueueVerdict(key, self.end - self.first, self.end - self.live,
+                            {kind: number for kind, number in counts.items() if number}, end=self.end,
+                            min_index=self.first)
+
+
+def holds_units(look: UnitsLook) -> bool:
+    """Whether the files of a queue hold the very units that the log calls for. `OSError` where one cannot be read.
+
+    It may only say that all is right: whatever it doubts goes to `classify_units`, and `tests/derived/test_queues.py`
+    changes bytes to see that both agree.
+    """
+    cells, total = look.size // UNIT_SIZE, 0
+    failures: list[ReadFailure] = []
+    for number, file in enumerate(look.files):
+        base = look.first + number * cells
+        units = read_units(file, look.size, failures)
+        if failures:
+            raise failures[0]
+        lead, stop = (min(max(place - base, 0), cells) for place in (look.live, look.end))
+        if not stop or stop > units.size or (lead and not _are_expired(units[:lead], look.min_offset)):
+            return False
+        total += unit_sum(units[lead:stop].view(np.uint8), base + lead, look.seed)
+        if units[stop:].view(np.uint8).any():
+            return False
+    return not (total - look.sum) % (1 << 64)
+
+
+def _are_expired(units: Rows, min_offset: int) -> bool:
+    offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
+    before = (offset >= 0) & (offset < min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
+    return bool((before & ~_are_pre_blank(offset, size, tags)).all())
+
+
 _LISTED = 10_000
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
@@ -230,16 +286,21 @@ class _Checker:
                for file in self.listed[key].files)
         known: dict[QueueKey, QueueVerdict] = {}
         failed: dict[QueueKey, ReadFailure] = {}
+        asked: dict[QueueKey, UnitsLook] = {}
         for number, key in members:
-            files = self._files(key)
             tally = expectation.tally_of(number)
             with self._refusing():
-                verdict = None if tally is None else self._followed(key, files, tally)
-            if verdict is not None:
-                known[key] = verdict
+                look = None if tally is None else self._look(key, tally)
+            if isinstance(look, QueueVerdict):
+                known[key] = look
+            elif look is not None:
+                asked[key] = look
+        for key, found in zip(asked, self._held(asked.values()), strict=True):
+            if isinstance(found, ReadFailure):
+                failed[key] = found
+            elif found:
+                known[key] = asked[key].verdict(key)
                 self.tick()
-            elif files.failures:
-                failed[key] = files.failures[0]
         rows = expectation.of(number for number, key in members if number >= 0 and key not in known)
         for number, key in members:
             if key not in known:
@@ -263,14 +324,11 @@ class _Checker:
         except OSError as error:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
 
-    def _followed(self, key: QueueKey, files: QueueFiles, tally: Rows) -> QueueVerdict | None:
-        """The verdict on a queue that holds the very units that the log calls for, or has no file; None for any other.
-
-        Their count, queue offsets and sum are those of the queue's `tally`. Before them only units of expired messages
-        may stand, and after them zeros. It may only say that all is right, or all missing: whatever it doubts goes to
-        `classify_units`, and `tests/derived/test_queues.py` changes bytes to see that both agree.
-        """
-        queue, size, total = files.mapped_files, self.store.queue_file_size, 0
+    def _look(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
+        """What the files of a queue hold if it is right, by the queue's `tally`; the verdict on one that has no file;
+        None where only its rows can tell."""
+        files = self._files(key)
+        queue, size = files.mapped_files, self.store.queue_file_size
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE
         in_line = all((file.file_from_offset, file.length) == (first * UNIT_SIZE + n * size, size)
                       for n, file in enumerate(queue.files))
@@ -288,25 +346,22 @@ class _Checker:
             return lacking
         if live < first or end > first + cells * len(queue.files):
             return None
-        for number, file in enumerate(queue.files):
-            base = first + number * cells
-            units = files.units(file)
-            lead, stop = (min(max(place - base, 0), cells) for place in (live, end))
-            if files.failures or not stop or stop > units.size or (lead and not self._are_expired(units[:lead])):
-                return None
-            total += unit_sum(units[lead:stop].view(np.uint8), base + lead, SEED)
-            if units[stop:].view(np.uint8).any():
-                return None
-        if (total - int(tally["sum"])) % (1 << 64):
-            return None
-        counts = {kind: number for kind, number in ((EXPIRED, live - first), (RIGHT, count)) if number}
-        return QueueVerdict(key, end - first, count, counts, end=end, min_index=first)
+        return UnitsLook(queue.files, size, live, end, int(tally["sum"]), self.log.min_offset, SEED)
 
-    def _are_expired(self, units: Rows) -> bool:
-        offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
-        blank = _are_pre_blank(offset, size, tags)
-        before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
-        return bool((before & ~blank).all())
+    def _held(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
+        """What `holds_units` finds, here or where the rows of the log are."""
+        holder = self.log.holder
+        if holder is not None:
+            there = [structs.replace(look, files=[structs.replace(file, path=file.path.absolute())
+                                                  for file in look.files]) for look in looks]
+            yield from holder.spread(holds_units, there, [UNIT_SIZE * (look.end - look.first) for look in looks])
+            return
+        for look in looks:
+            with self._refusing():
+                try:
+                    yield holds_units(look)
+                except ReadFailure as failure:
+                    yield failure
 
     def _judged(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
         """The verdict on one queue; `rows` are its positions, `unread` what could not be read of it at first."""

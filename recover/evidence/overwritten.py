@@ -362,7 +362,7 @@ def _led_to(
         key in some and queues.verdicts[key].counts.get(RIGHT) == count and expectation.tally_of(number) is not None
         for number, (key, count) in enumerate(zip(expectation.keys, expectation.counts.tolist(), strict=True))
     ], dtype=bool)
-    total += [int(each["positions"][whole[: each.size]].sum()) for each in tallies]
+    total += np.array([each["positions"][whole[: each.size]].sum() for each in tallies], dtype=np.int64)
     for key, rows in expectation.grouped(some - {expectation.keys[number] for number in np.flatnonzero(whole)}):
         verdict = queues.verdicts[key]
         wrong = [unit[0] for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)]

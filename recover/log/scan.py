@@ -30,7 +30,7 @@ from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
 from recover.log.split_scan import OpenError, number_rows, parts_of, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, Summary, within
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 
@@ -186,6 +186,11 @@ class LogView(Struct):
         """All rows in log order, stale and superseded ones included (see the bits)."""
         for scan in self.files:
             yield from scan.splits
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who has rows of it that are not here."""
+        return next((split.holder for split in self.splits() if split.holder is not None), None)
 
     def live(self) -> Iterator[Split]:
         """Rows in log order without stale and superseded records."""

@@ -84,6 +84,7 @@ class Summary(Struct, frozen=True):
     totals: Rows
 
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -95,6 +96,12 @@ class Holder(Protocol):
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
         """What each function, which can be pickled, finds in the rows of its split, where they lie."""
+
+    def spread(
+        self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+    ) -> list[Result | None]:
+        """What a function, which can be pickled, finds in the files that each item names, of so many bytes; None where
+        it could read them nowhere. `Refusal` (8) where they are not the files that this process sees."""
 
 
 class Split:

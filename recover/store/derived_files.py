@@ -96,19 +96,25 @@ class QueueFiles(Struct, dict=True):
         return Stretch(files[0].file_from_offset // UNIT_SIZE, files, len(files) * per_file, units)
 
     def units(self, mapped_file: MappedFile) -> Rows:
-        """The units of a file up to where the file system stores nothing more: of a new file that is nearly none."""
-        with FileReader(mapped_file.path, again=False) as reader:
-            ranges = list(reader.data_ranges(0, min(self.store.queue_file_size, mapped_file.length)))
-            stop = ranges[-1][1] if ranges else 0
-            units = np.zeros(-(-stop // UNIT_SIZE), dtype=_UNIT)
-            content = memoryview(units.view(np.uint8).data)
-            for start, stop in ranges:
-                spend(stop - start)
-                try:
-                    reader.read_into(content[start:stop], start)
-                except ReadFailure as failure:
-                    self.failures += reader.salvage_into(content[start:stop], start)[1] or [failure]
-        return units
+        """The units of a file, see `read_units`."""
+        return read_units(mapped_file, self.store.queue_file_size, self.failures)
+
+
+def read_units(mapped_file: MappedFile, size: int, failures: list[ReadFailure]) -> Rows:
+    """The units of a file of at most `size` bytes up to where the file system stores nothing more: of a new file that
+    is nearly none. What cannot be read counts as zeros and goes to `failures`."""
+    with FileReader(mapped_file.path, again=False) as reader:
+        ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
+        stop = ranges[-1][1] if ranges else 0
+        units = np.zeros(-(-stop // UNIT_SIZE), dtype=_UNIT)
+        content = memoryview(units.view(np.uint8).data)
+        for start, stop in ranges:
+            spend(stop - start)
+            try:
+                reader.read_into(content[start:stop], start)
+            except ReadFailure as failure:
+                failures += reader.salvage_into(content[start:stop], start)[1] or [failure]
+    return units
 
 
 def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
