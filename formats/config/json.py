@@ -115,14 +115,12 @@ class Parsed(Struct, frozen=True):
     `end`: byte offset just after the value (where reading stopped, with an `error`).
     `trailing`: "" nothing but blanks follows; "zeros" bytes of value 0; "garbage" anything else.
     `error`: set by `salvage` only; `value` then holds what came before in whole.
-    `malformed_utf8`: byte offset of the first string that is not UTF-8 (read with U+FFFD), or None.
     """
 
     value: Json
     end: int
     trailing: str = ""
     error: FormatError | None = None
-    malformed_utf8: int | None = None
 
 
 def loads(data: bytes) -> Json:
@@ -130,19 +128,13 @@ def loads(data: bytes) -> Json:
 
     empty, zero-filled, truncated, trailing-garbage, unexpected-character, bad-number, bad-escape, too-deep.
     """
-    parsed = parse(data)
+    parsed = salvage(data)
+    if parsed.error is not None:
+        raise parsed.error
     if parsed.trailing == "garbage":
         raise FormatError("trailing-garbage", parsed.end, f"more text after the value at byte {parsed.end}",
                           end=parsed.end, length=len(data))
     return parsed.value
-
-
-def parse(data: bytes) -> Parsed:
-    """The value at the start of a file and where it ends; `FormatError` as `loads`, but for what trails."""
-    parsed = salvage(data)
-    if parsed.error is not None:
-        raise parsed.error
-    return parsed
 
 
 def salvage(data: bytes) -> Parsed:
@@ -160,10 +152,10 @@ def _read(data: bytes) -> Parsed:
         reader.document()
     except FormatError as error:
         value = reader.root[0] if reader.root else None
-        return Parsed(value, error.offset, "", error, reader.malformed_utf8)
+        return Parsed(value, error.offset, "", error)
     rest = data[reader.position:].strip(b" \t\r\n\f\b")
     trailing = "" if not rest else "garbage" if rest.strip(b"\0") else "zeros"
-    return Parsed(reader.root[0], reader.position, trailing, None, reader.malformed_utf8)
+    return Parsed(reader.root[0], reader.position, trailing)
 
 
 class _Reader:
@@ -173,7 +165,6 @@ class _Reader:
         self.data = data
         self.position = len(_BOM) if data.startswith(_BOM) else 0
         self.root: list[Json] = []
-        self.malformed_utf8: int | None = None
 
     def document(self) -> None:
         if not self.data.strip(b"\0"):
@@ -236,7 +227,7 @@ class _Reader:
             match = _PLAIN[quote].match(self.data, self.position)
             if match is None or match.end() == len(self.data):
                 raise self.truncated(start)
-            pieces.append(self.text(match.group(), start))
+            pieces.append(match.group().decode("utf-8", "replace"))
             self.position = match.end() + 1
             if self.data[match.end():self.position] == quote:
                 break
@@ -263,14 +254,6 @@ class _Reader:
         elif not kind:
             raise self.truncated(start)
         raise FormatError("bad-escape", self.position - 2, f"unknown escape at byte {self.position - 2}")
-
-    def text(self, raw: bytes, start: int) -> str:
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            if self.malformed_utf8 is None:
-                self.malformed_utf8 = start
-            return raw.decode("utf-8", "replace")
 
     def number(self, *, nested: bool) -> int | float:
         start = self.position

@@ -16,7 +16,6 @@ from formats.crc import crc31
 from formats.javahash import java_long, java_string
 from formats.javahash import tags_code as hash_of_tags
 from formats.layout import Buffer
-from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTY_CRC_SIZE, TOPIC_SCHEDULE
 from formats.record.grammar import ALWAYS, BODY_CRC, INNER_BATCH, NEVER, PROPERTY_CRC, RULES
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head
@@ -45,7 +44,7 @@ class CheckRules(Struct, frozen=True):
     duplicated: bool = False
     v2: bool = True
     ipv6: bool = True
-    parser: Parser = PARSER_NEW
+    old_parser: bool = False
     delays: Mapping[int, int] = field(default_factory=dict)
     heap: int = LARGEST_JAVA_ARRAY
 
@@ -66,7 +65,7 @@ class CheckRules(Struct, frozen=True):
             duplicated=recovering and version.has(versions.DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
             v2=version.has(versions.V2_RECORDS),
             ipv6=version.has(versions.IPV6_HOSTS),
-            parser=PARSER_NEW if version.has(versions.NEW_PROPERTIES_PARSER) else PARSER_OLD,
+            old_parser=not version.has(versions.NEW_PROPERTIES_PARSER),
             delays={} if recovering and version.has(versions.DELAY_TABLE_LATE) else settings.delay_table,
             heap=heap,
         )
@@ -155,7 +154,7 @@ def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
     properties = None
     tags = 0
     if properties_length > 0:
-        properties = props.parse(bytes(cursor.take(properties_length, total_size)), rules.parser)
+        properties = props.parse(bytes(cursor.take(properties_length, total_size)), old=rules.old_parser)
         tags = _judge_properties(rules, properties, topic, head)
     if PROPERTY_CRC in rules.looks_at:
         _check_property_crc(cursor, total_size, properties)

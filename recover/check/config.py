@@ -174,7 +174,7 @@ class _Offsets:
         if pair.chosen is None:
             return
         file = self.store.relative(pair.main.path)
-        for level, offset in read_delay_offsets(pair.chosen.value).levels.items():
+        for level, offset in read_delay_offsets(pair.chosen.value).items():
             end = self._range(SCHEDULE_TOPIC, level - 1).end
             if offset > end:
                 self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))

@@ -185,7 +185,7 @@ def served_again(record: Record, queues: Collection[QueueKey]) -> Edit | None:
 
     Of several the one that names one of these `queues`, and no time that is years away.
     """
-    keys = [*iter_index_keys(record, tags=True)]
+    keys = [*iter_index_keys(record)]
 
     def is_likely(one: Record) -> bool:
         values = one.property_map()
@@ -194,7 +194,7 @@ def served_again(record: Record, queues: Collection[QueueKey]) -> Edit | None:
         return named in queues and abs(time - one.store_timestamp) < _YEAR_MS
 
     return property_bit(
-        "service", record, lambda one: is_served(one) and [*iter_index_keys(one, tags=True)] == keys, likely=is_likely
+        "service", record, lambda one: is_served(one) and [*iter_index_keys(one)] == keys, likely=is_likely
     )
 
 
@@ -315,4 +315,4 @@ def _by_keys(record: Record, told: set[int]) -> Edit | None:
 
 def key_hashes(record: Record) -> set[int]:
     """The hashes of a record's keys, tags among them, as units of the index have them."""
-    return {index_key_hash(text) for text in iter_index_keys(record, tags=True)}
+    return {index_key_hash(text) for text in iter_index_keys(record)}

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats import abort, epoch
-from formats.batchconsumequeue import BATCH_CQ_UNIT, valid_units
+from formats.batchconsumequeue import BATCH_CQ_UNIT, valid_mask
 from formats.compaction import CQ_DIRECTORY, LOG_DIRECTORY, POSITION_FILE_NAME, WORK_DIRECTORIES, decode_positions
 from formats.config.tables import BACKUP_SUFFIX
 from formats.consumequeue import file_size_for
@@ -158,13 +158,10 @@ def _has_data(folder: Path) -> bool:
 
 
 def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
-    content = read_small(file, 64 << 20)
-    used = valid_units(content)
-    rest = content[used * BATCH_CQ_UNIT.size :]
-    units = len(rest) // BATCH_CQ_UNIT.size
-    behind = sum(valid_units(rest[at * BATCH_CQ_UNIT.size : (at + 1) * BATCH_CQ_UNIT.size]) for at in range(1, units)
-                 if any(rest[at * BATCH_CQ_UNIT.size : (at + 1) * BATCH_CQ_UNIT.size])) if any(rest) else 0
-    if behind:
+    valid = valid_mask(read_small(file, 64 << 20))
+    used = int(valid.argmin()) if valid.size else 0
+    behind = int(valid[used:].sum())
+    if behind and not valid[used]:
         yield Needed(store.relative(file), "batch consume queues",
                      f"unit {used} is not valid, and {behind} whole ones follow it", False)
 
