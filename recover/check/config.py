@@ -13,7 +13,6 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.names import is_legal_topic
 from formats.record import TOPIC_SCHEDULE
-from recover.broker.settings import SCHEDULE_TOPIC
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
@@ -175,7 +174,7 @@ class _Offsets:
             return
         file = self.store.relative(pair.main.path)
         for level, offset in read_delay_offsets(pair.chosen.value).items():
-            end = self._range(SCHEDULE_TOPIC, level - 1).end
+            end = self._range(TOPIC_SCHEDULE, level - 1).end
             if offset > end:
                 self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
                 self.report.findings.append(finding(

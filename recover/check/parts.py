@@ -434,13 +434,13 @@ def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator
                           what=item.facts["what"], start=item.facts["start"])
 
 
-ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "config"})
+PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS) -> list[Finding]:
+def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Finding]:
     """Findings that belong to no one file format. With less than all parts `wanted`, only those that bear on them."""
-    whole = set(wanted) >= ALL_PARTS
+    whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, probe(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
     settings = look.options.settings

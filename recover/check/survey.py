@@ -10,6 +10,7 @@ from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.derived.index_check import IndexReport, check_index
+from recover.derived.queue_check import check_consumequeue
 from recover.evidence.edits import Edit
 from recover.evidence.lost import (
     Losses,
@@ -135,8 +136,6 @@ def survey(
     found = Overwritten([], [], [])
     index = IndexCheck(store)
     if with_queues:
-        from recover.derived.queue_check import check_consumequeue
-
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         found = overwritten(log, expectation, queues, index)
         if found.stretches:
