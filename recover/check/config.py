@@ -378,7 +378,7 @@ def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(judged_pairs(store, look.topics, look.log))
     report.findings += pair_findings(store, look.topics, look.log, report.pairs)
-    report.findings += other_offsets(store, report.pairs, look.options.settings)
+    report.findings += other_offsets(store, report.pairs, store.options.settings)
     if store.commitlog.files:
         _Offsets(store, look, report).judge()
     return report
