@@ -13,7 +13,6 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.names import is_legal_topic
 from formats.record import TOPIC_SCHEDULE
-from recover.broker.settings import SCHEDULE_TOPIC
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
@@ -174,8 +173,8 @@ class _Offsets:
         if pair.chosen is None:
             return
         file = self.store.relative(pair.main.path)
-        for level, offset in read_delay_offsets(pair.chosen.value).levels.items():
-            end = self._range(SCHEDULE_TOPIC, level - 1).end
+        for level, offset in read_delay_offsets(pair.chosen.value).items():
+            end = self._range(TOPIC_SCHEDULE, level - 1).end
             if offset > end:
                 self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
                 self.report.findings.append(finding(
@@ -379,7 +378,7 @@ def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(judged_pairs(store, look.topics, look.log))
     report.findings += pair_findings(store, look.topics, look.log, report.pairs)
-    report.findings += other_offsets(store, report.pairs, look.options.settings)
+    report.findings += other_offsets(store, report.pairs, store.options.settings)
     if store.commitlog.files:
         _Offsets(store, look, report).judge()
     return report

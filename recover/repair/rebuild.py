@@ -19,7 +19,7 @@ from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
-from recover.derived.checkpoint import check_checkpoint, right_checkpoint
+from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.derived.expected import QueueKey, producer_for
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
@@ -164,15 +164,10 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
             # a rebuild does not mend the log, so it must not remove what tells recover how
             evidence=evidence_of(seen.log.damaged), producer=producer,
         )
-    # what is not asked for is not imported
     if INDEX in options.parts and index_needs_work(before.index, options):
-        from recover.derived.index_rebuild import rebuild_index
-
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, log, report=before.index, zone=options.zone, producer=producer).steps(store)
     if CHECKPOINT in options.parts and not before.checkpoint.sound:
-        from recover.derived.checkpoint import checkpoint_steps
-
         yield from checkpoint_steps(store, log)
 
 

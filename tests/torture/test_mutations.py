@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from formats.consumequeue import CQ_UNIT
-from formats.record.layout import OFFSET_STORE_TIMESTAMP
+from formats.record import HEAD
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
 from tests.support.counts import Count, Note
@@ -119,7 +119,7 @@ def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(fo
     store = Drill.start("clean-4.5.1", folder)
     delayed = [hit for hit in store.records() if hit.record.topic_name == "SCHEDULE_TOPIC_XXXX"]
     hit = delayed[len(delayed) // 2]
-    write_at(hit.file.path, hit.position + OFFSET_STORE_TIMESTAMP, (2**63 - 1).to_bytes(8, "big"))
+    write_at(hit.file.path, hit.position + HEAD.offset("store_timestamp"), (2**63 - 1).to_bytes(8, "big"))
     store.struck()
     store.finds("consumequeue-wrong-units", exit_code=exits.DERIVED)
     for version in ("4.5.1", "5.5.0"):
