@@ -22,8 +22,3 @@ def decode(buffer: Buffer) -> int | None:
     if len(text) > _LONGEST_PID or not text.isdigit():
         raise FormatError("bad-abort", 0, "the file holds something else than a process id", length=len(buffer))
     return int(text)
-
-
-def encode(pid: int | None) -> bytes:
-    """The content of the file."""
-    return b"" if pid is None else b"%d" % pid

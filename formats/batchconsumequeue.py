@@ -30,7 +30,6 @@ class BatchCqUnit(NamedTuple):
 
 
 BATCH_CQ_UNIT = Layout.of(BatchCqUnit)
-DEFAULT_FILE_SIZE = 300_000 * BATCH_CQ_UNIT.size
 
 
 def is_valid(unit: BatchCqUnit) -> bool:
@@ -38,22 +37,12 @@ def is_valid(unit: BatchCqUnit) -> bool:
     return unit.phy_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.batch_size > 0
 
 
-def as_array(buffer: Buffer) -> npt.NDArray[np.void]:
-    """Every whole unit as a structured array (`BATCH_CQ_UNIT.dtype`) over the buffer, nothing copied."""
+def valid_mask(buffer: Buffer) -> npt.NDArray[np.bool_]:
+    """`is_valid` of every whole unit of a file."""
     import numpy as np
 
-    return np.frombuffer(buffer, dtype=BATCH_CQ_UNIT.dtype, count=len(buffer) // BATCH_CQ_UNIT.size)
-
-
-def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """`is_valid` of every unit of `as_array`."""
+    units = np.frombuffer(buffer, dtype=BATCH_CQ_UNIT.dtype, count=len(buffer) // BATCH_CQ_UNIT.size)
     mask: npt.NDArray[np.bool_] = (
         (units["phy_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
     )
     return mask
-
-
-def valid_units(buffer: Buffer) -> int:
-    """How many units from the start of a file the broker's recovery takes: up to the first invalid one."""
-    invalid = ~valid_mask(as_array(buffer))
-    return int(invalid.argmax()) if invalid.any() else len(invalid)

@@ -25,7 +25,6 @@ class CqUnit(NamedTuple):
 
 
 CQ_UNIT = Layout.of(CqUnit)
-DEFAULT_FILE_SIZE = 300_000 * CQ_UNIT.size
 
 PRE_BLANK = CqUnit(0, 0x7FFFFFFF, 0)
 """Filler before the first unit of a queue whose first index is not 0; never a position."""
@@ -69,12 +68,6 @@ def ext_address(offset: int) -> int:
 def file_size_for(configured: int) -> int:
     """The file length that the broker uses for a configured one: rounded up to whole units."""
     return -(-configured // CQ_UNIT.size) * CQ_UNIT.size
-
-
-def place(queue_offset: int, file_size: int) -> tuple[int, int]:
-    """(file_from_offset, byte position in that file) of the unit of a queue offset."""
-    position = queue_offset * CQ_UNIT.size
-    return position - position % file_size, position % file_size
 
 
 def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:

@@ -40,7 +40,6 @@ CQ_EXT_HEAD = Layout.of(CqExtHead)
 CQ_EXT_END = Layout.of(CqExtEnd)
 END = CqExtEnd(-1)
 MAX_UNIT_SIZE = 0x7FFF
-DEFAULT_FILE_SIZE = 48 * 1024 * 1024
 END_ROOM = 4
 """Bytes at the end of a file that units never use, so that the end mark always fits."""
 

@@ -49,6 +49,8 @@ class DLedgerIndexUnit(NamedTuple):
 DLEDGER_ENTRY_HEAD = Layout.of(DLedgerEntryHead)
 DLEDGER_BLANK = Layout.of(DLedgerBlank)
 DLEDGER_INDEX_UNIT = Layout.of(DLedgerIndexUnit)
+
+
 def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
     """The head at `offset` of an entry that belongs at `position` of the data files, tested as at recovery.
 
@@ -72,9 +74,3 @@ def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
         raise FormatError("short", offset, f"the entry needs {head.size} bytes",
                           needed=head.size, available=len(buffer) - offset)
     return head
-
-
-def body(buffer: Buffer, offset: int, head: DLedgerEntryHead) -> bytes:
-    """The commitlog record within the entry at `offset`; it follows the head, and so does its physical offset."""
-    start = offset + DLEDGER_ENTRY_HEAD.size
-    return bytes(buffer[start:start + head.body_size])

@@ -23,15 +23,8 @@ _NUMBER = re.compile(rb"[0-9]{1,19}")
 _ENTRY = re.compile(rb"(-?[0-9]{1,11})-(-?[0-9]{1,19})")
 
 
-class EpochEntry(NamedTuple):
-    """One term: its number and the physical offset at which it began."""
-
-    epoch: int
-    start_offset: int
-
-
-def decode(data: bytes) -> list[EpochEntry]:
-    """The entries in the order of the file; LF and CR LF both end a line.
+def decode(data: bytes) -> list[tuple[int, int]]:
+    """(term, physical offset at which it began) in the order of the file; LF and CR LF both end a line.
 
     `FormatError`: "short" (fewer lines than announced), "no-number" (in one of the first two),
     "bad-count", "bad-crc", "bad-epoch".
@@ -66,20 +59,14 @@ def decode_identity(data: bytes) -> Identity:
     return Identity(parts[0], parts[1], _number(parts[2].encode()))
 
 
-def encode(entries: list[EpochEntry]) -> bytes:
-    """The text of the file, as a broker on a system with LF line ends writes it."""
-    text = b"".join(b"%d-%d\n" % entry for entry in entries)
-    return b"%d\n%d\n" % (len(entries), crc31(text)) + text
-
-
 def _number(text: bytes) -> int:
     if not _NUMBER.fullmatch(text):
         raise FormatError("no-number", 0, f"{text!r} is not a number")
     return int(text)
 
 
-def _entry(line: bytes) -> EpochEntry:
+def _entry(line: bytes) -> tuple[int, int]:
     match = _ENTRY.fullmatch(line.strip())
     if match is None:
         raise FormatError("bad-epoch", 0, f"{line!r} is not an epoch and an offset")
-    return EpochEntry(int(match.group(1)), int(match.group(2)))
+    return int(match.group(1)), int(match.group(2))

@@ -16,7 +16,7 @@ it, so no other module states an offset.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from msgspec import Struct
@@ -67,11 +67,14 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Layout(Generic[T]):
-    """A fixed-size, big-endian record of declared fields."""
+    """A fixed-size, big-endian record of declared fields: name, wire type and note of each."""
 
-    def __init__(self, record: type[T], fields: tuple[LayoutField, ...]) -> None:
+    def __init__(self, record: type[T], declared: Iterable[tuple[str, Wire, str]]) -> None:
         self.record = record
-        self.fields = fields
+        fields: list[LayoutField] = []
+        for name, wire, note in declared:
+            fields.append(LayoutField(name, fields[-1].offset + fields[-1].size if fields else 0, wire, note))
+        self.fields = tuple(fields)
         self.struct = struct.Struct(">" + "".join(field.wire.code for field in fields))
         self.size = self.struct.size
         self._by_name = {field.name: field for field in fields}
@@ -79,14 +82,13 @@ class Layout(Generic[T]):
     @classmethod
     def of(cls, record: type[T]) -> Layout[T]:
         """Derive the layout from a NamedTuple of `Annotated[type, Wire, note]` fields."""
-        fields = []
-        offset = 0
-        for name, hint in get_type_hints(record, include_extras=True).items():
-            wire, *notes = hint.__metadata__
-            field = LayoutField(name, offset, wire, notes[0] if notes else "")
-            fields.append(field)
-            offset += field.size
-        return cls(record, tuple(fields))
+        return cls(record, ((name, *hint.__metadata__) for name, hint in
+                            get_type_hints(record, include_extras=True).items()))
+
+    def widened(self, wires: Mapping[str, Wire]) -> Layout[T]:
+        """The layout with other wire types of some fields."""
+        return Layout(self.record, ((field.name, wires.get(field.name, field.wire), field.note)
+                                    for field in self.fields))
 
     def field(self, name: str) -> LayoutField:
         """The field of that name; `KeyError` without one."""

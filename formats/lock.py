@@ -6,4 +6,3 @@ The lock is a POSIX record lock on that byte; the content only shows that a brok
 from __future__ import annotations
 
 FILE_NAME = "lock"
-CONTENT = b"lock"

@@ -9,7 +9,6 @@ from formats.errors import FormatError
 OFFSET_DIGITS = 20
 INDEX_NAME_DIGITS = 17
 MAX_OFFSET = 2**63 - 1
-"""Longest topic (characters) that a broker accepts from a client; names it makes itself may be longer."""
 
 _TOPIC_CHARACTERS = frozenset("%|-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIRECTORY_NAME_MAX_BYTES = 255

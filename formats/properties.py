@@ -6,7 +6,6 @@ stores, so nothing but Java's `String` rules apply to its bytes.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 
 from formats.javahash import java_string
@@ -19,25 +18,13 @@ KEY_SEPARATOR = " "
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
-WAIT = "WAIT"
 DELAY = "DELAY"
 RETRY_TOPIC = "RETRY_TOPIC"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
 TRAN_MSG = "TRAN_MSG"
 PGROUP = "PGROUP"
-BUYER_ID = "BUYER_ID"
-ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-RECONSUME_TIME = "RECONSUME_TIME"
-MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
-MSG_REGION = "MSG_REGION"
-TRACE_ON = "TRACE_ON"
-INSTANCE_ID = "INSTANCE_ID"
-CLUSTER = "CLUSTER"
-CORRELATION_ID = "CORRELATION_ID"
-TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-TRANS_OFFSET = "TRANS_OFFSET"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
@@ -45,35 +32,21 @@ INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 DUP_INFO = "DUP_INFO"
 CRC32 = "__CRC32#"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
-TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
-TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"
-TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
-TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
-TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
-POP_CK = "POP_CK"
 SHARDING_KEY = "__SHARDINGKEY"
-class Parser(enum.Enum):
-    """Which `MessageDecoder.string2messageProperties` reads the text."""
-
-    OLD = "up to 4.9.0"
-    NEW = "4.9.1 and later"
 
 
-PARSER_OLD = Parser.OLD
-PARSER_NEW = Parser.NEW
+def parse(content: bytes, *, old: bool = False) -> dict[str, str]:
+    """The properties that a broker sees, one up to 4.9.0 if `old`, the last one of a name winning.
 
-
-def parse(content: bytes, generation: Parser = PARSER_NEW) -> dict[str, str]:
-    """The properties that a broker sees, the last one of a name winning.
-
-    Items that the broker's parser passes over are passed over here too; this never raises.
+    Items that the broker's parser (MessageDecoder.string2messageProperties) passes over are passed over here too; this
+    never raises.
     """
     if not content:
         return {}
     items = java_string(content).split(PROPERTY_SEPARATOR)
-    return dict(_old_pairs(items) if generation is Parser.OLD else _new_pairs(items))
+    return dict(_old_pairs(items) if old else _new_pairs(items))
 
 
 def _new_pairs(items: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -98,14 +71,13 @@ def multi_dispatch(values: Mapping[str, str]) -> tuple[list[str], list[str]]:
     return queues, offsets
 
 
-def join(properties: Mapping[str, str], *, trailing: bool = True) -> bytes:
-    """The stored text, in the order of the mapping.
+def join(properties: Mapping[str, str]) -> bytes:
+    """The stored text, in the order of the mapping, as brokers up to 4.9.0 and from 5.2.0 on write it.
 
-    `trailing` says whether the last value is followed by 0x02: brokers up to 4.9.0 and from
-    5.2.0 on write it, those between do not.
+    Those between leave out the last 0x02.
     """
-    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())
-    return (text + PROPERTY_SEPARATOR if trailing and text else text).encode("utf-8", "surrogatepass")
+    text = "".join(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items())
+    return text.encode("utf-8", "surrogatepass")
 
 
 def structure_problem(content: bytes) -> str | None:

@@ -34,11 +34,6 @@ SKIPPABLE_MAGIC = 0x502A4D18
 SKIPPABLE_MASK = 0xF0FFFFFF
 
 
-def transaction_type(sys_flag: int) -> int:
-    """0 none, 4 prepared, 8 commit, 12 rollback."""
-    return sys_flag & TRANSACTION
-
-
 def streams(body: Buffer) -> tuple[int, ...]:
     """The types (bits of COMPRESSION_TYPE) that a body (bytes, as stored) begins like.
 

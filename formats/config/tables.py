@@ -24,27 +24,19 @@ Object = dict[str | int, Json]
 class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
-    `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `pull_offsets` (5.5.0): the
-    same for what was last pulled; `lmq_offsets`: (topic, group) -> the next offset of that light queue.
+    `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `lmq_offsets`: (topic, group) -> the next
+    offset of that light queue. What was last pulled (5.5.0) is looked at, and not kept.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-    pull_offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     lmq_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
-    rejected: list[str] = field(default_factory=list)
-
-
-class DelayOffsets(Struct):
-    """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
-
-    levels: dict[int, int] = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
 
 
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
     """consumerOffset.json and lmqConsumerOffset.json: a broker with light queues keeps both tables in the latter."""
     result = ConsumerOffsets()
-    for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", result.pull_offsets)):
+    for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", {})):
         for key, member in _table(value, name, result.rejected):
             pair = split_topic_group(key)
             if pair is None or not isinstance(member, dict):
@@ -60,15 +52,10 @@ def read_consumer_offsets(value: Json) -> ConsumerOffsets:
     return result
 
 
-def read_delay_offsets(value: Json) -> DelayOffsets:
-    """delayOffset.json."""
-    result = DelayOffsets()
+def read_delay_offsets(value: Json) -> dict[int, int]:
+    """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
     table = value.get("offsetTable") if isinstance(value, dict) else None
-    if isinstance(table, dict):
-        result.levels.update(_int_pairs(table, "offsetTable", result.rejected))
-    elif table is not None:
-        result.rejected.append("offsetTable")
-    return result
+    return dict(_int_pairs(table, "offsetTable", [])) if isinstance(table, dict) else {}
 
 
 def readable_offsets(name: str, value: Json) -> Json:

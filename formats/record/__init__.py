@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from formats.record.grammar import (
-    check_strict,
-    decode,
-)
+from formats.record.grammar import check_strict, decode
 from formats.record.layout import (
     BLANK,
     BLANK_SIZE,
@@ -16,7 +13,6 @@ from formats.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    OFFSET_BODY_LENGTH,
     OFFSET_SYS_FLAG,
     PROPERTY_CRC_SIZE,
 )

@@ -529,15 +529,14 @@ def _verdict(candidate: Candidate, *kinds: str) -> Record:
     return candidate.record
 
 
-def decode(buffer: Buffer, offset: int = 0, limit: int | None = None, *, check_crc: bool = True) -> Record:
-    """Read the record at `offset`, by the rules of FRAME and, with `check_crc`, of CHECKSUM; `limit` ends the buffer.
+def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record:
+    """Read the record at `offset`, by the rules of FRAME and, with `check_crc`, of CHECKSUM.
 
-    Raises FormatError: `short` (the range ends first), `blank` (a blank stands here), `bad-magic`, `bad-size`,
+    Raises FormatError: `short` (the buffer ends first), `blank` (a blank stands here), `bad-magic`, `bad-size`,
     `bad-length-sum`, `bad-body-length`, `bad-topic` or `bad-properties` (a negative length), `bad-body-crc`,
     `bad-property-crc`.
     """
-    content = buffer if limit is None else memoryview(buffer)[: max(limit, 0)]
-    return _verdict(Candidate(content, offset, None), FRAME, *([CHECKSUM] if check_crc else []))
+    return _verdict(Candidate(buffer, offset, None), FRAME, *([CHECKSUM] if check_crc else []))
 
 
 def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:

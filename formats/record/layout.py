@@ -2,17 +2,16 @@
 
 A record is a fixed head, the body, the topic after its length, and the properties after
 theirs (`MessageExtEncoder`). The head grows by 12 bytes for each host that is IPv6, so there
-are four heads of one declaration; the offsets exported here are those of the IPv4 head.
+are four heads of one declaration; before the first host the offsets of all are the same.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
 from typing import Annotated, NamedTuple
 
 from formats import sysflag
-from formats.layout import I8, I16, I32, I64, Layout, LayoutField, raw
+from formats.layout import I8, I16, I32, I64, Layout, raw
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -78,20 +77,10 @@ class BlankHead(NamedTuple):
     magic: Annotated[int, I32, "CBD43194"]
 
 
-def _with_ipv6(layout: Layout[Head], names: Collection[str]) -> Layout[Head]:
-    fields: list[LayoutField] = []
-    offset = 0
-    for field in layout.fields:
-        wire = raw(IPV6_LENGTH) if field.name in names else field.wire
-        fields.append(LayoutField(field.name, offset, wire, field.note))
-        offset += fields[-1].size
-    return Layout(layout.record, tuple(fields))
-
-
 HEAD = Layout.of(Head)
-HEAD_BORN_V6 = _with_ipv6(HEAD, ["born_ip"])
-HEAD_STORE_V6 = _with_ipv6(HEAD, ["store_ip"])
-HEAD_BOTH_V6 = _with_ipv6(HEAD, ["born_ip", "store_ip"])
+HEAD_BORN_V6 = HEAD.widened({"born_ip": raw(IPV6_LENGTH)})
+HEAD_STORE_V6 = HEAD.widened({"store_ip": raw(IPV6_LENGTH)})
+HEAD_BOTH_V6 = HEAD.widened({"born_ip": raw(IPV6_LENGTH), "store_ip": raw(IPV6_LENGTH)})
 TOPIC_LENGTH_V1 = Layout.of(TopicLengthV1)
 TOPIC_LENGTH_V2 = Layout.of(TopicLengthV2)
 PROPERTIES_LENGTH = Layout.of(PropertiesLength)
@@ -106,17 +95,8 @@ HEADS = {
 }
 TOPIC_LENGTHS = {MAGIC_V1: TOPIC_LENGTH_V1.struct, MAGIC_V2: TOPIC_LENGTH_V2.struct}
 
-OFFSET_TOTAL_SIZE = HEAD.offset("total_size")
-OFFSET_BODY_CRC = HEAD.offset("body_crc")
-OFFSET_QUEUE_ID = HEAD.offset("queue_id")
-OFFSET_FLAG = HEAD.offset("flag")
-OFFSET_QUEUE_OFFSET = HEAD.offset("queue_offset")
 OFFSET_PHY_OFFSET = HEAD.offset("phy_offset")
 OFFSET_SYS_FLAG = HEAD.offset("sys_flag")
-# From here on every offset moves by IPV6_EXTRA for each earlier host that is IPv6.
-OFFSET_STORE_TIMESTAMP = HEAD.offset("store_timestamp")
-OFFSET_RECONSUME_TIMES = HEAD.offset("reconsume_times")
-OFFSET_BODY_LENGTH = HEAD.offset("body_length")
 HEAD_SIZE = HEAD.size
 IPV6_EXTRA = HEAD_BORN_V6.size - HEAD.size
 TOPIC_LENGTH_V1_SIZE = TOPIC_LENGTH_V1.size

@@ -12,7 +12,6 @@ from formats import properties as props
 from formats.crc import crc31
 from formats.errors import FormatError
 from formats.layout import Buffer
-from formats.properties import PARSER_NEW, Parser
 from formats.record.layout import (
     BLANK,
     HEADS,
@@ -81,11 +80,7 @@ class Record(Struct, frozen=True):
     @property
     def transaction_type(self) -> int:
         """0 none, 4 prepared, 8 commit, 12 rollback."""
-        return sysflag.transaction_type(self.sys_flag)
-
-    @property
-    def compressed(self) -> bool:
-        return bool(self.sys_flag & sysflag.COMPRESSED)
+        return self.sys_flag & sysflag.TRANSACTION
 
     @property
     def property_crc(self) -> bytes | None:
@@ -95,15 +90,15 @@ class Record(Struct, frozen=True):
             return None
         return last[len(PROPERTY_CRC_START):-1]
 
-    def property_map(self, generation: Parser = PARSER_NEW) -> dict[str, str]:
-        """All properties as that generation of brokers parses them."""
-        return props.parse(self.properties, generation)
+    def property_map(self) -> dict[str, str]:
+        """All properties as brokers from 4.9.1 on parse them."""
+        return props.parse(self.properties)
 
-    def get_property(self, name: str, generation: Parser = PARSER_NEW) -> str | None:
+    def get_property(self, name: str) -> str | None:
         """One property, None when the broker does not see it."""
         if name.encode() not in self.properties:
             return None
-        return self.property_map(generation).get(name)
+        return self.property_map().get(name)
 
     @property
     def tags(self) -> str | None:
@@ -125,19 +120,19 @@ def crc_digits(crc: int) -> bytes:
     return f"{crc:010d}"[::-1].encode()
 
 
-def tags_code(record: Record, generation: Parser = PARSER_NEW) -> int:
+def tags_code(record: Record) -> int:
     """The hash of TAGS that a unit carries (not that of a delayed message, see `delay_level`)."""
-    return javahash.tags_code(record.get_property(props.TAGS, generation))
+    return javahash.tags_code(record.get_property(props.TAGS))
 
 
-def delay_level(record: Record, generation: Parser = PARSER_NEW) -> int | None:
+def delay_level(record: Record) -> int | None:
     """The level whose deliver time replaces the tags code, None for an ordinary message.
 
     ValueError when DELAY is no Java int, where the broker's record check fails.
     """
     if record.topic_name != TOPIC_SCHEDULE:
         return None
-    text = record.get_property(props.DELAY, generation)
+    text = record.get_property(props.DELAY)
     return None if text is None else java_number(text)
 
 
@@ -161,22 +156,22 @@ def java_number(text: str, bits: int = 32) -> int:
     return value
 
 
-def iter_index_keys(record: Record, tags: bool, generation: Parser = PARSER_NEW) -> Iterator[str]:
+def iter_index_keys(record: Record) -> Iterator[str]:
     """The texts that `IndexService.buildIndex` hashes for a record, in its order.
 
-    The unique key, each word of KEYS (duplicates kept), and with `tags` (5.4.0 and later)
-    the whole TAGS text. Nothing for a rolled back transaction.
+    The unique key, each word of KEYS (duplicates kept), and last (5.4.0 and later) the whole TAGS text. Nothing for a
+    rolled back transaction.
     """
     if record.transaction_type == sysflag.TRANSACTION_ROLLBACK:
         return
     topic = record.topic_name
-    values = record.property_map(generation)
+    values = record.property_map()
     if uniq_key := values.get(props.UNIQ_KEY):
         yield topic + KEY_JOIN + uniq_key
     for word in values.get(props.KEYS, "").split(props.KEY_SEPARATOR):
         if word:
             yield topic + KEY_JOIN + word
-    if tags and (text := values.get(props.TAGS)):
+    if text := values.get(props.TAGS):
         yield topic + TAG_JOIN + text
 
 

@@ -97,7 +97,7 @@ def row_of(record: Record, queue: int) -> tuple[Any, Any]:
         )
         if is_set
     )
-    hashes = np.array([index_key_hash(key) for key in iter_index_keys(record, tags=True)], dtype=np.int32)
+    hashes = np.array([index_key_hash(key) for key in iter_index_keys(record)], dtype=np.int32)
     row = np.zeros(1, dtype=RECORD)
     row[0] = (
         record.phy_offset, record.queue_offset, record.store_timestamp,

@@ -55,7 +55,7 @@ def verify(
     """
     opened = store.open(broker)
     with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
-        report = verify_store(opened, scan, [part.value for part in only or ()])
+        report = verify_store(opened, scan, [part.value for part in only or Part])
     document, code = report.json(), report.exit_code
     out.answer(**document)
     out.found(report.findings)

@@ -172,7 +172,7 @@ def flag_text(sys_flag: int) -> str:
     names = []
     if sys_flag & sysflag.COMPRESSED:
         names.append(f"compressed ({_COMPRESSIONS.get(sys_flag & sysflag.COMPRESSION_TYPE, 'zlib')})")
-    transaction = sysflag.transaction_type(sys_flag)
+    transaction = sys_flag & sysflag.TRANSACTION
     names += [_TRANSACTIONS[transaction]] if transaction in _TRANSACTIONS else []
     return ", ".join(names + [name for bit, name in _FLAGS if sys_flag & bit])
 

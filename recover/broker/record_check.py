@@ -13,23 +13,21 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats import sysflag
 from formats.crc import crc31
-from formats.javahash import java_long, java_string
+from formats.javahash import java_string
 from formats.javahash import tags_code as hash_of_tags
 from formats.layout import Buffer
-from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTY_CRC_SIZE, TOPIC_SCHEDULE
 from formats.record.grammar import ALWAYS, BODY_CRC, INNER_BATCH, NEVER, PROPERTY_CRC, RULES
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head
 from formats.record.message import inner_batch, java_number
 from recover.broker import versions
-from recover.broker.settings import BrokerSettings
+from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 
 ReadAt = Callable[[int, int], Buffer]
 """(position in the mapped file, bytes wanted) -> that many bytes, fewer at the end of the file."""
 
 LARGEST_JAVA_ARRAY = 0x7FFFFFFF - 2
 """Bytes; a longer array is an OutOfMemoryError with any heap."""
-UNKNOWN_LEVEL_MS = 1000
 _SIZE_FIELD = 4
 
 
@@ -45,7 +43,7 @@ class CheckRules(Struct, frozen=True):
     duplicated: bool = False
     v2: bool = True
     ipv6: bool = True
-    parser: Parser = PARSER_NEW
+    old_parser: bool = False
     delays: Mapping[int, int] = field(default_factory=dict)
     heap: int = LARGEST_JAVA_ARRAY
 
@@ -66,7 +64,7 @@ class CheckRules(Struct, frozen=True):
             duplicated=recovering and version.has(versions.DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
             v2=version.has(versions.V2_RECORDS),
             ipv6=version.has(versions.IPV6_HOSTS),
-            parser=PARSER_NEW if version.has(versions.NEW_PROPERTIES_PARSER) else PARSER_OLD,
+            old_parser=not version.has(versions.NEW_PROPERTIES_PARSER),
             delays={} if recovering and version.has(versions.DELAY_TABLE_LATE) else settings.delay_table,
             heap=heap,
         )
@@ -155,7 +153,7 @@ def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
     properties = None
     tags = 0
     if properties_length > 0:
-        properties = props.parse(bytes(cursor.take(properties_length, total_size)), rules.parser)
+        properties = props.parse(bytes(cursor.take(properties_length, total_size)), old=rules.old_parser)
         tags = _judge_properties(rules, properties, topic, head)
     if PROPERTY_CRC in rules.looks_at:
         _check_property_crc(cursor, total_size, properties)
@@ -221,15 +219,11 @@ def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: s
     if topic != TOPIC_SCHEDULE or text is None:
         return code
     try:
-        level = min(java_number(text), max(rules.delays, default=0))
+        level = java_number(text)
     except ValueError:
         raise _RefusedError("not-a-number") from None
-    return deliver_time(head.store_timestamp, level, rules.delays) if level > 0 else code
-
-
-def deliver_time(store_timestamp: int, level: int, delays: Mapping[int, int]) -> int:
-    """Tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
-    return java_long(store_timestamp + delays.get(level, UNKNOWN_LEVEL_MS))
+    is_delayed = level > 0 and bool(rules.delays)
+    return deliver_time(head.store_timestamp, delay_of(rules.delays, level)) if is_delayed else code
 
 
 def _is_dup_info(text: str | None) -> bool:

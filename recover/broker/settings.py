@@ -18,9 +18,8 @@ from recover.broker.versions import BrokerVersion
 from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-MISSING_LEVEL_MS = 1000
+_MISSING_LEVEL_MS = 1000
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -35,6 +34,16 @@ def parse_levels(text: str) -> dict[int, int]:
     return table
 
 
+def delay_of(levels: Mapping[int, int], level: int) -> int:
+    """Milliseconds of a level by a table; beyond it its highest level, missing inside it one second."""
+    return levels.get(min(level, max(levels, default=0)), _MISSING_LEVEL_MS)
+
+
+def deliver_time(store_timestamp: int, delay: int) -> int:
+    """Tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
+    return java_long(store_timestamp + delay)
+
+
 class DelayTable:
     """The delays of a store: the given table, corrected by what its own units agree on.
 
@@ -47,11 +56,8 @@ class DelayTable:
         self.observed: dict[int, int] = {}
 
     def delay(self, level: int) -> int:
-        """Milliseconds of a level; beyond the table its highest level, missing inside it one second."""
-        if level in self.observed:
-            return self.observed[level]
-        highest = max(self.levels, default=0)
-        return self.levels.get(min(level, highest), MISSING_LEVEL_MS)
+        """Milliseconds of a level."""
+        return self.observed[level] if level in self.observed else delay_of(self.levels, level)
 
     def learn(self, rows: Rows, deliver_times: Rows) -> None:
         """Take the delays that `deliver_times` (tags codes of the units of `rows`) agree on, level by level."""
@@ -73,7 +79,7 @@ class DelayTable:
         codes = rows["tags_code"].copy()
         delayed = np.flatnonzero(is_delayed(rows))
         for at in delayed:
-            codes[at] = java_long(int(rows["store_timestamp"][at]) + self.delay(int(rows["tags_code"][at])))
+            codes[at] = deliver_time(int(rows["store_timestamp"][at]), self.delay(int(rows["tags_code"][at])))
         return np.asarray(codes)
 
 

@@ -37,7 +37,6 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
-from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class Rejected(Struct):
     """
 
     kind: str
-    mapped_file: MappedFile
     rows: Rows
     severity: Severity | None = None
     record: Record | None = None
@@ -98,9 +96,8 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
         start = int(first["phy_offset"])
         topic, queue_id = look.log.queues[int(first["queue"])]
         place, facts = (_about_flag if item.kind == "flag" else _about_properties)(item, topic_text(topic))
-        file, offset = place_in_file(look.store, item.mapped_file, start + place)
         yield finding(
-            code, file, offset, severity=item.severity, start=start, first=start,
+            code, *place_in_file(look.store, look.log, start + place), severity=item.severity, start=start, first=start,
             # what recover leaves as it is
             remedy=None if item.edit else f"mqtool explain {code}", last=int(item.rows[-1]["phy_offset"]),
             count=item.rows.size, topic=topic_text(topic), queue=queue_id, queue_offset=int(first["queue_offset"]),
@@ -141,10 +138,10 @@ def _says(flag: int) -> str:
 
 
 def _of_kind(log: LogView, bit: int, kind: str) -> list[Rejected]:
-    places = [(scan.mapped_file, _rows([split.records for split in scan.splits], bit)) for scan in log.files]
-    if sum(rows.size for _, rows in places) > POLICIES[kind].limit:
-        return [Rejected(kind, mapped_file, rows, "warning") for mapped_file, rows in places if rows.size]
-    return [Rejected(kind, mapped_file, run) for mapped_file, rows in places for run in _runs(rows)]
+    places = [_rows([split.records for split in scan.splits], bit) for scan in log.files]
+    if sum(rows.size for rows in places) > POLICIES[kind].limit:
+        return [Rejected(kind, rows, "warning") for rows in places if rows.size]
+    return [Rejected(kind, run) for rows in places for run in _runs(rows)]
 
 
 def _rows(pieces: list[Rows], bit: int) -> Rows:
@@ -185,7 +182,7 @@ def served_again(record: Record, queues: Collection[QueueKey]) -> Edit | None:
 
     Of several the one that names one of these `queues`, and no time that is years away.
     """
-    keys = [*iter_index_keys(record, tags=True)]
+    keys = [*iter_index_keys(record)]
 
     def is_likely(one: Record) -> bool:
         values = one.property_map()
@@ -194,7 +191,7 @@ def served_again(record: Record, queues: Collection[QueueKey]) -> Edit | None:
         return named in queues and abs(time - one.store_timestamp) < _YEAR_MS
 
     return property_bit(
-        "service", record, lambda one: is_served(one) and [*iter_index_keys(one, tags=True)] == keys, likely=is_likely
+        "service", record, lambda one: is_served(one) and [*iter_index_keys(one)] == keys, likely=is_likely
     )
 
 
@@ -252,11 +249,9 @@ def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit])
 
 
 def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts: Any) -> Finding:
-    mapped_file = log.queue.find(edit.start)
-    assert mapped_file is not None
     (topic, queue), queue_offset = edit.place
     return finding(
-        code or POLICIES[edit.kind].finding, *place_in_file(store, mapped_file, edit.start + edit.position),
+        code or POLICIES[edit.kind].finding, *place_in_file(store, log, edit.start + edit.position),
         start=edit.start, position=edit.position, bit=edit.bit, stored=edit.stored[0], right=edit.content[0],
         topic=topic, queue=queue, queue_offset=queue_offset, **facts,
     )
@@ -315,4 +310,4 @@ def _by_keys(record: Record, told: set[int]) -> Edit | None:
 
 def key_hashes(record: Record) -> set[int]:
     """The hashes of a record's keys, tags among them, as units of the index have them."""
-    return {index_key_hash(text) for text in iter_index_keys(record, tags=True)}
+    return {index_key_hash(text) for text in iter_index_keys(record)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from formats.errors import FormatError
@@ -62,7 +62,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
+def check_commitlog(store: Store, look: Survey) -> list[Finding]:
     log = look.log
     untold = list(untold_size(store, log.queue, log.log_end))
     found = [*_file_findings(store, log), *untold]
@@ -73,7 +73,7 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
         found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
     if log.tail is not None:
         found.append(finding(
-            "commitlog-torn-tail", *place_in_file(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
+            "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
     for file in look.alone:
@@ -82,7 +82,7 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
     found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
-    found += first_file_findings(store, log, settings)
+    found += first_file_findings(store, log)
     found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [
@@ -119,14 +119,14 @@ def _ends_within_a_record(queue: MappedFileQueue, only: MappedFile, end: int) ->
     return room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE)
 
 
-def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     """Whether the files before the first one can have expired: that takes a first message as old as retention allows.
 
     Only times of messages count: the clock of whoever looks at a copy says nothing.
     """
     if log.min_offset == 0 or not log.files:
         return
-    stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
+    stated = java_integer(store.options.settings.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
     first, newest = _first_timestamp(log), log.newest_timestamp
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
@@ -234,13 +234,12 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
     }
     if damage.reason == MISSING_FILE:
         return missing_files(store, log.queue.file_size, **facts)
-    assert damage.mapped_file is not None
     code = "commitlog-damaged-range"
     if end_mark:
         code = "commitlog-damaged-end-mark"
     elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start and damage.reason != OTHER_LOG:
         code = "commitlog-damaged-record"
-    return finding(code, *place_in_file(store, damage.mapped_file, damage.start), **facts)
+    return finding(code, *place_in_file(store, log, damage.start), **facts)
 
 
 def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
@@ -256,12 +255,12 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
             ]
             if places:
                 found.append(finding(
-                    code, *place_in_file(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
+                    code, *place_in_file(store, log, places[0]), start=places[0], first=places[0],
                     last=places[-1], count=len(places),
                 ))
                 if bit == BIT_SUPERSEDED and old_end is not None and places[-1] >= old_end:
                     count = sum(place >= old_end for place in places)
-                    file, offset = place_in_file(store, scan.mapped_file, old_end)
+                    file, offset = place_in_file(store, log, old_end)
                     found.append(finding("commitlog-old-end", file, offset, start=old_end, count=count))
     return found
 
@@ -277,9 +276,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
             places = split.records["phy_offset"][(split.records[column] & bits) != 0]
             if places.size:
                 first = int(places[0])
-                mapped_file = log.queue.find(first)
-                assert mapped_file is not None
-                yield finding("commitlog-needs-newer-broker", *place_in_file(store, mapped_file, first), what=what,
+                yield finding("commitlog-needs-newer-broker", *place_in_file(store, log, first), what=what,
                               start=first, version=str(behaviour.since))
                 break
 
@@ -296,16 +293,16 @@ def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> li
     """One finding for each record of which a queue shows that one field is damaged."""
     found = []
     for edit in denied:
-        mapped_file = log.queue.find(edit.start)
-        assert mapped_file is not None
         (topic, queue), queue_offset = edit.place
         found.append(finding(
-            POLICIES[edit.kind].finding, *place_in_file(store, mapped_file, edit.start), start=edit.start,
+            POLICIES[edit.kind].finding, *place_in_file(store, log, edit.start), start=edit.start,
             field=edit.field, stored=edit.before, told=edit.after, topic=topic, queue=queue, queue_offset=queue_offset,
         ))
     return found
 
 
-def place_in_file(store: Store, mapped_file: MappedFile, phy_offset: int) -> tuple[str, int]:
-    """The file's name in the store, and where in it a physical offset lies."""
+def place_in_file(store: Store, log: LogView, phy_offset: int) -> tuple[str, int]:
+    """The name in the store of the file that holds a physical offset, and where in it that lies."""
+    mapped_file = log.queue.find(phy_offset)
+    assert mapped_file is not None
     return store.relative(mapped_file.path), phy_offset - mapped_file.file_from_offset

@@ -30,6 +30,7 @@ from recover.check.log import (
     untold_size,
 )
 from recover.check.parts import (
+    PARTS,
     check_other_parts,
     check_owners,
     check_parts,
@@ -58,10 +59,9 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
     known = {edit.start for edit in look.contradictions}
     for key, records in misnumbered(look.log, look.expectation).items():
         for queue_offset, phy_offset, _ in records:
-            mapped_file = look.log.queue.find(phy_offset)
-            if phy_offset not in known and mapped_file is not None:
+            if phy_offset not in known:
                 yield finding(
-                    "commitlog-unplaced-record", *place_in_file(store, mapped_file, phy_offset), start=phy_offset,
+                    "commitlog-unplaced-record", *place_in_file(store, look.log, phy_offset), start=phy_offset,
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
     # a bridge leaves such places where it has no markers, or no room for all
@@ -75,7 +75,6 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
 
 
 _DAY = 24 * 3600 * 1000
-PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
 
 class VerifyReport(Struct):
@@ -91,7 +90,6 @@ class VerifyReport(Struct):
     config: ConfigReport | None
     findings: FindingList
     seconds: float = 0.0
-    only: tuple[str, ...] = field(default_factory=tuple)
     flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
@@ -146,23 +144,18 @@ class VerifyReport(Struct):
         return document
 
 
-def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = ()) -> VerifyReport:
-    """Check the parts named by `only` (PARTS; all when empty). Reads, and changes nothing.
+@opened_once()
+def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = PARTS) -> VerifyReport:
+    """Check the parts named by `only`. Reads, and changes nothing.
 
     `Refusal` (8) when a file cannot be opened; every other problem is a finding.
     """
-    with opened_once():
-        return _verify(store, options, only)
-
-
-def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) -> VerifyReport:
     began = time.monotonic()
     options = options or ScanOptions()
-    wanted = set(only) or set(PARTS)
-    asked = frozenset(wanted)
-    queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
+    wanted = set(only)
+    queues_needed = bool(wanted & {"consumequeue", "config"})
     # what is kept elsewhere, no file here speaks for
-    wanted -= not_looked_at(store, options, with_queues=queues_needed).keys() - {COMMITLOG}
+    wanted -= not_looked_at(store, with_queues=queues_needed).keys() - {COMMITLOG}
     look = survey(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
@@ -172,8 +165,8 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     flipped: list[Edit] = []
     if "commitlog" in wanted:
         rejected_ones = rejected(look) if look.log.tally.bits & BITS_REJECTED else []
-        flipped = _flipped_properties(look, index, rejected_ones)
-        findings.extend(check_commitlog(store, look, options.settings))
+        flipped = [*flipped_properties(look, index, [item.edit for item in rejected_ones if item.edit])]
+        findings.extend(check_commitlog(store, look))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
@@ -191,18 +184,10 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     config = check_config(store, look) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
-    findings.extend(check_parts(store, look, asked))
+    findings.extend(check_parts(store, look, only))
     return VerifyReport(
-        look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(asked)), flipped,
-        rejected_ones,
+        look, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones
     )
-
-
-def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rejected]) -> list[Edit]:
-    wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
-    if not wrong and (index is None or not index.total("wrong")):
-        return []
-    return [*flipped_properties(look, index, [item.edit for item in known if item.edit])]
 
 
 # --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.
@@ -212,13 +197,13 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
     found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
-    found += contradicted_settings(store, store.options.settings)
+    found += contradicted_settings(store)
     found += _log_at_a_look(store, report.pointers)
     found += _derived_at_a_look(store, report)
     found += _checkpoint_at_a_look(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
-    others = check_other_parts(store, held_elsewhere(store), {}, None)
+    others = check_other_parts(store, held_elsewhere(store), None)
     return found + [item for item in others if item.severity != "info"]
 
 

@@ -132,7 +132,7 @@ def is_system(topic: str) -> bool:
 
 def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
     """Content, how it was compressed when it was stored (None: not at all), why it is given as stored."""
-    if not record.compressed:
+    if not record.sys_flag & sysflag.COMPRESSED:
         return record.body, None, None
     compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
     content, problem = (record.body, "as stored, on request") if raw else plain_body(record)

@@ -20,9 +20,9 @@ from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
-from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message, deliver_time
+from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.recovery import DispatchTarget, Runs, end_of
-from recover.broker.settings import BrokerSettings
+from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
 from recover.derived.index_files import list_index_files
@@ -301,8 +301,8 @@ class Dispatcher:
         self.delayed += delayed.size
         for at in delayed.tolist():
             row = rows[at]
-            level = min(int(codes[at]), max(self.delays, default=0))
-            codes[at] = deliver_time(int(row["store_timestamp"]), level, self.delays) if level else self._hash(row)
+            delay = delay_of(self.delays, int(codes[at]))
+            codes[at] = deliver_time(int(row["store_timestamp"]), delay) if self.delays else self._hash(row)
         return codes
 
     def _hash(self, row: Rows) -> int:

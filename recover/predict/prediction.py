@@ -10,9 +10,8 @@ from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
 from formats.record.rows import BIT_FILLER, BIT_MARKER
-from recover.broker.record_check import UNKNOWN_LEVEL_MS
 from recover.broker.recovery import Mode
-from recover.broker.settings import is_delayed
+from recover.broker.settings import delay_of, is_delayed
 from recover.derived.expected import expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
@@ -206,9 +205,7 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
 def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:
     """Whether each deliver time is one that a broker with this table, or with the store's own, would compute."""
     shown = deliver_times - rows["store_timestamp"]
-    highest = max(delays, default=0)
-    table = np.array([delays.get(min(int(level), highest), UNKNOWN_LEVEL_MS) for level in rows["tags_code"]])
-    fits = shown == table
+    fits = shown == np.array([delay_of(delays, int(level)) for level in rows["tags_code"]])
     seen, counts = np.unique(shown[named & is_delayed(rows)], return_counts=True)
     if seen.size and counts.max() * 2 > counts.sum():
         fits |= shown == seen[counts.argmax()]

@@ -7,7 +7,8 @@ log asks for, and the proof afterwards is an ordinary verify.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec import Struct, structs
@@ -27,6 +28,9 @@ from recover.log.scan import LogView, assemble, kept_rows
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
+
+Within = Callable[[Rows], Rows]
+"""Which of some physical offsets lie in the ranges of a file that are replaced (bool array)."""
 
 
 class Replaced(Struct, frozen=True):
@@ -60,10 +64,12 @@ def after_replacing(
         if str(scan.mapped_file.path) in dropped:
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]
-        ranges = _Ranges(own)
+        ranges = sorted((change.start, change.stop) for change in own)
+        starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        replaced = partial(within, starts=starts, stops=np.maximum.accumulate(stops))
         new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_cut(_insert(_live(scan.splits, ranges, columns), new_rows), cut_from))
-        scans.append(_changed_scan(scan, own, ranges, splits, cut_from))
+        splits = list(_cut(_insert(_live(scan.splits, own, replaced, columns), new_rows), cut_from))
+        scans.append(_changed_scan(scan, own, replaced, splits, cut_from))
     for scan in scans:
         scan.queues = queues
     files = [scan.mapped_file for scan in scans]
@@ -73,9 +79,9 @@ def after_replacing(
 
 
 def _changed_scan(
-    scan: FileScan, changes: list[Replaced], ranges: _Ranges, splits: list[Split], cut_from: int
+    scan: FileScan, changes: list[Replaced], replaced: Within, splits: list[Split], cut_from: int
 ) -> FileScan:
-    filled = ranges.hold(np.array([gap.start for gap in scan.gaps], dtype=np.int64)).tolist()
+    filled = replaced(np.array([gap.start for gap in scan.gaps], dtype=np.int64)).tolist()
     gaps = [
         gap for gap, is_filled in zip(scan.gaps, filled, strict=True) if gap.start < cut_from and not is_filled
     ]
@@ -90,17 +96,12 @@ def _changed_scan(
     if blank is None and end < scan.file_end:
         gaps.append(Gap(end, scan.file_end, "zeroed", "file-end", False, end))
     changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
-    changed.splits, changed.queues, changed.gaps = splits, scan.queues, _distinct(gaps)
+    # of several that begin at one place the first
+    distinct = {gap.start: gap for gap in reversed(gaps)}
+    changed.splits, changed.queues, changed.gaps = splits, scan.queues, [distinct[start] for start in sorted(distinct)]
     changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
     changed.end = end
     return changed
-
-
-def _distinct(gaps: list[Gap]) -> list[Gap]:
-    seen: dict[int, Gap] = {}
-    for gap in gaps:
-        seen.setdefault(gap.start, gap)
-    return [seen[start] for start in sorted(seen)]
 
 
 def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> Split:
@@ -116,31 +117,17 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
     return Split(np.concatenate(rows), np.concatenate(hashes))
 
 
-class _Ranges:
-    """The ranges of one file that are replaced."""
-
-    def __init__(self, changes: Iterable[Replaced]) -> None:
-        ranges = sorted((change.start, change.stop) for change in changes)
-        self._starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
-        self._stops = np.maximum.accumulate(stops)
-
-    def touch(self, start: int, stop: int) -> bool:
-        """Whether one of them has a byte in [start, stop)."""
-        return bool(((self._starts < stop) & (self._stops > start)).any())
-
-    def hold(self, offsets: Rows) -> Rows:
-        """Which of these physical offsets lie in one of them (bool array)."""
-        return within(offsets, self._starts, self._stops)
-
-
-def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
+def _live(
+    splits: Iterable[Split], changes: list[Replaced], replaced: Within, columns: ColumnStore
+) -> Iterator[Split]:
     """Copies without stale and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        if split.summary is not None and not ranges.touch(split.first, split.summary.end):
+        end = 0 if split.summary is None else split.summary.end
+        if end and not any(change.start < end and change.stop > split.first for change in changes):
             yield split.again()
             continue
         stale = (split.records["bits"] & BIT_STALE) != 0
-        yield kept_rows(split, stale | ranges.hold(split.records["phy_offset"]), columns)
+        yield kept_rows(split, stale | replaced(split.records["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
@@ -175,24 +162,17 @@ def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
             yield _divide(split, keep)[0]
 
 
-class Judged(Struct, frozen=True):
-    """The derived files on disk against the changed log; `look` is the survey with that log and its queues."""
+def judge_against(
+    store: Store, before: VerifyReport, after: LogView, *, rewritten: bool
+) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
+    """The survey with the log `after` and its queues, and index, checkpoint and config judged against that log.
 
-    look: Survey
-    index: IndexReport
-    checkpoint: CheckpointReport
-    config: ConfigReport
-
-
-def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritten: bool) -> Judged:
-    """Queues, index, checkpoint and config of the store judged against the log `after`; `rewritten`: records changed.
-
-    What `before` says of them holds as long as the log asks the same.
+    `rewritten`: records changed. What `before` says of the files holds as long as the log asks the same.
     """
     look = before.survey
     same = not rewritten and _says_the_same(look.log, after)
     if same and before.index and before.checkpoint and before.config:
-        return Judged(structs.replace(look, log=after), before.index, before.checkpoint, before.config)
+        return structs.replace(look, log=after), before.index, before.checkpoint, before.config
     delays = DelayTable(look.delays.levels)
     delays.observed = dict(look.delays.observed)
     expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
@@ -200,7 +180,7 @@ def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritt
         store, after, expectation, delays, tick=look.options.tick
     )
     then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
-    return Judged(then, check_index(store, after), check_checkpoint(store, after), check_config(store, then))
+    return then, check_index(store, after), check_checkpoint(store, after), check_config(store, then)
 
 
 def _says_the_same(before: LogView, after: LogView) -> bool:

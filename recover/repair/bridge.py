@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from formats import sysflag
 from formats.record import (
@@ -64,32 +64,39 @@ def range_between(
 
 
 class Bridge(Struct, frozen=True):
-    """What is written over a range: `content` from `start` on; markers by lost position, filler, and the blank if any.
+    """What is written over a range from its start on: its `content`, the markers, the filler after them, and the blank.
 
     `content` can be shorter than the range: after a blank the bytes do not matter. That of a wide range is made when it
     is asked for.
     """
 
-    start: int
     content: Content
-    markers: tuple[tuple[LostPosition, Record], ...]
+    markers: tuple[Record, ...]
     filler: tuple[Record, ...]
     blank: int | None
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> tuple[Record, ...]:
         """All records in log order."""
-        return sorted([*(record for _, record in self.markers), *self.filler], key=lambda r: r.phy_offset)
+        return self.markers + self.filler
 
 
-def build_bridge(where: BridgeRange, lost: Iterable[LostPosition], *, with_markers: bool = True) -> Bridge:
+def build_bridge(where: BridgeRange, lost: Iterable[LostPosition]) -> Bridge:
     """Fill a range: a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
 
     `Refusal` (8) for a range between two records that is too narrow for any record.
     """
     room = where.stop - where.start - (BLANK_SIZE if where.to_file_end else 0)
-    markers = list(_markers(where, room, lost)) if with_markers else []
-    position = markers[-1][1].phy_offset + markers[-1][1].total_size if markers else where.start
+    stood_for, markers = [], []
+    position = where.start
+    for lost_position in lost:
+        # LMQ queues are filled by the records of other topics
+        if not lost_position.key.topic.startswith(LMQ_PREFIX):
+            record = _marker(where, lost_position, position)
+            if position + record.total_size <= where.start + room:
+                stood_for.append(lost_position)
+                markers.append(record)
+                position += record.total_size
     rest = where.start + room - position
     filler: list[Record] = []
     if where.to_file_end:
@@ -100,8 +107,7 @@ def build_bridge(where: BridgeRange, lost: Iterable[LostPosition], *, with_marke
     elif rest:
         filler = _filler_pieces(where, position, rest)
         if not filler and markers:
-            lost_position, last = markers[-1]
-            markers[-1] = lost_position, _marker(where, lost_position, last.phy_offset, stretch=rest)
+            markers[-1] = _marker(where, stood_for[-1], markers[-1].phy_offset, stretch=rest)
         elif not filler:
             raise Refusal(
                 f"{count(rest, 'byte')} at {where.start} between two intact records are too few for a bridge",
@@ -109,10 +115,9 @@ def build_bridge(where: BridgeRange, lost: Iterable[LostPosition], *, with_marke
                 start=where.start,
             )
         position = where.stop
-    records = sorted([*(record for _, record in markers), *filler], key=lambda r: r.phy_offset)
     blank = position if where.to_file_end else None
     end_mark = b"" if blank is None else encode_blank(where.stop - blank)
-    return Bridge(where.start, _content(where.start, records, end_mark), tuple(markers), tuple(filler), blank)
+    return Bridge(_content(where.start, [*markers, *filler], end_mark), tuple(markers), tuple(filler), blank)
 
 
 def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
@@ -122,23 +127,6 @@ def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
 
     size = (records[-1].phy_offset + records[-1].total_size - start if records else 0) + len(end_mark)
     return LazyContent(size, made) if size > PIECE else BytesContent(b"".join(made()))
-
-
-def _markers(where: BridgeRange, room: int, lost: Iterable[LostPosition]) -> Iterator[tuple[LostPosition, Record]]:
-    position = where.start
-    for lost_position in lost:
-        if not has_marker(lost_position):
-            continue
-        record = _marker(where, lost_position, position)
-        if position + record.total_size > where.start + room:
-            continue
-        yield lost_position, record
-        position += record.total_size
-
-
-def has_marker(lost: LostPosition) -> bool:
-    """False for LMQ queues, which other topics' records fill."""
-    return not lost.key.topic.startswith(LMQ_PREFIX)
 
 
 def _marker(where: BridgeRange, lost: LostPosition, position: int, stretch: int = 0) -> Record:
@@ -166,7 +154,7 @@ def _filler_pieces(where: BridgeRange, position: int, length: int) -> list[Recor
     """Filler of exactly `length` bytes; nothing when that is too short for one record."""
     least = _least_filler(where)
     if length < least:
-        where = BridgeRange(where.start, where.stop, where.to_file_end, where.timestamp, False)
+        where = structs.replace(where, property_crc=False)
         least = _least_filler(where)
     pieces: list[Record] = []
     while length >= least:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.names import offset_to_name
 from formats.record import encode, encode_blank
@@ -46,7 +46,6 @@ class LogChanges(Struct):
     cut_from: int = 0
     cuts_only: bool = False
     edited: set[int] = field(default_factory=set)
-    restored: set[LostPosition] = field(default_factory=set)
 
 
 def keep_everything(
@@ -63,30 +62,25 @@ def keep_everything(
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
+            # the last message of the log stays if it can be restored; else it is a part of the dirty end
+            is_last = damage.start == changes.cut_from
+            if damage.start > changes.cut_from or (damage.mapped_file is None and (is_last or not bridge)):
+                continue
+            if not is_last and damage.mapped_file is not None:
+                _check_allowed(damage, bridge)
+                if number in look.end_marks:
+                    _write_end_mark(look.store, changes, damage, damage.mapped_file)
+                    continue
             positions = look.losses.by_damage[number]
-            if damage.mapped_file is None and bridge and damage.start < changes.cut_from:
-                where = _range_of(surroundings, damage)
-                _lay_files(look, changes, damage, where, positions, with_markers=lost != "gap")
-            if damage.mapped_file is None or damage.start > changes.cut_from:
-                continue
-            if damage.start == changes.cut_from:
-                # the last message of the log stays if it can be restored; else it is a part of the dirty end
-                restored = _restore(reader, damage, positions, mend_bits)
-                if restored:
-                    _write_edits(look, changes, damage.start, damage.stop, restored)
-                    changes.cut_from = damage.stop
-                continue
-            _check_allowed(damage, bridge)
-            if number in look.end_marks:
-                _write_end_mark(look.store, changes, damage, damage.mapped_file)
-                continue
             restored = _restore(reader, damage, positions, mend_bits)
             if restored:
                 _write_edits(look, changes, damage.start, damage.stop, restored)
-                continue
-            where = _range_of(surroundings, damage)
-            _lay(look.store, changes, damage, damage.mapped_file,
-                 build_bridge(where, positions, with_markers=lost != "gap"), positions)
+                changes.cut_from = damage.stop if is_last else changes.cut_from
+            elif not is_last:
+                where = range_between(
+                    damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
+                lay = _lay_files if damage.mapped_file is None else _lay
+                lay(look, changes, where, positions, with_markers=lost != "gap")
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         _write_edits(look, changes, start, own[0].stop, own)
@@ -163,61 +157,57 @@ def _edited(edit: Edit) -> dict[str, Any]:
     }
 
 
-def _range_of(surroundings: Surroundings, damage: Damage) -> BridgeRange:
-    return range_between(damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
-
-
 def _lay(
-    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, bridge: Bridge,
-    positions: list[LostPosition],
+    look: Survey, changes: LogChanges, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool
 ) -> None:
-    file = store.relative(mapped_file.path)
-    base = mapped_file.file_from_offset
-    changes.steps.append(WriteRange(file, damage.start - base, bridge.content))
-    end = damage.start + bridge.content.size
-    if end < damage.stop and damage.ended_by != "file-end":
+    mapped_file = look.log.queue.find(where.start)
+    assert mapped_file is not None
+    bridge = build_bridge(where, positions if with_markers else ())
+    file, base = look.store.relative(mapped_file.path), mapped_file.file_from_offset
+    changes.steps.append(WriteRange(file, where.start - base, bridge.content))
+    end = where.start + bridge.content.size
+    if end < where.stop and not where.to_file_end:
         raise AssertionError("a bridge between records must fill its range")
-    if end < damage.stop:
+    if end < where.stop:
         # after the blank nothing counts, but old records there must not be found again
-        changes.steps.append(ZeroRange(file, end - base, damage.stop - base))
-    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, tuple(bridge.records), bridge.blank))
-    changes.bridged.append(_bridged(damage.start, damage.stop, bridge, positions))
+        changes.steps.append(ZeroRange(file, end - base, where.stop - base))
+    _note(changes, mapped_file, where, bridge, positions)
 
 
 def _lay_files(
-    look: Survey, changes: LogChanges, damage: Damage, where: BridgeRange, positions: list[LostPosition], *,
-    with_markers: bool,
+    look: Survey, changes: LogChanges, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool
 ) -> None:
     """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
     size = look.log.queue.file_size
-    before = next(scan.mapped_file for scan in reversed(look.log.files) if scan.file_end <= damage.start)
-    starts = range(damage.start, damage.stop, size)
+    before = next(scan.mapped_file for scan in reversed(look.log.files) if scan.file_end <= where.start)
+    starts = range(where.start, where.stop, size)
     if len(starts) > _MOST_FILES:
         raise Refusal(
-            f"{len(starts)} log files are missing from {damage.start} to {damage.stop}",
-            "Look at the names of the log files: one of them may be wrong.", start=damage.start, stop=damage.stop,
+            f"{len(starts)} log files are missing from {where.start} to {where.stop}",
+            "Look at the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
         )
     for start in starts:
-        own = [position for position in positions if start <= max(damage.start, position.start) < start + size]
-        bridge = build_bridge(
-            BridgeRange(start, start + size, True, where.timestamp, where.property_crc), own, with_markers=with_markers
-        )
+        own = [position for position in positions if start <= max(where.start, position.start) < start + size]
+        file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
+        bridge = build_bridge(file, own if with_markers else ())
         path = before.path.with_name(offset_to_name(start))
         content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
         changes.steps.append(Install(look.store.relative(path), content))
-        mapped_file = MappedFile(path, start, size)
-        changes.replaced.append(Replaced(mapped_file, start, start + size, tuple(bridge.records), bridge.blank))
-        changes.bridged.append(_bridged(start, start + size, bridge, own))
+        _note(changes, MappedFile(path, start, size), file, bridge, own)
 
 
-def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition]) -> dict[str, Any]:
-    return {
-        "start": start, "stop": stop, "kind": "bridge", "markers": len(bridge.markers),
+def _note(
+    changes: LogChanges, mapped_file: MappedFile, where: BridgeRange, bridge: Bridge, positions: list[LostPosition]
+) -> None:
+    """Note what a bridge makes of its range, and what the reports show of it."""
+    changes.replaced.append(Replaced(mapped_file, where.start, where.stop, bridge.records, bridge.blank))
+    changes.bridged.append({
+        "start": where.start, "stop": where.stop, "kind": "bridge", "markers": len(bridge.markers),
         "fillers": len(bridge.filler), "lost": [
             {"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset, "phy_offset": p.phy_offset}
             for p in positions[:1000]
         ], "lost_count": len(positions),
-    }
+    })
 
 
 def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:

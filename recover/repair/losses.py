@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
 from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
-from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG
+from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, PARTS
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
@@ -164,9 +164,7 @@ def _span(values: Rows) -> tuple[int, int]:
 
 
 _NAMED = 5
-_CODES = frozenset(
-    f"{part}-unreadable" for part in ("commitlog", "consumequeue", "index", "checkpoint", "config")
-)
+_CODES = frozenset(f"{part}-unreadable" for part in PARTS)
 
 
 def refuse_unreadable(report: VerifyReport) -> None:

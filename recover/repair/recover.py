@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -28,7 +28,7 @@ from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
-from recover.findings.model import count
+from recover.findings.model import count, few
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
@@ -49,10 +49,6 @@ from recover.repair.losses import (
 from recover.repair.rebuild import evidence_of
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
 from recover.store.store import CONSUMEQUEUE, Store
-
-if TYPE_CHECKING:
-    from recover.check.survey import Survey
-
 
 # --- Config files made whole: cut, restored from the backup, put together from what can be read, guessed. ------------
 #
@@ -87,18 +83,18 @@ def repair_config(store: Store, look: Survey, report: ConfigReport, *, clamp_off
     return repair
 
 
-class _Repairer:
+class _Repairer(Struct):
     """Decides about one file and its backup."""
 
-    def __init__(
-        self, store: Store, look: Survey, pair: ConfigPair, repair: ConfigRepair, clamps: list[AboveMax]
-    ) -> None:
-        self.store = store
-        self.look = look
-        self.pair = pair
-        self.repair = repair
-        self.clamps = clamps
-        self.file = store.relative(pair.main.path)
+    store: Store
+    look: Survey
+    pair: ConfigPair
+    repair: ConfigRepair
+    clamps: list[AboveMax]
+
+    @property
+    def file(self) -> str:
+        return self.store.relative(self.pair.main.path)
 
     def run(self) -> None:
         main, backup, chosen = self.pair.main, self.pair.backup, self.pair.chosen
@@ -159,12 +155,10 @@ class _Repairer:
             self._note("put-together", text, members=members)
         else:
             # an empty or unreadable file is to every broker what no file is, or worse: some do not start
-            self.repair.steps += [Retire(f) for f, text in self._copies() if not text.missing]
+            copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
+            self.repair.steps += [Retire(name) for name, copy in copies if not copy.missing]
             outcome = "the broker counts anew" if pair.name in STATISTICS else f"lost is {pair.known.lost}"
             self._note("taken-away", f"nothing in it can be read, so it is put aside: {outcome}", members=0)
-
-    def _copies(self) -> Iterable[tuple[str, ConfigText]]:
-        return (self.file, self.pair.main), (self.file + BACKUP_SUFFIX, self.pair.backup)
 
     def _write_backup(self, content: bytes) -> None:
         self.repair.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
@@ -223,11 +217,8 @@ def _lower(table: Members, key: str | int, end: int) -> None:
 
 
 def _clamp_text(clamps: list[AboveMax]) -> str:
-    shown = ", ".join(
-        f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps[:8]
-    )
-    more = f" and {len(clamps) - 8} more" if len(clamps) > 8 else ""
-    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown}{more})"
+    shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps], 8)
+    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown})"
 
 
 Policy = Literal["keep", "broker"]
@@ -355,28 +346,27 @@ def _in_order(
     config: list[dict[str, Any]], prediction: Prediction | None,
 ) -> Iterator[Step]:
     """All steps in the order they run; `config` takes what was decided about each config file."""
-    look = before.survey
     spool = Spool()
     yield from changes.steps
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
-    judged = judge_against(store, before, after, rewritten=bool(changes.replaced or changes.dropped))
+    look, index, checkpoint, found = judge_against(
+        store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
     producer = producer_for(look.options.scanner, store, after)
-    if judged.look.queues is not None:
+    if look.queues is not None:
         yield from consumequeue_steps(
-            store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
+            store, after, look.expectation, look.queues, spool, visible=options.lost == "visible",
             # a broker leaves the units alone of what its check passed, or what it never looked at
             evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, producer=producer,
         )
-    index = judged.index
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, after, report=index, zone=options.zone, producer=producer).steps(store)
-    if not judged.checkpoint.sound:
+    if not checkpoint.sound:
         yield from checkpoint_steps(store, after)
-    repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)
+    repair = repair_config(store, look, found, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
     # while a folder that stops brokers is left, the first start is still to come, with its own recovery

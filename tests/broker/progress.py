@@ -35,4 +35,4 @@ def taken_up(path: Path) -> int:
 def delivered(path: Path, level: int) -> int:
     """The offset of a delay level, 0 where a broker has just begun to write the file."""
     content = path.read_bytes() if path.exists() else b""
-    return read_delay_offsets(salvage(content).value).levels.get(level, 0)
+    return read_delay_offsets(salvage(content).value).get(level, 0)

@@ -18,7 +18,6 @@ from formats.record import (
     HEAD,
     MAGIC_BLANK,
     MAGIC_V2,
-    OFFSET_BODY_LENGTH,
     TOPIC_SCHEDULE,
     Record,
     check_strict,
@@ -265,7 +264,7 @@ def test_ipv6_hosts_are_read_from_4_6_0() -> None:
 
 @pytest.mark.parametrize("version", ALL)
 def test_body_longer_than_the_record_fails(version: str) -> None:
-    content = patched(record(), OFFSET_BODY_LENGTH, struct.pack(">i", 5000)) + bytes(6000)
+    content = patched(record(), HEAD.offset("body_length"), struct.pack(">i", 5000)) + bytes(6000)
     assert verdict(content, version) == (-1, False)
 
 
@@ -290,7 +289,7 @@ def test_empty_body_has_no_crc(version: str) -> None:
 @pytest.mark.parametrize("version", ALL)
 def test_negative_body_length_counts_as_no_body(version: str) -> None:
     content = record(body=b"")
-    assert verdict(patched(content, OFFSET_BODY_LENGTH, struct.pack(">i", -1)), version) == (len(content), True)
+    assert verdict(patched(content, HEAD.offset("body_length"), struct.pack(">i", -1)), version) == (len(content), True)
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
 from recover.check.config import check_config, queue_ranges
-from recover.check.parts import ALL_PARTS, check_parts
+from recover.check.parts import PARTS, check_parts
 from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
 from recover.store.config_files import read_config
@@ -159,7 +159,7 @@ def test_light_queues_and_delay_levels_have_ends_too(store: Make) -> None:
     root = store("clean-5.3.3")
     config = root / "config"
     look = looked_at(root)[1]
-    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].end
+    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
     (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:%d}}' % (end + 7))
     light = next(key for key in queue_ranges(look) if key.topic.startswith("%LMQ%"))
     (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":999999}}' % light.topic.encode())
@@ -192,7 +192,7 @@ def test_an_unreadable_file_is_an_operational_error(store: Make) -> None:
 FIRST = "0" * 20
 
 
-def findings_of_parts(root: Path, wanted: frozenset[str] = ALL_PARTS, **settings: str) -> list[Finding]:
+def findings_of_parts(root: Path, wanted: Collection[str] = PARTS, **settings: str) -> list[Finding]:
     store, look = looked_at(root, **settings)
     return check_parts(store, look, wanted)
 

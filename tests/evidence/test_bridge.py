@@ -31,12 +31,12 @@ def _walk(bridge: Bridge, stop: int) -> list[Record]:
     content = own + bytes(BLANK_SIZE)
     records, at, end = [], 0, len(own) - (BLANK_SIZE if bridge.blank is not None else 0)
     while at < end:
-        record = check_strict(content, at, len(content), bridge.start + at)
+        record = check_strict(content, at, len(content), START + at)
         records.append(record)
         at += record.total_size
     assert at == end
     if bridge.blank is not None:
-        assert decode_blank(own, at) == stop - bridge.start - at
+        assert decode_blank(own, at) == stop - START - at
     return records
 
 
@@ -54,10 +54,9 @@ def test_a_bridge_is_exactly_as_long_as_its_gap(
     records = _walk(bridge, where.stop)
     if not to_end:
         assert sum(record.total_size for record in records) == length
-    for position, record in bridge.markers:
-        assert (record.topic_name, record.queue_id, record.queue_offset) == (
-            position.key.topic, position.key.queue_id, position.queue_offset
-        )
+    places = iter(lost)
+    for record in bridge.markers:
+        assert (record.topic_name, record.queue_offset) in places  # in their order
         assert record.property_map()["MQTOOL_LOST"] == "1"
         assert record.version == (2 if len(record.topic) > 127 else 1)
         assert record.body and not any(record.body)  # 4.x consumers drop a whole answer for one empty body
@@ -98,14 +97,14 @@ def test_lmq_queues_get_filler_only() -> None:
 def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
     """TimerMessageStore takes a unit up again and again whose record has no time, no real topic or no real queue."""
     bridge = build_bridge(BridgeRange(START, START + 900, False, 5, False), [_lost("rmq_sys_wheel_timer", 4)])
-    properties = bridge.markers[0][1].property_map()
+    properties = bridge.markers[0].property_map()
     assert properties["TIMER_OUT_MS"] == "5"
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("MQTOOL_FILLER", "0")
 
 
 def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:
     where = BridgeRange(START, START + 900, False, 5, False)
-    ((_, record),) = build_bridge(where, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
+    (record,) = build_bridge(where, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
     values = record.property_map()
     assert (values["DELAY"], values["REAL_TOPIC"], values["REAL_QID"]) == ("3", "MQTOOL_FILLER", "0")
 

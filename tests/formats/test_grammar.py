@@ -19,10 +19,7 @@ from formats.record.layout import (
     HEAD,
     HEAD_SIZE,
     HEADS,
-    OFFSET_BODY_CRC,
-    OFFSET_FLAG,
     OFFSET_PHY_OFFSET,
-    OFFSET_RECONSUME_TIMES,
 )
 from formats.record.message import encode_blank
 from formats.record.rows import RECORD
@@ -179,10 +176,10 @@ def test_one_flipped_bit_in_the_body_is_damage(bit: int) -> None:
     content = bytearray(encode(GOOD))
     content[HEAD_SIZE + 2] ^= 1 << bit
     error = _error(bytes(content))
-    assert (error.reason, error.offset) == ("bad-body-crc", OFFSET_BODY_CRC)
+    assert (error.reason, error.offset) == ("bad-body-crc", HEAD.offset("body_crc"))
 
 
-@pytest.mark.parametrize("at", [OFFSET_FLAG, OFFSET_RECONSUME_TIMES, HEAD_SIZE + 5 + 1])
+@pytest.mark.parametrize("at", [HEAD.offset("flag"), HEAD.offset("reconsume_times"), HEAD_SIZE + 5 + 1])
 def test_bytes_that_only_the_property_crc_covers_are_damage(at: int) -> None:
     record = make_record("TopicTest", b"hello", {"a": "b"}, phy_offset=POSITION, store_timestamp=2, property_crc=True)
     assert _check(encode(record)) == record

@@ -14,7 +14,6 @@ from formats import properties as props
 from formats.errors import FormatError
 from formats.javahash import hash32, index_key_hash, java_string
 from formats.message_id import offset_id, parse_offset_id
-from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from tests.support.stores import STORES, unpacked
 
 # --- formats/test_names.py
@@ -189,12 +188,13 @@ words = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 maps = st.dictionaries(words, words)
 
 
-@given(maps, st.booleans(), st.sampled_from(Parser))
-def test_what_is_joined_is_parsed_back(values: dict[str, str], trailing: bool, generation: Parser) -> None:
-    assert props.parse(props.join(values, trailing=trailing), generation) == values
+@given(maps, st.booleans(), st.booleans())
+def test_what_is_joined_is_parsed_back(values: dict[str, str], trailing: bool, old: bool) -> None:
+    text = props.join(values)
+    assert props.parse(text if trailing else text[:-1], old=old) == values
 
 
-@pytest.mark.parametrize("generation", Parser)
+@pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize(("content", "values"), [
     (b"", {}),
     (b"k\x01v", {"k": "v"}),
@@ -205,8 +205,8 @@ def test_what_is_joined_is_parsed_back(values: dict[str, str], trailing: bool, g
     (b"k\x01\x02l\x01w\x02", {"l": "w"}),
     (b"\x00" * 20, {}),
 ])
-def test_both_generations_agree(generation: Parser, content: bytes, values: dict[str, str]) -> None:
-    assert props.parse(content, generation) == values
+def test_both_generations_agree(old: bool, content: bytes, values: dict[str, str]) -> None:
+    assert props.parse(content, old=old) == values
 
 
 @pytest.mark.parametrize(("content", "old", "new"), [
@@ -218,13 +218,14 @@ def test_both_generations_agree(generation: Parser, content: bytes, values: dict
 def test_a_name_value_separator_in_the_value_divides_the_generations(
     content: bytes, old: dict[str, str], new: dict[str, str],
 ) -> None:
-    assert props.parse(content, PARSER_OLD) == old
-    assert props.parse(content, PARSER_NEW) == new
+    assert props.parse(content, old=True) == old
+    assert props.parse(content) == new
 
 
 @given(maps, st.booleans())
 def test_text_that_a_broker_joined_is_well_formed(values: dict[str, str], trailing: bool) -> None:
-    content = props.join({name.replace("\x00", "n"): value + "." for name, value in values.items()}, trailing=trailing)
+    text = props.join({name.replace("\x00", "n"): value + "." for name, value in values.items()})
+    content = text if trailing else text[:-1]
     assert props.structure_problem(content) is None
 
 

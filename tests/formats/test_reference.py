@@ -197,7 +197,7 @@ def _differs(content: bytes, phy_offset: int) -> str:
     if record is None:
         return f"took what is damage: {content!r}"
     row, hashes = walked
-    if hashes != [index_key_hash(text) for text in iter_index_keys(record, tags=True)]:
+    if hashes != [index_key_hash(text) for text in iter_index_keys(record)]:
         return f"other keys: {content!r}"
     level = delay_level(record)
     code = level if row["bits"] & BIT_DELAY else tags_code(record)

@@ -42,7 +42,6 @@ from tests.support.stores import STORES, unpacked
 def test_real_abort_files_are_reproduced(store: str, name: str, pid: int | None) -> None:
     content = (unpacked(store) / name).read_bytes()
     assert abort.decode(content) == pid
-    assert abort.encode(pid) == content
 
 
 @pytest.mark.parametrize("content", [b"x", b"-1", b"1 2", b"1" * 11, bytes(4096), "\u0661".encode()])
@@ -52,7 +51,7 @@ def test_an_abort_file_with_something_else_is_refused(content: bytes) -> None:
     assert caught.value.reason == "bad-abort"
 
 
-ENTRIES = [epoch.EpochEntry(7, 7000), epoch.EpochEntry(8, 8000)]
+ENTRIES = [(7, 7000), (8, 8000)]
 
 
 def test_identity_of_a_broker_with_a_controller() -> None:
@@ -64,9 +63,7 @@ def test_identity_of_a_broker_with_a_controller() -> None:
 
 
 def test_the_checksum_of_an_epoch_file_is_the_brokers() -> None:
-    text = b"2\n773307083\n7-7000\n8-8000\n"
-    assert epoch.encode(ENTRIES) == text
-    assert epoch.decode(text) == ENTRIES
+    assert epoch.decode(b"2\n773307083\n7-7000\n8-8000\n") == ENTRIES
 
 
 def test_a_checksum_of_zero_is_not_checked_and_any_other_is() -> None:
@@ -222,10 +219,8 @@ def entry(**changes: int) -> bytes:
     return dledger.DLEDGER_ENTRY_HEAD.encode(HEAD._replace(**changes)) + b"hello"
 
 
-def test_an_entry_wraps_a_record_whose_offset_is_behind_the_head() -> None:
-    head = dledger.decode(b"xx" + entry(), 2, 1000)
-    assert head == HEAD
-    assert dledger.body(b"xx" + entry(), 2, head) == b"hello"
+def test_an_entry_is_read_in_its_place() -> None:
+    assert dledger.decode(b"xx" + entry(), 2, 1000) == HEAD
 
 
 @pytest.mark.parametrize(("content", "reason"), [

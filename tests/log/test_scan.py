@@ -351,7 +351,7 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
     base = int(paths[1].name)
     content[rows["phy_offset"][5] - base + 4] ^= 1
     for number, row in enumerate(rows[40:].tolist()):  # two queues that number their messages from 0 again
-        at = row[0] - base + layout.OFFSET_QUEUE_OFFSET
+        at = row[0] - base + HEAD.offset("queue_offset")
         content[at : at + 8] = struct.pack(">q", number // 2)
     paths[1].write_bytes(content)
     queue = opened(tmp_path / "s").commitlog
@@ -398,7 +398,8 @@ def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
             fits = inner[: layout.OFFSET_PHY_OFFSET] + own + inner[layout.OFFSET_PHY_OFFSET + 8 :]
             content[place : place + len(inner)] = fits
         crc = zlib.crc32(content[body : body + 2_000]) & 0x7FFFFFFF
-        content[at + layout.OFFSET_BODY_CRC : at + layout.OFFSET_BODY_CRC + 4] = crc.to_bytes(4, "big")
+        stored = at + HEAD.offset("body_crc")
+        content[stored : stored + 4] = crc.to_bytes(4, "big")
     path.write_bytes(content)
     entries: list[int | None] = []
 

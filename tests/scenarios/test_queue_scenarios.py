@@ -13,7 +13,7 @@ from fixtures.damage import walk
 from fixtures.damage.patch import overwrite
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.consumequeue import CQ_UNIT
-from formats.record.layout import OFFSET_QUEUE_OFFSET
+from formats.record import HEAD
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
@@ -320,7 +320,7 @@ def number_last(store: Drill, topic: str, queue_id: int) -> int:
     """Give the last message of a queue the number 0; its own one."""
     hits = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == (topic, queue_id)]
     last = hits[-1]
-    overwrite(store.root, last.file.path, last.position + OFFSET_QUEUE_OFFSET, bytes(8), "number 0")
+    overwrite(store.root, last.file.path, last.position + HEAD.offset("queue_offset"), bytes(8), "number 0")
     store.struck()
     return last.record.queue_offset
 

@@ -80,7 +80,7 @@ CODECS: dict[str, Codec] = {
     "blank": commitlog.decode_blank,
     "unit": consumequeue.CQ_UNIT.decode,
     "ext units": _each(consumequeue_ext.units),
-    "batch units": batchconsumequeue.valid_units,
+    "batch units": batchconsumequeue.valid_mask,
     "index header": index.INDEX_HEADER.decode,
     "checkpoint": checkpoint.decode,
     "abort": abort.decode,
