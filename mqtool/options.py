@@ -247,8 +247,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.on_spark and total:
             self._start_spark(out)
         options = ScanOptions(
-            threads=self.thread_count, engine=engine, known=known,
-            include_deleted=include_deleted, settings=dict(store.options.settings),
+            threads=self.thread_count, engine=engine, known=known, include_deleted=include_deleted,
         )
         if self.memory is not None:
             options = structs.replace(options, memory=self.memory)

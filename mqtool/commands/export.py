@@ -333,10 +333,10 @@ class _Export:
         # without what brokers noted of transactions, those that are settled would be asked about once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
-        scan = ScanOptions(threads=reading.engine.thread_count, settings=reading.broker.given())
+        scan = ScanOptions(threads=reading.engine.thread_count)
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
-            made = write_store(scanned, wanted, target, scan, note=reading.missed, progress=progress,
-                               interrupted=interrupted)
+            made = write_store(scanned, wanted, target, scan, reading.broker.given(), note=reading.missed,
+                               progress=progress, interrupted=interrupted)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
             reading.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "

@@ -132,11 +132,11 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
         found += log_is_gone(opened)
     # whether a log is meant to begin late is a question for a person, and costs the start nothing
     found += [structs.replace(item, severity="info", bits=0)
-              for item in first_file_findings(opened, view, settings.given) if item.severity != "info"]
+              for item in first_file_findings(opened, view) if item.severity != "info"]
     found += lock_findings(opened, probe(opened.root), with_abort=False)
-    contradicted = [*contradicted_settings(opened, settings.given), *check_owners(opened)]
+    contradicted = [*contradicted_settings(opened), *check_owners(opened)]
     found += [*remains, *contradicted, *guesses(look.topics.pairs)]
-    found += settings_findings(view, settings.given)
+    found += settings_findings(opened, view)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
     # a broker knows nothing of a run, and would start on a store that is half changed

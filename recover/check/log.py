@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from formats.errors import FormatError
@@ -61,7 +61,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
+def check_commitlog(store: Store, look: Survey) -> list[Finding]:
     log = look.log
     untold = list(untold_size(store, log.queue, log.log_end))
     found = [*_file_findings(store, log), *untold]
@@ -81,7 +81,7 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
     found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
-    found += first_file_findings(store, log, settings)
+    found += first_file_findings(store, log)
     found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [
@@ -118,14 +118,14 @@ def _ends_within_a_record(queue: MappedFileQueue, only: MappedFile, end: int) ->
     return room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE)
 
 
-def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     """Whether the files before the first one can have expired: that takes a first message as old as retention allows.
 
     Only times of messages count: the clock of whoever looks at a copy says nothing.
     """
     if log.min_offset == 0 or not log.files:
         return
-    stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
+    stated = java_integer(store.options.settings.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
     first, newest = _first_timestamp(log), log.newest_timestamp
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS

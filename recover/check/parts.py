@@ -30,7 +30,7 @@ from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import INDEXED, record_count
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
@@ -90,13 +90,11 @@ class Needed(Struct, frozen=True):
         return finding(code, self.part, None, part=self.part, what=self.what, problem=self.problem, stops=self.stops)
 
 
-def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log: LogView) -> list[Needed]:
+def needed_parts(store: Store, topics: Topics, log: LogView) -> list[Needed]:
     """Every part that must be there and is not, or that is damaged as far as one can see from outside."""
-    settings = {**store.options.settings, **settings}
     return [
-        *_rocksdb(store), *_by_setting(store, settings), *_config(store, settings, log), *_queues(store, settings, log),
-        *_batch(store, topics, log, settings), *_compaction(store), *_epochs(store, settings),
-        *_identity(store, settings),
+        *_rocksdb(store), *_by_setting(store), *_config(store, log), *_queues(store, log), *_batch(store, topics, log),
+        *_compaction(store), *_epochs(store), *_identity(store),
     ]
 
 
@@ -111,14 +109,14 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
                 yield Needed(part, what, problem.text, False, stops)
 
 
-def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+def _by_setting(store: Store) -> Iterator[Needed]:
     for part, (setting, value, lost) in _SAYS_SO.items():
-        if value in settings.get(setting, "") and not has_rocksdb(store.path(part)):
+        if value in store.options.settings.get(setting, "") and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part], f"{setting} says that it is in use; without it {lost} are gone", True)
 
 
-def _config(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:
-    for name in config_databases(settings):
+def _config(store: Store, log: LogView) -> Iterator[Needed]:
+    for name in config_databases(store.options.settings):
         part = f"{CONFIG}/{name}"
         # a start takes over what files hold, but for the second version (TopicConfigManagerV2.load)
         taken_over = name != "rdb" and store.path(f"{CONFIG}/{TOPICS_FILE}").exists()
@@ -127,13 +125,12 @@ def _config(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Ne
                          True)
 
 
-def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:
-    if log.messages and queues_in_rocksdb(store, settings) and not rocksdb_queue_folders(store):
-        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, and no database is there",
-                     True)
+def _queues(store: Store, log: LogView) -> Iterator[Needed]:
+    if log.messages and queues_in_rocksdb(store) and not rocksdb_queue_folders(store):
+        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, and no database is there", True)
 
 
-def _batch(store: Store, topics: Topics, log: LogView, settings: Mapping[str, str]) -> Iterator[Needed]:
+def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
     folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
@@ -144,7 +141,7 @@ def _batch(store: Store, topics: Topics, log: LogView, settings: Mapping[str, st
     if store.batchconsumequeue_dir.is_dir():
         found = sorted(store.batchconsumequeue_dir.glob("*/*/*"))
         files = {file: file.stat().st_size for file in found if file.is_file()}
-        lengths = Counter([*files.values(), java_integer(settings.get(_BATCH_SIZE, "")) or 0])
+        lengths = Counter([*files.values(), java_integer(store.options.settings.get(_BATCH_SIZE, "")) or 0])
         size = max(lengths, key=lambda length: (lengths[length] if length else 0, length))
         for file, length in files.items():
             if 0 < length != size:
@@ -199,13 +196,13 @@ def _compacted(root: Path) -> set[str]:
     return {f"{topic}/{queue_id}" for (topic, queue_id), offset in positions.items() if offset > 0}
 
 
-def _has_controller(settings: Mapping[str, str]) -> bool:
-    return settings.get("enableControllerMode", "").strip().lower() == "true"
+def _has_controller(store: Store) -> bool:
+    return store.options.settings.get("enableControllerMode", "").strip().lower() == "true"
 
 
-def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+def _epochs(store: Store) -> Iterator[Needed]:
     """5.5.0 takes the backup for a wrong list; an invalid count stops it (NumberFormatException)."""
-    controlled = _has_controller(settings)
+    controlled = _has_controller(store)
     what = "terms of a controller's masters"
     for name in (epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX):
         try:
@@ -220,15 +217,14 @@ def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
             yield Needed(name, what, f"it cannot be read ({error})", False, stops)
 
 
-def _identity(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+def _identity(store: Store) -> Iterator[Needed]:
     """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
     what, then = "identity of a broker with a controller", "the controller would take the broker for a new replica"
     try:
         known = epoch.decode_identity(read_small(store.root / epoch.IDENTITY_NAME, _EPOCHS))
     except FileNotFoundError:
         # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
-        controlled = _has_controller(settings)
-        if controlled and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
+        if _has_controller(store) and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
             yield Needed(epoch.IDENTITY_NAME, what, f"there are terms of masters; {then}", True)
     except OSError as error:
         yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error.strerror}); {then}", False)
@@ -236,9 +232,9 @@ def _identity(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
         yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error}); {then}", False)
     else:
         for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
-            if settings.get(setting, held) != held:
-                problem = f"it says {held!r}, and {setting} is {settings[setting]!r}"
-                yield Needed(epoch.IDENTITY_NAME, what, problem, False)
+            said = store.options.settings.get(setting, held)
+            if said != held:
+                yield Needed(epoch.IDENTITY_NAME, what, f"it says {held!r}, and {setting} is {said!r}", False)
 
 
 def not_foreseen(needed: Iterable[Needed]) -> list[str]:
@@ -250,13 +246,13 @@ NOT_SUPPORTED = "part-not-supported"
 
 
 def check_other_parts(
-    store: Store, elsewhere: Mapping[str, Elsewhere], settings: dict[str, str], wanted: frozenset[str] | None
+    store: Store, elsewhere: Mapping[str, Elsewhere], wanted: frozenset[str] | None
 ) -> Iterator[Finding]:
     """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
 
     `wanted` None: every question, and then the skeletons are listed, too.
     """
-    for part in unread_parts(store, settings, queues=wanted is None or CONSUMEQUEUE in wanted):
+    for part in unread_parts(store, queues=wanted is None or CONSUMEQUEUE in wanted):
         name = store.relative(part.path)
         answers = sorted(question for question, held in elsewhere.items() if held.part == name)
         if not answers and part.needed_for is not None:
@@ -286,9 +282,6 @@ def _words(answers: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-_NAMED = 3
-
-
 class _Rights(NamedTuple):
     uid: int
     gid: int
@@ -306,11 +299,10 @@ def check_owners(store: Store) -> Iterator[Finding]:
         if usual is None or not odd:
             continue
         first = files[odd[0]]
-        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
         yield finding(
             "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
-            names=", ".join(store.relative(path) for path in odd[:_NAMED]) + more, has=_text(first),
-            usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
+            names=few([*map(store.relative, odd)]), has=_text(first), usual=_text(usual),
+            owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
         )
 
 
@@ -394,12 +386,14 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
             return
 
 
-def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator[Finding]:
+def contradicted_settings(store: Store) -> Iterator[Finding]:
     """Sizes that the settings name and the files of the store do not have, where these agree with each other.
 
     A broker takes its default for a text that is no number, and for what its configuration leaves out (MixAll).
     """
-    conf = store.options.conf
+    settings, conf = store.options.settings, store.options.conf
+    if not (settings or conf):
+        return
     for key, folder, right in _sizes_of_files(store):
         default = int(KNOWN[key].default)
         number = java_integer(settings.get(key, str(default)))
@@ -443,13 +437,11 @@ def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Fin
     whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, probe(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
-    settings = look.options.settings
-    findings.extend(settings_findings(look.log, settings))
-    if settings:
-        findings.extend(contradicted_settings(store, settings))
-    findings.extend(check_other_parts(store, look.elsewhere, settings, None if whole else frozenset(wanted)))
+    findings.extend(settings_findings(store, look.log))
+    findings.extend(contradicted_settings(store))
+    findings.extend(check_other_parts(store, look.elsewhere, None if whole else frozenset(wanted)))
     if whole:
-        findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
+        findings.extend(item.finding() for item in needed_parts(store, look.topics, look.log))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
     if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
@@ -486,9 +478,9 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
         yield finding("abort-present", ABORT, None, pid=wrote, detail=f"the broker{of} did not stop cleanly")
 
 
-def settings_findings(log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+def settings_findings(store: Store, log: LogView) -> Iterator[Finding]:
     """forceVerifyPropCRC over records that carry no such checksum (CommitLog.checkMessageAndReturnSize)."""
-    if settings.get(_VERIFY_PROPERTY_CRC, "").strip().lower() != "true":
+    if store.options.settings.get(_VERIFY_PROPERTY_CRC, "").strip().lower() != "true":
         return
     first: int | None = None
     count = 0

@@ -155,7 +155,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     wanted = set(only)
     queues_needed = bool(wanted & {"consumequeue", "config"})
     # what is kept elsewhere, no file here speaks for
-    wanted -= not_looked_at(store, options, with_queues=queues_needed).keys() - {COMMITLOG}
+    wanted -= not_looked_at(store, with_queues=queues_needed).keys() - {COMMITLOG}
     look = survey(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
@@ -166,7 +166,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     if "commitlog" in wanted:
         rejected_ones = rejected(look) if look.log.tally.bits & BITS_REJECTED else []
         flipped = [*flipped_properties(look, index, [item.edit for item in rejected_ones if item.edit])]
-        findings.extend(check_commitlog(store, look, options.settings))
+        findings.extend(check_commitlog(store, look))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
@@ -197,13 +197,13 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
     found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
-    found += contradicted_settings(store, store.options.settings)
+    found += contradicted_settings(store)
     found += _log_at_a_look(store, report.pointers)
     found += _derived_at_a_look(store, report)
     found += _checkpoint_at_a_look(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
-    others = check_other_parts(store, held_elsewhere(store), {}, None)
+    others = check_other_parts(store, held_elsewhere(store), None)
     return found + [item for item in others if item.severity != "info"]
 
 

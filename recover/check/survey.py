@@ -23,7 +23,6 @@ from recover.evidence.lost import (
 )
 from recover.evidence.overwritten import (
     ForeignFile,
-    LoneFile,
     Overwritten,
     correct_generations_by_units,
     overwritten,
@@ -48,7 +47,6 @@ class ScanOptions(Struct, frozen=True):
     threads: int = 1
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
-    settings: dict[str, str] = field(default_factory=dict)
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
@@ -99,7 +97,7 @@ class Survey(Struct):
     index: IndexCheck
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
-    alone: list[LoneFile] = field(default_factory=list)
+    alone: list[ForeignFile] = field(default_factory=list)
     old_end: int | None = None
 
 
@@ -110,7 +108,7 @@ def survey(
 
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
-    elsewhere = not_looked_at(store, options, with_queues=with_queues)
+    elsewhere = not_looked_at(store, with_queues=with_queues)
     with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
@@ -129,7 +127,7 @@ def survey(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
         ), store)
     topics = Topics(store)
-    delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
@@ -177,13 +175,13 @@ def _without_old_end(log: LogView, store: Store) -> int | None:
     return old
 
 
-def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> dict[str, Elsewhere]:
+def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
     """What unread parts answer, by question. Queues that cannot be listed are among it where nobody asked for them.
 
     They count as none then. `OSError` if they are asked for.
     """
     try:
-        return held_elsewhere(store, options.settings)
+        return held_elsewhere(store)
     except OSError as error:
         if with_queues:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,6 +55,11 @@ class Finding(Struct, frozen=True):
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 message`, `2,974 messages`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _span(milliseconds: int) -> str:

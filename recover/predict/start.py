@@ -65,9 +65,9 @@ def predict(
     prediction = Prediction(str(settings.version), chosen)
     prediction.assumptions += assumptions(store, view, settings)
     prediction.not_emulated = not_emulated(store, settings)
-    prediction.unsupported += prediction.not_emulated or unread_beside(store, settings)
+    prediction.unsupported += prediction.not_emulated or unread_beside(store)
     topics = Topics(store)
-    needed = needed_parts(store, dict(settings.given), topics, view)
+    needed = needed_parts(store, topics, view)
     prediction.unsupported += [*not_foreseen(needed), *second_copies(store)]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, view, settings)
@@ -359,7 +359,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
 
 def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     """What the whole answer would need: the log of a DLedger, queues in RocksDB. Nothing is said without it."""
-    held = held_elsewhere(store, dict(settings.given))
+    held = held_elsewhere(store)
     parts = {f"{found.part}: {found.what}" for found in held.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
         parts.add("enableDLegerCommitLog=true: a DLedger begins after the log")
@@ -381,7 +381,7 @@ def _stops(
             name = f"{CONFIG}/{pair.name}"
             # beside the log of a DLedger recover repairs nothing
             yield Stop(f"{name} and its backup are not valid JSON",
-                       f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store, dict(settings.given)) else None)
+                       f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):
@@ -404,9 +404,9 @@ def _stops(
                 yield Stop(found.message, found.remedy)
 
 
-def unread_beside(store: Store, settings: BrokerSettings) -> Iterator[str]:
+def unread_beside(store: Store) -> Iterator[str]:
     """Parts with data that is left out of the answer: those that verify, too, cannot answer a question without."""
-    for part in unread_parts(store, dict(settings.given)):
+    for part in unread_parts(store):
         if part.needed_for is None:
             continue
         try:
@@ -450,6 +450,6 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
         if settings.flag(name):
             yield f"{name}=true is not emulated; the answer is that without it"
-    for item in first_file_findings(store, log, settings.given):
+    for item in first_file_findings(store, log):
         if item.severity != "info":
             yield f"the files before {item.file} are meant to be gone: {item.message}"

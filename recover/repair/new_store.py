@@ -68,10 +68,13 @@ class NewStore(Struct, frozen=True):
 
 
 def write_store(
-    scanned: Scanned, wanted: Wanted, output: Path, options: ScanOptions, *, note: Callable[[str], None],
-    progress: Callable[[int, int], None] | None = None, interrupted: Callable[[], bool] = lambda: False,
+    scanned: Scanned, wanted: Wanted, output: Path, options: ScanOptions, settings: dict[str, str], *,
+    note: Callable[[str], None], progress: Callable[[int, int], None] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> NewStore:
     """Write what is wanted of a source to `output`, a new folder; it stands there once it is whole.
+
+    `settings` are those of the broker that is to read it.
 
     `Refusal` (8) where nothing is wanted, a bridge does not fit, or the disk fails; nothing is left then.
     """
@@ -85,7 +88,7 @@ def write_store(
     with new_folder(part):
         log = _Log(scanned, wanted, note)
         log.write(part, progress, interrupted)
-        report, assumed = _derive(scanned, wanted, part, options)
+        report, assumed = _derive(scanned, wanted, part, options, settings)
         disk.rename(part, output)
         disk.fsync_dir(output.parent)
     return NewStore(log.topics, log.size, log.bridged, report, assumed)
@@ -233,7 +236,7 @@ def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]
 
 
 def _derive(
-    scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions
+    scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions, settings: dict[str, str]
 ) -> tuple[VerifyReport, dict[str, int]]:
     """Config, queues, index and checkpoint; then whatever recover finds left to do, and how a verify finds it all.
 
@@ -242,7 +245,7 @@ def _derive(
     source = scanned.source.store
     if source is not None:
         _copy_config(source, root, whole=wanted.takes_all)
-    opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=options.settings))
+    opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=settings))
     assumed = untold_sizes(opened)
     if source is not None and source.queue_file_size_is_told:
         opened.queue_file_size, assumed = source.queue_file_size, {}

@@ -28,8 +28,6 @@ SEPARATE_QUEUES = "consumequeue_rocksdb"
 _HEAD = 4096
 _LISTED = 100_000
 _DLEDGER_PREFIX = "dledger-"
-_DLEDGER_PATH = "storePathDLedgerCommitLog"
-_TIERED_PATH = "tieredStoreFilePath"
 _TIERED_TABLE = "tieredStoreMetadata.json"
 
 
@@ -44,18 +42,12 @@ class UnreadPart(Struct, frozen=True):
     holds: Callable[[Path], str]
 
 
-def unread_parts(
-    store: Store, settings: dict[str, str] | None = None, *, queues: bool = True
-) -> Iterator[UnreadPart]:
-    """Every part that is there; `settings` of the broker over those that the store was opened with.
-
-    Without `queues` the folder of queues is not listed.
-    """
-    settings = {**store.options.settings, **(settings or {})}
-    yield from (part for part in _known(store, settings, queues) if part.path.exists())
+def unread_parts(store: Store, *, queues: bool = True) -> Iterator[UnreadPart]:
+    """Every part that is there. Without `queues` the folder of queues is not listed."""
+    yield from (part for part in _known(store, queues) if part.path.exists())
 
 
-def _known(store: Store, settings: dict[str, str], queues: bool) -> Iterator[UnreadPart]:
+def _known(store: Store, queues: bool) -> Iterator[UnreadPart]:
     root, config = store.root, store.config_dir
     for path in rocksdb_queue_folders(store) if queues else ():
         yield UnreadPart(path, QUEUE_DATABASE, CONSUMEQUEUE, rocksdb_data)
@@ -73,10 +65,11 @@ def _known(store: Store, settings: dict[str, str], queues: bool) -> Iterator[Unr
     yield UnreadPart(root / "transaction" / "statetable", "transaction states of 3.x", COMMITLOG, mapped_data)
     yield UnreadPart(root / "controller", "log of a controller, not checked", None, mapped_data)
     yield UnreadPart(root / "timerlog", "timer messages, judged against the log", None, mapped_data)
-    for path in _tiered(store, settings):
+    tiered = store.options.settings.get("tieredStoreFilePath")
+    for path in dict.fromkeys(root / name for name in ("tieredstore", "tieredStore", *filter(None, [tiered]))):
         yield UnreadPart(path, "segments in tiered storage", COMMITLOG, any_file)
     yield UnreadPart(config / _TIERED_TABLE, "list of segments in tiered storage", COMMITLOG, _tiered_table)
-    for path in _dledger(store, settings):
+    for path in _dledger(store):
         yield UnreadPart(path, DLEDGER_LOG, COMMITLOG, mapped_data)
 
 
@@ -87,26 +80,26 @@ class Elsewhere(Struct, frozen=True):
     what: str
 
 
-def held_elsewhere(store: Store, settings: dict[str, str] | None = None) -> dict[str, Elsewhere]:
+def held_elsewhere(store: Store) -> dict[str, Elsewhere]:
     """For each question (a part of verify) that an unread part answers, which one: neither judged nor written here.
 
     A DLedger log with entries answers for all of the log from its first file on, so for everything that derives from
     the log. RocksDB answers for the queues, with entries or not, unless the files are written beside it.
     """
-    settings = {**store.options.settings, **(settings or {})}
-    for path in _dledger(store, settings):
+    for path in _dledger(store):
         data = path / "data"
         if path.exists() and mapped_data(data if data.is_dir() else path):
             found = Elsewhere(store.relative(path), DLEDGER_LOG)
             return dict.fromkeys((COMMITLOG, CONSUMEQUEUE, INDEX, CHECKPOINT), found)
-    if queues_in_rocksdb(store, settings):
+    if queues_in_rocksdb(store):
         path = next(iter(rocksdb_queue_folders(store)), store.consumequeue_dir)
         return {CONSUMEQUEUE: Elsewhere(store.relative(path), QUEUE_DATABASE)}
     return {}
 
 
-def queues_in_rocksdb(store: Store, settings: dict[str, str]) -> bool:
+def queues_in_rocksdb(store: Store) -> bool:
     """Whether a broker of this store keeps its queues in RocksDB and nowhere else."""
+    settings = store.options.settings
     kind = settings.get("storeType", "").strip()
     if kind:
         return kind == ROCKSDB_QUEUES
@@ -131,16 +124,11 @@ def has_rocksdb(path: Path) -> bool:
                for name in names_in(path))
 
 
-def _tiered(store: Store, settings: dict[str, str]) -> Iterator[Path]:
-    names = ["tieredstore", "tieredStore", *([settings[_TIERED_PATH]] if _TIERED_PATH in settings else [])]
-    yield from dict.fromkeys(store.root / name for name in names)
-
-
-def _dledger(store: Store, settings: dict[str, str]) -> Iterator[Path]:
+def _dledger(store: Store) -> Iterator[Path]:
     for name in names_in(store.root):
         if name.startswith(_DLEDGER_PREFIX) and (store.root / name).is_dir():
             yield store.root / name
-    given = settings.get(_DLEDGER_PATH)
+    given = store.options.settings.get("storePathDLedgerCommitLog")
     if given and not Path(given).is_relative_to(store.root):
         yield Path(given)
 

@@ -39,8 +39,7 @@ def store_of(root: Path, name: str = "") -> Store:
 
 
 def plan_of(root: Path, name: str = "", **options: object) -> Plan:
-    scan = ScanOptions(settings=store_of(root, name).options.settings)
-    return plan_rebuild(store_of(root, name), RebuildOptions(scan, **options)).plan  # type: ignore[arg-type]
+    return plan_rebuild(store_of(root, name), RebuildOptions(ScanOptions(), **options)).plan  # type: ignore[arg-type]
 
 
 def apply(root: Path, plan: Plan) -> None:

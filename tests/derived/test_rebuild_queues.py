@@ -57,7 +57,7 @@ def queue_tree(root: Path) -> dict[str, bytes]:
 def rebuild(root: Path, *, include_deleted: bool = False, **options: object) -> int:
     """Rebuild queues in place, knowing the broker's settings; how many steps it took."""
     conf = {name: str(value) for name, value in settings(root.name).items()}
-    scan = ScanOptions(settings=conf, include_deleted=include_deleted)
+    scan = ScanOptions(include_deleted=include_deleted)
     store = opened(root, settings=conf)
     made = plan_rebuild(store, RebuildOptions(scan, ("consumequeue",), **options))  # type: ignore[arg-type]
     apply_plan(root, seal(made.plan, root))

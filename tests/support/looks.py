@@ -20,8 +20,8 @@ def opened(root: Path, **options: object) -> Store:
 
 def looked_at(root: Path, **settings: str) -> tuple[Store, Survey]:
     """The store and a survey of it, with broker settings."""
-    store = opened(root)
-    return store, survey(store, ScanOptions(settings=settings))
+    store = opened(root, settings=settings)
+    return store, survey(store, ScanOptions())
 
 
 def carry_out(root: Path, steps: Iterable[Step]) -> None:
