@@ -33,10 +33,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark's tests come first: one of several workers gets all of them, and starts one session for most.
 
-    First of all those on a cluster, for a session elsewhere ends the one that runs there.
+    A session elsewhere ends the one that runs: first come those on a cluster, then those of a Connect server, and last
+    those that want a session of their own.
     """
-    items.sort(key=lambda item: (
-        item.get_closest_marker("spark") is None, "running" not in getattr(item, "fixturenames", ())))
+    def place(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
+        names = getattr(item, "fixturenames", ())
+        return (item.get_closest_marker("spark") is None, "own_session" in names, "running" not in names,
+                "server" not in names)
+
+    items.sort(key=place)
 
 
 @pytest.fixture

@@ -51,6 +51,14 @@ def spark() -> Any:
     return made
 
 
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """No session runs before the test, which starts one with settings of its own, nor after it."""
+    stop_session()
+    yield
+    stop_session()
+
+
 @pytest.fixture(scope="session")
 def started() -> Iterator[Cluster]:
     with quick_folder() as folder, cluster(folder / "cluster") as made:

@@ -19,7 +19,7 @@ from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster import engine as engines
 from recover.cluster.engine import SparkEngine
-from recover.cluster.session import session_for, spark_settings, stop_session
+from recover.cluster.session import running_session, session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
 from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
@@ -39,7 +39,8 @@ WHOLE_FILES = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.sp
 def root(tmp_path: Path) -> Iterator[Path]:
     synth_store(tmp_path / "s", messages=3_000, mapped_file_size=1 << 18)
     yield tmp_path / "s"
-    if session_for(SETTINGS).failed:
+    session = running_session()
+    if session is not None and session.failed:
         stop_session()
 
 
@@ -97,13 +98,14 @@ def test_a_slow_split_holds_no_other_up(root: Path, tmp_path: Path, monkeypatch:
 
 
 def scan_with(failing: Callable[[Any], Any]) -> Any:
-    """The task of a scan in which what `failing` makes of `scan_split` takes its place."""
+    """The task of a scan in which what `failing` makes of `scan_split` takes its place, for the first file alone."""
 
     def scan(tasks: Iterable[Any]) -> Iterator[Any]:
         from recover.cluster import splits
 
-        real = splits.scan_split
-        splits.scan_split = failing(real)
+        real, fails = splits.scan_split, failing(splits.scan_split)
+        splits.scan_split = lambda part, *more, **how: (
+            real if part.mapped_file.file_from_offset else fails)(part, *more, **how)
         try:
             yield from splits.scan_splits(tasks)
         finally:
@@ -183,15 +185,19 @@ def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
     assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).messages == 3_000
 
 
-def test_a_spark_that_is_killed_ends_the_command_and_leaves_its_log(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_java_s_temporary_files_are_where_the_user_says_and_of_a_spark_that_is_killed_only_its_log_stays(
+    root: Path, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_session()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    deep = tmp_path / "it's \"deep\"" / ("d" * 60)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    session = session_for(SETTINGS)
+    assert session.context._jvm.System.getProperty("java.io.tmpdir").startswith(str(deep))
+    # a socket's path is never longer than the system takes
+    assert session.context.parallelize(range(10), 2).map(str).count() == 10
     left: list[str] = []
 
     def kill(_size: int, _records: int) -> None:
-        session = session_for(SETTINGS)
         session.process.kill()
         left.extend(path.name for path in (session.folder / "scratch").iterdir())
 
@@ -200,23 +206,12 @@ def test_a_spark_that_is_killed_ends_the_command_and_leaves_its_log(
     stop_session()
     assert "Spark's own log" in refused.value.remedy
     assert any(name.startswith("blockmgr-") for name in left)
-    assert [path.name for path in tmp_path.glob("mqtool-*/*")] == ["spark.log"]
+    assert [path.name for path in deep.glob("mqtool-*/*")] == ["spark.log"]
 
 
-def test_java_s_temporary_files_are_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_session()
-    deep = tmp_path / "it's \"deep\"" / ("d" * 60)
-    deep.mkdir(parents=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    session = session_for(SETTINGS)
-    assert session.context._jvm.System.getProperty("java.io.tmpdir").startswith(str(deep))
-    # a socket's path is never longer than the system takes
-    assert session.context.parallelize(range(10), 2).map(str).count() == 10
-    stop_session()
-
-
-def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path) -> None:
-    store = Store.open(root)
+def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(tmp_path: Path) -> None:
+    # a task for each of many files, and only that of the last one fails
+    store = Store.open(synth_store(tmp_path / "s", messages=3_000, mapped_file_size=1 << 15).root)
     last = store.commitlog.files[-1].path
 
     def vanish(_size: int, _records: int) -> None:
@@ -229,7 +224,6 @@ def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path
 
 
 def test_ctrl_c_ends_within_seconds_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
-    stop_session()
     place = tmp_path / "tmp"
     place.mkdir()
     # whoever runs the tests in the background ignores it, and what is ignored stays ignored

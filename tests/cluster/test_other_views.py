@@ -223,8 +223,8 @@ class TestCluster:
     pytestmark = needs_spark
 
     @pytest.mark.parametrize("kinds", [
-        ["a bit of a body", "another run", *DERIVED],
-        pytest.param(["queue offset", "store time", "queue id", "flag"], marks=pytest.mark.long),
+        ["a bit of a body", *DERIVED],
+        pytest.param(["another run", "queue offset", "store time", "queue id", "flag"], marks=pytest.mark.long),
     ], ids=", ".join)
     def test_what_is_written_is_never_made_of_another_file(
         self, running: Cluster, tmp_path: Path, kinds: list[str]

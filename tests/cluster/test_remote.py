@@ -89,8 +89,8 @@ def two(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 @pytest.mark.parametrize("line", [
-    ("verify",), ("verify", "--only", "commitlog,index"), ("predict",), ("predict", "--broker", "4.9.7"),
-    ("groups",), ("query", "--phy-offset", "0", "--body"), ("query", "--topic", "TopicTest", "--limit", "5"),
+    ("verify", "--only", "commitlog,index"), ("predict", "--broker", "4.9.7"), ("groups",),
+    ("query", "--phy-offset", "0", "--body"), ("query", "--topic", "TopicTest", "--limit", "5"),
 ], ids=" ".join)
 def test_commands_that_read_answer_on_s3_as_on_a_disk(two: tuple[Path, str], line: tuple[str, ...]) -> None:
     here, there = (mqtool(line[0], root, *line[1:], "--json") for root in two)

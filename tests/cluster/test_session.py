@@ -16,7 +16,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from recover.cluster.session import find_java, java_home, release_of, session_for, spark_settings, stop_session
+from recover.cluster.session import find_java, java_home, release_of, session_for, spark_settings
 from recover.findings.refusal import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
@@ -71,23 +71,19 @@ class TestStarted:
         assert json.JSONDecoder().raw_decode(answer)[0]["engine"]["master"] == "local[1]"
 
     def test_the_site_s_defaults_hold_and_the_command_line_comes_before_them(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        stop_session()
         (tmp_path / "spark-defaults.conf").write_text(
             "spark.master local[1]\nspark.driver.memory 600m\nspark.driver.maxResultSize 123m\nspark.app.name theirs\n"
             f"spark.driver.extraJavaOptions -Djava.io.tmpdir={tmp_path}\n"
         )
         monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        try:
-            session = session_for(spark_settings(None, ["spark.app.name=ours"]))
-            conf = session.context.getConf()
-            assert session.master == session.context.master == "local[1]" and session.is_local
-            found = [conf.get(f"spark.{name}") for name in ("driver.memory", "driver.maxResultSize", "app.name")]
-            assert found == ["600m", "123m", "ours"]
-            assert session.context._jvm.System.getProperty("java.io.tmpdir") == str(tmp_path)
-        finally:
-            stop_session()
+        session = session_for(spark_settings(None, ["spark.app.name=ours"]))
+        conf = session.context.getConf()
+        assert session.master == session.context.master == "local[1]" and session.is_local
+        found = [conf.get(f"spark.{name}") for name in ("driver.memory", "driver.maxResultSize", "app.name")]
+        assert found == ["600m", "123m", "ours"]
+        assert session.context._jvm.System.getProperty("java.io.tmpdir") == str(tmp_path)
 
     def test_the_answer_says_where_it_was_computed(self, tmp_path: Path) -> None:
         root = real_store("clean-5.3.3", tmp_path)

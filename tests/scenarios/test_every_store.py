@@ -13,7 +13,7 @@ from fixtures import shapes
 from fixtures.damage import RECIPES, NotApplicable, damage, of_area
 from fixtures.lab.packed import manifest
 from mqtool import exits
-from tests.cli.runner import mqtool
+from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Broken, Drill, all_stores, counts, log_options, messages
 from tests.support import plain_reader as plain
@@ -220,8 +220,8 @@ NOT_DAMAGED = {"log-first-missing", "consumer-offset-below-min", "log-last-missi
 DERIVED_ONLY = {"queue", "index", "checkpoint", "config", "abort"}
 
 
-def found_as_it_should(store: Drill, recipe: str) -> int:
-    """The bits that verify gives, held against what the recipe is known to have done."""
+def found_as_it_should(store: Drill, recipe: str) -> Result:
+    """What verify finds, held against what the recipe is known to have done."""
     result = store.verify()
     code = result.code
     if store.lost and recipe not in NOT_DAMAGED:
@@ -234,12 +234,12 @@ def found_as_it_should(store: Drill, recipe: str) -> int:
         assert code & exits.MESSAGES == 0, "no message is touched"
         assert result.document["commitlog"]["messages"] == len(store.intact)
     assert store.intact <= messages(store.root)
-    return code
+    return result
 
 
-def left_over(store: Drill, recipe: str) -> int:
+def left_over(store: Drill, recipe: str, found: Result) -> int:
     """What recover can do nothing about: offsets, and a topic under no checksum, which only --mend-bits writes."""
-    if recipe == "bit-in-topic-legal" and store.found("commitlog-contradicted-field"):
+    if recipe == "bit-in-topic-legal" and found.found("commitlog-contradicted-field"):
         return exits.MESSAGES
     offsets = store.root / "config" / "consumerOffset.json"
     if recipe.startswith("config-zeros-bak-") and offsets.exists() and not offsets.read_bytes().strip(b"\0"):
@@ -253,14 +253,18 @@ def left_over(store: Drill, recipe: str) -> int:
     return exits.CLEAN
 
 
-def recovered_and_undone(store: Drill, recipe: str) -> None:
+@pytest.mark.parametrize(("name", "recipe"), [
+    *SAMPLE, *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=20),
+    *sampled(WITH_CONFIG, CONFIG, one_in=12),
+])
+def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
+    store = drill(name)
     store.strike(recipe)
     if recipe == "log-misnamed":
         store.broken = Broken(frozenset(), frozenset())  # the records say themselves where they belong
-    before = found_as_it_should(store, recipe)
-    left = left_over(store, recipe)
-    options = ()
-    if any(item["code"] == "commitlog-missing-file" for item in store.verify().document["findings"]):
+    found = found_as_it_should(store, recipe)
+    before, left, options = found.code, left_over(store, recipe, found), ()
+    if found.found("commitlog-missing-file"):
         with assert_unchanged(store.root):
             assert store.run("recover", "--yes").code == exits.OPERATIONAL | before
         options = ("--max-loss", "all")
@@ -281,25 +285,14 @@ def recovered_and_undone(store: Drill, recipe: str) -> None:
             assert store.run("recover", "--yes").code == before
 
 
-@pytest.mark.parametrize(("name", "recipe"), SAMPLE)
-def test_whatever_is_broken_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
-    recovered_and_undone(drill(name), recipe)
-
-
-@pytest.mark.parametrize(("name", "recipe"), [
-    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=20),
-    *sampled(WITH_CONFIG, CONFIG, one_in=12),
-])
-def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
-    recovered_and_undone(drill(name), recipe)
-
-
 # --- An export holds exactly the intact records, whatever is broken: counted by a reader that shares no code with it.
 
 
 EXPORTED = [
-    ("clean-manyfiles-5.3.3", "page-random"), ("clean-plain-4.9.7", "bit-in-size"),
-    ("killed-lmq-4.9.7", "log-misnamed"),
+    *(("clean-manyfiles-5.3.3", recipe) for recipe in (
+        "bit-in-body", "page-zeroed", "page-random", "first-page-zeroed", "log-middle-missing", "log-last-short",
+        "crash-torn-tail", "crash-everything-derived", "log-misnamed", "pages-swapped", "log-stray-file")),
+    ("clean-plain-4.9.7", "bit-in-size"), ("killed-lmq-4.9.7", "log-misnamed"),
     ("killed-5.5.0", "ghosts-behind-tail"), ("clean-5.3.3", "crash-after-truncation"),
 ]
 
@@ -325,14 +318,18 @@ def ends_in_zeros(record: plain.Record) -> bool:
     return bool(record.properties) and record.content.endswith(b"\0")
 
 
-def held_to(store: str, recipe: str, make: Callable[[str], Path], tmp_path: Path) -> None:
-    root, out = make(store), tmp_path / "out.ndjson"
+@pytest.mark.parametrize(("name", "recipe"), [*EXPORTED, *sampled(all_stores(), RECIPES, one_in=300)])
+def test_an_export_holds_exactly_the_intact_records(
+    name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root, out = store(name), tmp_path / "out.ndjson"
     try:
         damage(recipe, root, 3)
     except NotApplicable as reason:
         pytest.skip(str(reason))
     due = by_reader(root)
-    result = mqtool("export", root, *log_options(root), "-o", out, "--include", "stale,superseded,system", "--json")
+    with assert_unchanged(root):
+        result = mqtool("export", root, *log_options(root), "-o", out, "--include", "stale,superseded,system", "--json")
     if not due and result.code in (8, 16):
         return  # nothing is left that looks like a store, or its log is missing and that is told
     assert result.code == 0, result.stdout[-2000:]
@@ -347,17 +344,3 @@ def held_to(store: str, recipe: str, make: Callable[[str], Path], tmp_path: Path
         line = got[at]
         assert (line["stored_topic"], line["stored_queue"], line["queue_offset"], line["store_time"], line["size"]) == (
             record.topic, record.queue_id, record.queue_offset, record.store_time, record.size)
-
-
-@pytest.mark.parametrize(("store_name", "recipe"), EXPORTED)
-def test_an_export_holds_exactly_the_intact_records(
-    store_name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
-) -> None:
-    held_to(store_name, recipe, store, tmp_path)
-
-
-@pytest.mark.parametrize(("store_name", "recipe"), sampled(all_stores(), RECIPES, one_in=300))
-def test_so_does_that_of_every_store_and_recipe(
-    store_name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
-) -> None:
-    held_to(store_name, recipe, store, tmp_path)

@@ -26,6 +26,7 @@ from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, messages
 from tests.scenarios.interrupted import points, recovering
 from tests.support.plans import failing, killed_at
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+from tests.torture.guarded import in_a_child
 
 # --- T36 and T37: disks that fill and kills in the middle of a repair; stores of many files and queues.
 
@@ -309,27 +310,12 @@ def test_t36_read_only_mount_can_be_read_and_copied(broken: Drill, folder: Path)
     assert mqtool("verify", folder / "copy").code == 0
 
 
-def in_a_child(work: Callable[[], bool]) -> None:
-    """Run work in a forked process, whose hooks and rights go with it; fail if it raises or says False."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = 0 if work() else 2
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.chmod", "os.chown",
             "os.link", "os.symlink", "os.setxattr", "os.removexattr", "fcntl.lockf", "fcntl.flock"}
 
 
-def nothing_written(root: Path, work: Callable[[], bool]) -> bool:
+def nothing_written(root: Path, work: Callable[[], object]) -> None:
     """Do the work with an audit hook that ends it at the first attempt to write, or to lock, below the root."""
     inside = str(root)
 
@@ -341,17 +327,17 @@ def nothing_written(root: Path, work: Callable[[], bool]) -> bool:
             raise AssertionError(f"open for writing: {name}")
 
     sys.addaudithook(hook)
-    return work()
+    work()
 
 
 def test_t36_reading_commands_open_nothing_for_writing(broken: Drill) -> None:
-    def work() -> bool:
+    def work() -> None:
         for command, *options in READING:
             assert mqtool(command, broken.root, *options).code & (exits.OPERATIONAL | exits.BUG) == 0, command
-        return mqtool("recover", broken.root, "--dry-run").code & exits.OPERATIONAL == 0
+        assert mqtool("recover", broken.root, "--dry-run").code & exits.OPERATIONAL == 0
 
     with assert_unchanged(broken.root):
-        in_a_child(lambda: nothing_written(broken.root, work))
+        assert in_a_child(lambda: nothing_written(broken.root, work)) == 0
 
 
 def load_everything(folder: Path) -> None:
@@ -379,15 +365,15 @@ def test_t36_no_permission_to_write_is_refused_and_reading_works(broken: Drill, 
         path.chmod(0o555 if path.is_dir() else 0o444)
     expected = broken.verify().code
 
-    def work() -> bool:
+    def work() -> None:
         without_rights()
         refused = mqtool("recover", broken.root, "--yes")
         assert refused.code == expected | exits.OPERATIONAL, refused
         assert "ermission" in refused.stderr
-        return mqtool("verify", broken.root).code == expected
+        assert mqtool("verify", broken.root).code == expected
 
     with assert_unchanged(broken.root):
-        in_a_child(work)
+        assert in_a_child(work) == 0
 
 
 @pytest.mark.parametrize("hidden", [
@@ -400,17 +386,16 @@ def test_t36_no_permission_to_read_is_8(drill: Start, folder: Path, hidden: str)
     store.root.parent.chmod(0o755)
     (max(store.root.glob(hidden)) if "*" in hidden else store.root / hidden).chmod(0)
 
-    def work() -> bool:
+    def work() -> None:
         without_rights()
         for command in ("verify", "recover"):
             result = mqtool(command, store.root, *(["--yes"] if command == "recover" else []))
             assert result.code & exits.OPERATIONAL, (command, result)
             assert result.code & (exits.BUG | exits.USAGE | exits.CORRECTED) == 0, (command, result)
         assert hidden != "commitlog" or mqtool("inspect", store.root).code == exits.OPERATIONAL
-        return True
 
     with assert_unchanged(store.root):
-        in_a_child(work)
+        assert in_a_child(work) == 0
 
 
 def test_t36_store_behind_symbolic_links(broken: Drill, folder: Path) -> None:

@@ -16,7 +16,7 @@ from tests.support.trees import assert_same_tree, tree_digest
 from tests.torture.hunt import STORES as HUNT_STORES
 from tests.torture.hunt import Tally as HuntTally
 from tests.torture.hunt import hunt
-from tests.torture.mutation import Tally, mutated
+from tests.torture.mutation import mutated
 
 # --- Trust in the verdict: one damage anywhere in a real store is found, or it is shown why nothing could tell.
 
@@ -29,11 +29,17 @@ STORES = (
     "killed-v2-ipv6-5.3.3",
 )
 SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
-DAMAGES = 1200
 
 
-def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
-    """Count and print the tally; fail if anything was missed."""
+@pytest.mark.parametrize(("name", "seed", "damages"), [
+    ("clean-plain-4.9.7", 1, 150), ("clean-expired-5.5.0", 1, 150),
+    *(pytest.param(name, 2, 200, marks=pytest.mark.deep) for name in SAMPLE),
+    *(pytest.param(name, seed, 1200, marks=pytest.mark.long) for name in STORES for seed in (3, 4)),
+])
+def test_each_damage_anywhere_is_found(
+    name: str, seed: int, damages: int, folder: Path, count: Count, note: Note
+) -> None:
+    tally = mutated(name, folder, seed, damages)
     print(*tally.lines(), sep="\n")
     count("damages found", tally.found.total())
     count("damages harmless or without a witness", tally.harmless.total())
@@ -48,24 +54,6 @@ def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
         note(f"UNDERSTATED {name} {seed}: {each}")
     assert not tally.missed, "\n".join(tally.missed)
     assert not tally.understated, "\n".join(tally.understated)
-
-
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0"])
-def test_a_single_damage_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
-    held(name, 1, mutated(name, folder, 1, 150), count, note)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", SAMPLE)
-def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
-    held(name, 2, mutated(name, folder, 2, 300), count, note)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [3, 4])
-@pytest.mark.parametrize("name", STORES)
-def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count, note: Note) -> None:
-    held(name, seed, mutated(name, folder, seed, DAMAGES), count, note)
 
 
 # --- What the mutation test of verify found, each as the one damage that showed it.
@@ -145,7 +133,7 @@ def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(fo
 
 CASES_A_STORE = 320
 BLOCK = 20
-HUNTED = range(CASES_A_STORE, CASES_A_STORE + 5)
+HUNTED = range(CASES_A_STORE, CASES_A_STORE + 3)
 
 
 def holds(
@@ -163,21 +151,19 @@ def holds(
     assert not tally.bad, "\n".join(tally.bad)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("name", HUNT_STORES[:5])
-def test_some_random_damages_cost_no_intact_message(name: str, tmp_path: Path, count: Count, note: Note) -> None:
-    holds(HUNTED, tmp_path, count, note, (name,))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", HUNT_STORES)
-@pytest.mark.parametrize("first", range(0, CASES_A_STORE, BLOCK))
-def test_random_damages_cost_no_intact_message(name: str, first: int, tmp_path: Path, count: Count, note: Note) -> None:
-    holds(range(first, first + BLOCK), tmp_path, count, note, (name,))
+@pytest.mark.parametrize(("name", "seeds"), [
+    *(pytest.param(name, HUNTED, marks=pytest.mark.deep) for name in HUNT_STORES[:5]),
+    *(pytest.param(name, range(first, first + BLOCK), marks=pytest.mark.long)
+      for name in HUNT_STORES for first in range(0, CASES_A_STORE, BLOCK)),
+])
+def test_random_damages_cost_no_intact_message(
+    name: str, seeds: range, tmp_path: Path, count: Count, note: Note
+) -> None:
+    holds(seeds, tmp_path, count, note, (name,))
 
 
 @pytest.mark.broker
 @pytest.mark.deep
 @pytest.mark.parametrize("name", HUNT_STORES)
 def test_real_brokers_deliver_what_random_damages_left(name: str, tmp_path: Path, count: Count, note: Note) -> None:
-    holds(range(HUNTED.stop, HUNTED.stop + 2), tmp_path, count, note, (name,), brokers=1)
+    holds(range(HUNTED.stop, HUNTED.stop + 1), tmp_path, count, note, (name,), brokers=1)
