@@ -1,7 +1,7 @@
 """Transactions of RocketMQ 3.x: a table of states and a redo log. Gone since 4.x, but found in old stores.
 
 transaction/statetable is a queue of `StateUnit`; transaction/redolog is a ConsumeQueue
-(`formats.consumequeue.CQ_UNIT`) of topic `REDO_LOG_TOPIC`, queue 0, with a tags code of its own.
+(`formats.consumequeue.CQ_UNIT`) of topic TRANSACTION_REDOLOG_TOPIC_XXXX, queue 0, with a tags code of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Annotated, NamedTuple
 
 from formats.layout import I32, I64, Layout
 
-REDO_LOG_TOPIC = "TRANSACTION_REDOLOG_TOPIC_XXXX"
 STATE_PREPARED = 4
 STATE_COMMIT = 8
 STATE_ROLLBACK = 12

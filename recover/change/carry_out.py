@@ -23,6 +23,7 @@ from recover.change.model import InPlace, Plan, resolve
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
+from recover.findings.model import few
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reading import file_crc
 
@@ -319,10 +320,9 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
         except OSError as error:
             raise Refusal(f"{step.file} cannot be read: {error.strerror}", file=step.file) from error
     if changed:
-        names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         is_one = len(changed) == 1
         raise Refusal(
-            f"{names} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
+            f"{few(changed)} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
             f"something else worked on this store since: compare by hand, the saved bytes are in {run.path}",
             files=changed, run=run.id,
         )

@@ -16,7 +16,7 @@ from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
@@ -44,14 +44,6 @@ OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
 GROUPS_FILE = "subscriptionGroup.json"
 DELAYS_FILE = "delayOffset.json"
 MAPPING_FILE = "topicQueueMapping.json"
-_SHOWN = 8
-
-
-class QueueRange(Struct, frozen=True):
-    """Queue offsets of one queue: that of the first message left, and the one after the last."""
-
-    first: int
-    end: int
 
 
 class AboveMax(Struct, frozen=True):
@@ -83,9 +75,13 @@ class ConfigReport(Struct):
         ]
 
 
-def queue_ranges(look: Survey) -> dict[QueueKey, QueueRange]:
-    """Each queue's range as it will be once the queues agree with the log."""
-    ranges = _of_log(look.log)
+def queue_ranges(look: Survey) -> dict[QueueKey, range]:
+    """Each queue's offsets, from the first message left to the last, as they will be once it agrees with the log."""
+    least, most = look.log.tally.least, look.log.tally.most
+    ranges = {
+        QueueKey(topic_text(topic), queue_id): range(int(least[number]), int(most[number]) + 1)
+        for number, (topic, queue_id) in enumerate(look.log.queues) if most[number] >= 0
+    }
     for key, verdict in (look.queues.verdicts if look.queues else {}).items():
         if not verdict.units:
             continue
@@ -96,17 +92,9 @@ def queue_ranges(look: Survey) -> dict[QueueKey, QueueRange]:
         known = ranges.get(key)
         first = verdict.min_index + verdict.counts.get(EXPIRED, 0)
         if known is not None:
-            first, end = min(first, known.first) if verdict.lost else known.first, max(end, known.end)
-        ranges[key] = QueueRange(min(first, end), end)
+            first, end = min(first, known.start) if verdict.lost else known.start, max(end, known.stop)
+        ranges[key] = range(min(first, end), end)
     return ranges
-
-
-def _of_log(log: LogView) -> dict[QueueKey, QueueRange]:
-    least, most = log.tally.least, log.tally.most
-    return {
-        QueueKey(topic_text(topic), queue_id): QueueRange(int(least[number]), int(most[number]) + 1)
-        for number, (topic, queue_id) in enumerate(log.queues) if most[number] >= 0
-    }
 
 
 class _Offsets:
@@ -132,9 +120,6 @@ class _Offsets:
                 self._member(pair, "lmqOffsetTable", topic, group, {0: offset})
         self._delays(self.pairs[DELAYS_FILE])
 
-    def _range(self, topic: str, queue_id: int) -> QueueRange:
-        return self.ranges.get(QueueKey(topic, queue_id), QueueRange(0, 0))
-
     def _member(self, pair: ConfigPair, table: str, topic: str, group: str, queues: dict[int, int]) -> None:
         if topic in self.counted_otherwise:
             return
@@ -149,12 +134,12 @@ class _Offsets:
         above: dict[int, tuple[int, int]] = {}
         below: dict[int, tuple[int, int]] = {}
         for queue_id, offset in queues.items():
-            held = self._range(topic, queue_id)
-            if offset > held.end:
-                above[queue_id] = (offset, held.end)
-                self.report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.end))
-            elif 0 <= offset < held.first:
-                below[queue_id] = (offset, held.first)
+            held = self.ranges.get(QueueKey(topic, queue_id), range(0))
+            if offset > held.stop:
+                above[queue_id] = (offset, held.stop)
+                self.report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.stop))
+            elif 0 <= offset < held.start:
+                below[queue_id] = (offset, held.start)
         for code, odd, verb, limit, effect in (
             ("consumer-offset-above-max", above, "ends at", "max",
              "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, else to its "
@@ -174,7 +159,7 @@ class _Offsets:
             return
         file = self.store.relative(pair.main.path)
         for level, offset in read_delay_offsets(pair.chosen.value).items():
-            end = self._range(TOPIC_SCHEDULE, level - 1).end
+            end = self.ranges.get(QueueKey(TOPIC_SCHEDULE, level - 1), range(0)).stop
             if offset > end:
                 self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
                 self.report.findings.append(finding(
@@ -184,9 +169,8 @@ class _Offsets:
 
 
 def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
-    parts = [f"queue {queue_id} {verb} {limit}, the offset is {offset}"
-             for queue_id, (offset, limit) in sorted(queues.items())]
-    return ", ".join(parts[:_SHOWN] + ([f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []))
+    return few([f"queue {queue_id} {verb} {limit}, the offset is {offset}"
+                for queue_id, (offset, limit) in sorted(queues.items())], 8)
 
 
 READ_AND_WRITE = 6
@@ -285,7 +269,6 @@ _IN_ROCKSDB = {
     TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
     OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
 }
-_NAMED = 3
 
 
 def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
@@ -315,18 +298,18 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
     shown: dict[str, str] = {}
     if users:
-        shown[TOPICS_FILE] = f"queues and log hold {_list(users)}"
+        shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
     delays = pairs[DELAYS_FILE]
     if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
-        shown[GROUPS_FILE] = f"there were the groups {_list(groups)}"
+        shown[GROUPS_FILE] = f"there were the groups {few(groups)}"
     offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
     if not (offsets.main.table or lmq.main.table):
         # a broker with light queues keeps all offsets in the file of those
         name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
         if groups:
-            shown[name] = f"there were the groups {_list(groups)}"
+            shown[name] = f"there were the groups {few(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "nothing that a broker wrote is left in config/"
     kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
@@ -366,11 +349,6 @@ def _marked(pair: ConfigPair) -> ConfigPair:
 def _names_nothing(text: ConfigText) -> bool:
     sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
     return sound and bool(tables_of(text.known)) and not text.table
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 _NAMED_CONFIG = 20

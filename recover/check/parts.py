@@ -30,7 +30,7 @@ from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import INDEXED, record_count
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
@@ -282,9 +282,6 @@ def _words(answers: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-_NAMED = 3
-
-
 class _Rights(NamedTuple):
     uid: int
     gid: int
@@ -302,11 +299,10 @@ def check_owners(store: Store) -> Iterator[Finding]:
         if usual is None or not odd:
             continue
         first = files[odd[0]]
-        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
         yield finding(
             "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
-            names=", ".join(store.relative(path) for path in odd[:_NAMED]) + more, has=_text(first),
-            usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
+            names=few([*map(store.relative, odd)]), has=_text(first), usual=_text(usual),
+            owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
         )
 
 

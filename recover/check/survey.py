@@ -23,7 +23,6 @@ from recover.evidence.lost import (
 )
 from recover.evidence.overwritten import (
     ForeignFile,
-    LoneFile,
     Overwritten,
     correct_generations_by_units,
     overwritten,
@@ -98,7 +97,7 @@ class Survey(Struct):
     index: IndexCheck
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
-    alone: list[LoneFile] = field(default_factory=list)
+    alone: list[ForeignFile] = field(default_factory=list)
     old_end: int | None = None
 
 

@@ -192,17 +192,19 @@ def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
     step, rest = np.divmod(previous[here] - start, timer.TIMER_LOG_UNIT.size)
     same = (rest == 0) & (units.due[step] // precision == units.due[here] // precision)
     wrong[here] |= ~same & ~wrong[step]
-    for at in np.flatnonzero(pending & ~wrong & ((magic & timer.MAGIC_DELETE) != 0))[:_READ].tolist():
-        wrong[at] = not _property(log, int(units.phy_offset[at]), int(units.size[at]), props.TIMER_DEL_UNIQKEY)
+    with LogReader(log.queue) as reader:
+        for at in np.flatnonzero(pending & ~wrong & ((magic & timer.MAGIC_DELETE) != 0))[:_READ].tolist():
+            found = _properties(reader, int(units.phy_offset[at]), int(units.size[at]))
+            wrong[at] = props.TIMER_DEL_UNIQKEY not in found
     return np.asarray(wrong)
 
 
-def _property(log: LogView, phy_offset: int, size: int, name: str) -> str | None:
-    with LogReader(log.queue) as reader:
-        try:
-            return reader.record(phy_offset, size).property_map().get(name)
-        except FormatError:
-            return None
+def _properties(reader: LogReader, phy_offset: int, size: int) -> dict[str, str]:
+    """Those of a record, none where it cannot be read."""
+    try:
+        return reader.record(phy_offset, size).property_map()
+    except FormatError:
+        return {}
 
 
 def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
@@ -235,10 +237,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:
     """When the timer message is due (ms); 0 for what cannot be read, or cancels another."""
-    try:
-        found = reader.record(phy_offset, size).property_map()
-    except FormatError:
-        return 0
+    found = _properties(reader, phy_offset, size)
     due = found.get(props.TIMER_OUT_MS, "")
     return int(due) if due.isascii() and due.isdecimal() and props.TIMER_DEL_UNIQKEY not in found else 0
 

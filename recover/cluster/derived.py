@@ -11,6 +11,7 @@ import pickle
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
 from recover.derived.index_rebuild import FileHead, image_of
-from recover.derived.queues import QueueBuilder, fresh_files, repaired_steps
+from recover.derived.queues import Beside, QueueBuilder, fresh_files, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import Piece, in_order
@@ -94,41 +95,81 @@ Chunk = tuple[int, tuple[int, bytes]]
 """Which group of queues, or which index file; number of the split in log order, and its packed rows."""
 
 
-class QueueChunks(Struct, frozen=True):
-    """Packs the positions that a split fills. `groups`: the group of each queue of the log, -1 for none."""
+ROWS_A_TASK = 500_000
+"""Positions that a task holds at one time, about."""
+WHOLE = 1 << 62
 
+
+class Cut(Struct, frozen=True):
+    """How queues are cut, each into parts of so many `places`, and which group of queues a part belongs to.
+
+    A part is some whole files; a queue that is not cut has one of `WHOLE` places. `groups` has all parts in a row, that
+    with place 0 of a queue at `zeros`.
+    """
+
+    places: Rows
+    zeros: Rows
     groups: Rows
 
-    def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
-        """A chunk for each group that the split has rows for."""
+    def parts(self, rows: Rows) -> Rows:
+        """The part of its queue that each of some EXPECTED rows belongs to."""
+        return np.asarray(rows["queue_offset"] // self.places[rows["queue"]])
+
+    def packed(self, number: int, rows: Rows) -> Iterator[Chunk]:
+        """A chunk for each group that these rows belong to."""
+        parts = self.zeros[rows["queue"]] + self.parts(rows)
+        groups = self.groups[parts]
+        order = np.lexsort((parts, groups))
+        for some in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if rows.size else ():
+            yield int(groups[some[0]]), (number, pack_rows(rows[some]))
+
+
+class QueueChunks(Struct, frozen=True):
+    """Packs the positions that splits fill in the `wanted` queues of the log (bool array)."""
+
+    cut: Cut
+    wanted: Rows
+
+    def __call__(self, splits: Iterable[tuple[int, Split]]) -> Iterator[Chunk]:
+        """Chunks for each group, of some splits together: one of a few rows takes more for itself than for them."""
+        held: list[Rows] = []
+        size = number = 0
+        for number, split in splits:
+            held += self._rows(split)
+            size += split.size
+            if size >= ROWS_A_TASK:
+                yield from self.cut.packed(number, _joined(held))
+                size = 0
+        yield from self.cut.packed(number, _joined(held))
+
+    def _rows(self, split: Split) -> list[Rows]:
+        """The rows of wanted queues."""
         records = np.ascontiguousarray(split.records)
-        wanted = self.groups >= 0
-        stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
+        stops = np.cumsum(np.where(self.wanted, np.bincount(records["queue"], minlength=self.wanted.size), 0))
         starts = np.r_[0, stops[:-1]]
         places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
-        fits = group_rows(records, wanted, places, stops, rows)
+        fits = group_rows(records, self.wanted, places, stops, rows)
         assert fits, "every row has room"
-        filled = np.flatnonzero(places > starts)
-        for group in np.unique(self.groups[filled]).tolist():
-            queues = filled[self.groups[filled] == group]
-            parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]
-            yield int(group), (number, pack_rows(np.concatenate(parts)))
+        if np.array_equal(places, stops):
+            return [rows]
+        return [rows[start:stop] for start, stop in zip(starts.tolist(), places.tolist(), strict=True) if stop > start]
 
 
-def _positions(chunks: Iterable[tuple[int, bytes]]) -> Rows:
-    """The rows of all chunks, in log order within each queue; the queues ascending."""
-    parts = [unpack_rows(content, EXPECTED) for _, content in sorted(chunks)]
-    rows = np.concatenate([np.empty(0, dtype=EXPECTED), *parts])
-    return np.asarray(rows[np.argsort(rows["queue"], kind="stable")])
+def _joined(parts: list[Rows]) -> Rows:
+    """The EXPECTED rows of all parts, which are let go of."""
+    rows = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=EXPECTED), *parts])
+    parts.clear()
+    return rows
 
 
 class Product(Struct, frozen=True):
-    """One `step` for one queue, or a whole `file`: `data` and zeros up to `size`, and the CRC-32C of that.
+    """One `step` for a part of one queue, or a whole `file`: `data` and zeros up to `size`, and the CRC-32C of that.
 
-    A product without either says how many positions the queue has: `size`.
+    A product without either says how many positions the part has: `size`.
     """
 
     queue: int
+    part: int
     number: int
     step: Step | None = None
     file: str = ""
@@ -136,6 +177,11 @@ class Product(Struct, frozen=True):
     allocated: int = 0
     size: int = 0
     crc32c: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What tells it from the others of one RDD."""
+        return self.queue, self.part, self.number
 
     @property
     def content(self) -> BytesContent:
@@ -149,16 +195,25 @@ class OtherView(Struct, frozen=True):
     folder: str
 
 
-def announced(product: Product | OtherView | Seen) -> Product | OtherView | Seen:
+class NotCut(Struct, frozen=True):
+    """A queue that has ext units, so no part can be made by itself: where a unit is depends on all before it."""
+
+    queue: int
+
+
+Made = Product | OtherView | NotCut | Seen
+
+
+def announced(product: Made) -> Made:
     """The product without its bytes."""
     return structs.replace(product, data=b"") if isinstance(product, Product) else product
 
 
-def contents(rdd: int, products: Iterable[Product | OtherView | Seen]) -> Iterator[Wanted]:
+def contents(rdd: int, products: Iterable[Made]) -> Iterator[Wanted]:
     """Whole files among the products of one RDD, as a stager takes them."""
     for product in products:
         if isinstance(product, Product) and product.file:
-            yield (rdd, product.queue, product.number), in_order(product.content.chunks())
+            yield (rdd, *product.place), in_order(product.content.chunks())
 
 
 class _Carrier(Spool):
@@ -171,41 +226,64 @@ class _Carrier(Spool):
 class QueueFilesTask(Struct, frozen=True):
     """Makes the files of the queues of one group. `keys`: the queue of each number of the log.
 
-    `listed`: what the driver sees of the files of a queue, where that has to be compared.
+    `listed`: what the driver sees of the files of a queue, where that has to be compared. `beside`: by queue and part
+    what is beside it, where the places of a queue are not all those of messages.
     """
 
     builder: QueueBuilder
     keys: list[QueueKey]
     fresh: bool
+    cut: Cut
     listed: dict[QueueKey, Listing]
+    beside: dict[int, dict[int, Beside]] = {}
 
-    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView]:
-        """The steps of each queue, in their order, and how many positions it has."""
-        rows = _positions(chunk for _, chunk in chunks)
-        cuts = np.flatnonzero(np.diff(rows["queue"])) + 1
-        for part in np.split(rows, cuts) if rows.size else ():
-            if not (np.diff(part["queue_offset"]) > 0).all():
-                part = part[np.lexsort((part["phy_offset"], part["queue_offset"]))]
-            queue = int(part["queue"][0])
+    def parts(self, chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
+        """Queue, part, and positions of each part of a queue of the group."""
+        rows = _joined([unpack_rows(content, EXPECTED) for _, (_, content) in sorted(chunks)])
+        parts = self.cut.parts(rows)
+        order = np.lexsort((parts, rows["queue"]))
+        rows, parts = rows[order], parts[order]
+        cuts = np.flatnonzero((np.diff(rows["queue"]) != 0) | (np.diff(parts) != 0)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), rows.size] if rows.size else ()):
+            own = rows[start:stop]
+            if not (np.diff(own["queue_offset"]) > 0).all():
+                own = own[np.lexsort((own["phy_offset"], own["queue_offset"]))]
+            yield int(own["queue"][0]), int(parts[start]), own
+
+    def ends(self, queues: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
+        """Of each part of some queues what stands for places of others."""
+        for queue, part, rows in self.parts(chunks):
+            if queue in queues:
+                yield queue, part, self.builder.ends(self.keys[queue], rows)
+
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | NotCut]:
+        """The steps of each part, in their order, and how many positions it has."""
+        for queue, part, rows in self.parts(chunks):
             key = self.keys[queue]
             if key in self.listed and self.listed[key] != listing(self.builder.store, key):
                 yield OtherView(socket.gethostname(), str(self.builder.store.consumequeue_dir / key.topic))
                 return
-            yield Product(queue, -1, size=part.size)
-            for number, step in enumerate(self._steps(key, part)):
+            beside = None
+            if self.cut.places[queue] < WHOLE:
+                if self.builder.wants_ext(key, rows):
+                    yield NotCut(queue)
+                    continue
+                beside = self.beside.get(queue, {}).get(part, (rows[:0], rows[:0]))
+            yield Product(queue, part, -1, size=rows.size)
+            for number, step in enumerate(self._steps(key, rows, beside)):
                 content = step.content
                 if isinstance(step, Install) and isinstance(content, BytesContent):
-                    yield Product(queue, number, None, step.file, bytes(content.data), len(content.data), content.size,
-                                  content.crc32c)
+                    yield Product(queue, part, number, None, step.file, bytes(content.data), len(content.data),
+                                  content.size, content.crc32c)
                 else:
-                    yield Product(queue, number, step)
+                    yield Product(queue, part, number, step)
 
-    def _steps(self, key: QueueKey, rows: Rows) -> Iterator[Step]:
+    def _steps(self, key: QueueKey, rows: Rows, beside: Beside | None) -> Iterator[Step]:
         carrier = _Carrier()
         if not self.fresh:
-            yield from repaired_steps(self.builder, key, rows, carrier)
+            yield from repaired_steps(self.builder, key, rows, carrier, beside)
             return
-        for name, content, size in fresh_files(self.builder.store, self.builder.fresh(key, rows)):
+        for name, content, size in fresh_files(self.builder.store, self.builder.fresh(key, rows, beside=beside)):
             yield Install(name, carrier.padded(content, size))
 
 
@@ -224,9 +302,12 @@ class IndexChunks(Struct, frozen=True):
     spans: dict[int, list[tuple[int, int, int]]]
     tags: TagHistory
 
-    def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
-        """A chunk for each file that takes keys of the split."""
-        spans = self.spans.get(number)
+    def __call__(self, splits: Iterable[tuple[int, Split]]) -> Iterator[Chunk]:
+        """A chunk for each file that takes keys of a split."""
+        for number, split in splits:
+            yield from self._chunks(number, split, self.spans.get(number, []))
+
+    def _chunks(self, number: int, split: Split, spans: list[tuple[int, int, int]]) -> Iterator[Chunk]:
         if not spans:
             return
         stream = IndexStream([split])

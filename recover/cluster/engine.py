@@ -72,7 +72,7 @@ class SparkEngine:
             return None
         if self.settings.over_connect:
             return None
-        return SparkProducer(session_for(self.settings), self.kept[-1], seen, log)
+        return SparkProducer(session_for(self.settings), self.kept[-1], seen, log, self.settings.split_size)
 
     def confirm(self) -> None:
         """See `Engine`: read here what workers read, unless they are this machine's and have its mounts."""

@@ -15,13 +15,18 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.layout import Buffer
-from formats.record.rows import RECORD
+from formats.record.rows import BIT_MARKER, RECORD
 from recover.change.content import Content, DeferredContent, Manifest
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
+    ROWS_A_TASK,
+    WHOLE,
     Chunk,
+    Cut,
     IndexChunks,
     IndexFileTask,
+    Made,
+    NotCut,
     NotStaged,
     OtherView,
     Product,
@@ -43,13 +48,14 @@ from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split
+from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import recorded
 from recover.store.store import Store
 
 # --- The functions of the jobs that make files: what `recover.cluster.derived` does, over the elements of an RDD.
 
 
-Pack = Callable[[int, Split], Iterable[Chunk]]
+Pack = Callable[[Iterable[tuple[int, Split]]], Iterable[Chunk]]
 _CHUNK = 2
 """So many parts has a chunk that was sent; an element of a kept scan has three."""
 
@@ -74,23 +80,36 @@ def pack_elements(
 
     `digests`: what each of these tasks read for the driver; `numbers` are those of the queues of the log.
     """
-    for element in elements:
-        if isinstance(element, SentSplit):
-            yield from pack(element.number, element.split())
-        elif len(element) == _CHUNK:
-            yield element
-        else:
-            for task, home, rows in checked(digests, [element]):
-                for number, split in pieces_of(home, rows, pieces[task], numbers):
-                    yield from pack(number, split)
+    chunks: list[Chunk] = []
+
+    def splits() -> Iterator[tuple[int, Split]]:
+        for element in elements:
+            if isinstance(element, SentSplit):
+                yield element.number, element.split()
+            elif len(element) == _CHUNK:
+                chunks.append(element)
+            else:
+                for task, home, rows in checked(digests, [element]):
+                    yield from pieces_of(home, rows, pieces[task], numbers)
+
+    yield from pack(splits())
+    yield from chunks
 
 
-def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | Seen]:
+def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Made]:
     """What one group of queues comes to, and what was read of their files for it."""
     enter()
     with recorded() as files:
         yield from task(chunks)
     yield Seen(files)
+
+
+def ends_of_parts(
+    task: QueueFilesTask, queues: frozenset[int], chunks: Iterable[Chunk]
+) -> Iterator[tuple[int, int, Rows]]:
+    """See `QueueFilesTask.ends`."""
+    enter()
+    yield from task.ends(queues, chunks)
 
 
 def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | NotStaged]:
@@ -105,69 +124,101 @@ def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) ->
     yield from stager(task(chunks))
 
 
-def is_at(place: tuple[int, int], product: Any) -> bool:
-    """Whether a product is the one of that queue with that number."""
-    return isinstance(product, Product) and (product.queue, product.number) == place
+def is_at(place: tuple[int, int, int], product: Any) -> bool:
+    """Whether a product is the one at that place."""
+    return isinstance(product, Product) and product.place == place
 
 
-_ROWS_A_TASK = 500_000
+_BYTES_A_ROW = 256
 _TASKS_A_CORE = 2
 _LAST = 1 << 40
 
 
 class SparkProducer:
-    """See `recover.derived.expected.Producer`. `store` is as executors can open it; `log` what files are made for."""
+    """See `recover.derived.expected.Producer`. `store` is as executors can open it; `log` what files are made for.
 
-    def __init__(self, session: Session, kept: RowsElsewhere, store: Store, log: LogView) -> None:
+    A queue with more positions than a task is to hold (messages of 256 bytes in a split, or `ROWS_A_TASK`) is cut.
+    """
+
+    def __init__(self, session: Session, kept: RowsElsewhere, store: Store, log: LogView, split_size: int) -> None:
         self.session = session
         self.kept = kept
         self.store = store
         self.sources = kept.sources(log)
         self.digests = {task: kept.digests[task] for task in self.sources.pieces}
         self.numbers = {key: number for number, key in enumerate(log.queues)}
+        self.rows_a_task = max(1, min(ROWS_A_TASK, split_size // _BYTES_A_ROW))
         self._products: list[Any] = []
         self._index: dict[int, tuple[FileBuilder, Target, Content]] = {}
 
     def queues(
         self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
     ) -> Iterator[tuple[QueueKey, list[Step]]]:
-        """See `Producer`: a job that shuffles positions by groups of queues, whose products executors keep."""
-        keys, counts = expectation.keys, expectation.counts
-        chosen = [n for n, key in enumerate(keys) if counts[n] and (wanted is None or key in wanted)]
+        """See `Producer`: a job that shuffles positions by groups of queues and of parts of large ones, whose products
+        executors keep."""
+        counts = expectation.counts
+        chosen = [n for n, key in enumerate(expectation.keys) if counts[n] and (wanted is None or key in wanted)]
+        steps = self._queue_steps(builder, expectation, chosen, fresh=fresh)
+        left = [n for n in chosen if n not in steps]
+        steps |= self._queue_steps(builder, expectation, left, fresh=fresh, cuts=False)
+        for n in chosen:
+            yield expectation.keys[n], steps[n]
+
+    def _queue_steps(
+        self, builder: QueueBuilder, expectation: Expectation, chosen: list[int], *, fresh: bool, cuts: bool = True
+    ) -> dict[int, list[Step]]:
+        """The steps of each of these queues; with `cuts` not of those that turn out to be one whole."""
         if not chosen:
-            return
-        groups, count = self._groups(chosen, counts)
+            return {}
+        keys, counts = expectation.keys, expectation.counts
+        cores, total = watch(self.session, lambda: self.session.cores, "how many cores"), int(counts[chosen].sum())
+        # a multiple of the cores, so that none is idle at the end
+        packing, making = (max(_TASKS_A_CORE, -(-total // (rows * cores))) * cores
+                           for rows in (ROWS_A_TASK, self.rows_a_task))
+        large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._is_bare(keys[n]))}
+        cut = self._cut(expectation, chosen, large, builder.file_cells, making)
         listed = {} if self.session.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
-        task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, listed)
-        plain = groups.copy()
-        plain[: expectation.skipped.size][expectation.skipped] = -1
-        sent = list(_lmq_chunks(expectation, groups))
+        task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, cut, listed)
+        asked = np.zeros(counts.size, dtype=bool)
+        asked[chosen] = True
+        sent = list(cut.packed(_LAST, expectation.lmq_rows[asked[expectation.lmq_rows["queue"]]]))
+        pack = QueueChunks(cut, asked[: expectation.skipped.size] & ~expectation.skipped)
+        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_even(expectation.tally_of(n)))
         number = len(self._products)
 
         def run() -> list[Any]:
             from pyspark import StorageLevel
 
-            chunks = self._shuffled(QueueChunks(plain), count, sent)
-            products = chunks.mapPartitions(partial(make_queues, task)).persist(StorageLevel.DISK_ONLY)
+            chunks = self._shuffled(pack, int(cut.groups.max()) + 1, sent, packing)
+            ends: dict[int, dict[int, Rows]] = {}
+            asking = chunks.mapPartitions(partial(ends_of_parts, task, uneven))
+            for queue, part, rows in asking.collect() if uneven else ():
+                ends.setdefault(queue, {})[part] = rows
+            beside = {n: builder.beside(keys[n], int(cut.places[n]), parts) for n, parts in ends.items()}
+            make = partial(make_queues, structs.replace(task, beside=beside))
+            products = chunks.mapPartitions(make).persist(StorageLevel.DISK_ONLY)
             self._products.append(products)
             return list(products.map(announced).collect())
 
-        found: dict[int, dict[int, Product]] = {n: {} for n in chosen}
+        found: dict[int, list[Product]] = {n: [] for n in chosen}
         for product in watch(self.session, run, "queues"):
             if isinstance(product, OtherView):
                 raise invisible(product.host, product.folder)
             if isinstance(product, Seen):
                 for path, reads in product.files.items() if not self.session.is_local else ():
                     confirm(path, product.host, reads)
-                continue
-            found[product.queue][product.number] = product
-        for n in chosen:
-            products = found[n]
-            tally = products.pop(-1, None)
-            if tally is None or tally.size != int(counts[n]):
+            elif isinstance(product, NotCut):
+                found.pop(product.queue, None)
+            elif product.queue in found:
+                found[product.queue].append(product)
+        steps = {}
+        for n, products in found.items():
+            if sum(product.size for product in products if product.number < 0) != int(counts[n]):
                 raise Refusal(f"of queue {keys[n].topic}/{keys[n].queue_id} not all positions came through the shuffle",
                               "Run it with --engine local.")
-            yield keys[n], [self._step(number, products[place]) for place in sorted(products)]
+            products = sorted((product for product in products if product.number >= 0), key=lambda each: each.place)
+            steps[n] = [self._step(number, product) for product in products]
+        return steps
 
     def index_files(
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
@@ -236,8 +287,8 @@ class SparkProducer:
         named = structs.replace(stager, names={place: stager.names[number] for place, number in enumerate(order)})
         return partial(stage_index, named, task), self._shuffled(pack, len(order), [])
 
-    def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk]) -> Any:
-        """An RDD of chunks, a partition for each group or file."""
+    def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk], tasks: int = 0) -> Any:
+        """An RDD of chunks, a partition for each group or file; at most so many `tasks` pack them, if given."""
         context = self.session.context
         more: list[Any] = [
             SentSplit(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent
@@ -248,26 +299,46 @@ class SparkProducer:
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
         # one step from what is kept to the shuffle: each further one would take a Python worker of its own
         packing = partial(pack_elements, self.sources.pieces, self.digests, self.numbers, pack)
-        return context.union(rdds).mapPartitions(packing).partitionBy(partitions, int)
+        elements = context.union(rdds)
+        return (elements.coalesce(tasks) if tasks else elements).mapPartitions(packing).partitionBy(partitions, int)
 
-    def _groups(self, chosen: list[int], counts: Rows) -> tuple[Rows, int]:
-        """The group of each queue, -1 for none, and how many groups: about as many positions in each."""
-        total = int(counts[chosen].sum())
-        cores = watch(self.session, lambda: self.session.cores, "how many cores")
-        # a multiple of the cores, so that none is idle at the end
-        number = min(len(chosen), max(_TASKS_A_CORE, -(-total // (_ROWS_A_TASK * cores))) * cores)
-        groups = np.full(counts.size, -1, dtype=np.int64)
+    def _is_bare(self, key: QueueKey) -> bool:
+        """Whether a queue has no file at all."""
+        parts = (QueueFiles(self.store, key.topic, key.queue_id), ExtFiles(self.store, key.topic, key.queue_id))
+        return not any(part.mapped_files.files or part.mapped_files.odd for part in parts)
+
+    def _cut(
+        self, expectation: Expectation, chosen: list[int], large: set[int], file_cells: int, tasks: int
+    ) -> Cut:
+        """The `large` queues in parts and all others whole, in at most as many groups as there are tasks: about as many
+        positions in each. A queue with positions that were read on the driver (LMQ) is whole, too."""
+        counts = expectation.counts
+        places, zeros = np.full(counts.size, WHOLE), np.zeros(counts.size, dtype=np.int64)
+        length = max(1, self.rows_a_task // file_cells) * file_cells
+        sizes: list[int] = []
+        for n in chosen:
+            tally = expectation.tally_of(n) if n in large else None
+            first, own = 0, [int(counts[n])]
+            # a broken record's queue offset may be so high that nearly all parts would be empty
+            if tally is not None and 0 < int(tally["most"] - tally["least"]) // length <= counts[n]:
+                places[n], first = length, int(tally["least"]) // length
+                parts = np.arange(first, int(tally["most"]) // length + 1) * length
+                own = (np.minimum(parts + length, tally["most"] + 1) - np.maximum(parts, tally["least"])).tolist()
+            zeros[n] = len(sizes) - first
+            sizes += own
+        number = min(len(sizes), tasks)
+        groups = np.empty(len(sizes), dtype=np.int64)
         heap = [(0, group) for group in range(number)]
-        for queue in sorted(chosen, key=lambda n: -int(counts[n])):
+        for part in sorted(range(len(sizes)), key=lambda part: -sizes[part]):
             filled, group = heapq.heappop(heap)
-            groups[queue] = group
-            heapq.heappush(heap, (filled + int(counts[queue]), group))
-        return groups, number
+            groups[part] = group
+            heapq.heappush(heap, (filled + sizes[part], group))
+        return Cut(places, zeros, groups)
 
     def _step(self, number: int, product: Product) -> Step:
         if product.step is not None:
             return product.step
-        key = number, product.queue, product.number
+        key = number, *product.place
         return Install(product.file, DeferredContent(self, key, product.size, product.allocated, product.crc32c))
 
 
@@ -292,9 +363,8 @@ def _elsewhere(builder: QueueBuilder, store: Store) -> QueueBuilder:
     )
 
 
-def _lmq_chunks(expectation: Expectation, groups: Rows) -> Iterator[Chunk]:
-    """Positions in LMQ queues, which were read one by one: they come after all others."""
-    rows = expectation.lmq_rows
-    own = groups[rows["queue"]]
-    for group in np.unique(own[own >= 0]).tolist():
-        yield int(group), (_LAST, pack_rows(rows[own == group]))
+def _is_even(tally: Rows | None) -> bool:
+    """Whether each place of a queue is that of one message, so that no unit stands for another."""
+    if tally is None or tally["fallen"] or tally["bits"] & BIT_MARKER:
+        return False
+    return bool(tally["positions"] == tally["most"] - tally["least"] + 1)

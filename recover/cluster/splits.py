@@ -170,8 +170,12 @@ def unpack_split(content: bytes) -> tuple[Rows, Rows]:
 
 
 def pack_rows(rows: Rows) -> bytes:
-    """Rows of integers column by column: differences from row to row as narrow as they fit, compressed."""
-    columns = {name: _narrow(np.diff(rows[name].astype(np.int64), prepend=0)) for name in rows.dtype.names or ()}
+    """Rows of integers column by column: the first, and differences from row to row as narrow as they fit, compressed.
+    """
+    columns = []
+    for name in rows.dtype.names or ():
+        steps = _narrow(np.diff(rows[name].astype(np.int64)))
+        columns.append((name, rows[name][:1].tolist(), steps.dtype.str, steps.tobytes()))
     plain = pickle.dumps((rows.size, columns), pickle.HIGHEST_PROTOCOL)
     return pickle.dumps((len(plain), pa.compress(plain, "lz4", asbytes=True)))
 
@@ -181,8 +185,8 @@ def unpack_rows(content: bytes, dtype: np.dtype[Any]) -> Rows:
     length, compressed = pickle.loads(content)
     size, columns = pickle.loads(pa.decompress(compressed, length, "lz4"))
     rows = np.zeros(size, dtype=dtype)
-    for name, differences in columns.items():
-        rows[name] = np.cumsum(differences, dtype=np.int64)
+    for name, first, kind, steps in columns:
+        rows[name] = np.cumsum(np.concatenate([first, np.frombuffer(steps, dtype=kind)]), dtype=np.int64)
     return rows
 
 

@@ -311,6 +311,11 @@ class Evidence(Struct, frozen=True):
 NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
+Beside = tuple[Rows, Rows]
+"""Of a part of a queue: the row (EXPECTED, one or none) whose unit stands for a message that is not there, at the place
+before the part; and one at the place after it."""
+
+
 class QueueBuilder:
     """Builds the cells of queues for one store.
 
@@ -338,22 +343,58 @@ class QueueBuilder:
         """The queue offset at which the file with the unit of this one begins."""
         return queue_offset // self.file_cells * self.file_cells
 
-    def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
+    def fresh(
+        self, key: QueueKey, rows: Rows, *, from_nothing: bool = True, beside: Beside | None = None
+    ) -> QueueCells:
         """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
 
-        Its ext files are built `from_nothing` too, or else such that those on disk can stay.
+        Its ext files are built `from_nothing` too, or else such that those on disk can stay. With `beside` a part of
+        it, which has no ext unit: whole files, but for what follows the queue's last position.
         """
-        first = self.first_in_file(int(rows["queue_offset"][0]))
-        return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
+        before, after = beside or (rows[:0], rows[:0])
+        rows = np.concatenate([before, rows, after]) if before.size or after.size else rows
+        first = int(rows["queue_offset"][0])
+        first = first if before.size else self.first_in_file(first)
+        count = int(rows["queue_offset"][-1]) + 1 - first
+        queue = self._fill(key, first, count, rows, None, from_nothing=from_nothing and beside is None)
+        own = queue.cells[before.size : count - after.size]
+        return QueueCells(key, first + before.size, own, queue.ext)
 
-    def repaired(self, files: QueueFiles, rows: Rows) -> QueueCells | None:
+    def ends(self, key: QueueKey, rows: Rows) -> Rows:
+        """First and last of the rows of a part whose units may stand for others: markers where it has nothing else."""
+        own = rows[~self.stood_for(key, rows)]
+        return np.asarray((own if own.size else rows)[[0, -1]])
+
+    def beside(self, key: QueueKey, places: int, parts: dict[int, Rows]) -> dict[int, Beside]:
+        """What is beside each part of a queue; part n has the queue offsets from n * `places` on, and these `ends`.
+
+        Parts without a row are made with the one before.
+        """
+        order = sorted(parts)
+        ends = np.stack([parts[part] for part in order])
+        good = ~self.stood_for(key, ends)
+        found = {}
+        for at, (part, following) in enumerate(zip(order, [*order[1:], 0], strict=True)):
+            before = _nearest(ends[:at, 1][::-1], good[:at, 1][::-1], part * places - 1)
+            found[part] = before, _nearest(ends[at + 1 :, 0], good[at + 1 :, 0], following * places)
+        return found
+
+    def stood_for(self, key: QueueKey, rows: Rows) -> Rows:
+        """For which rows the unit of another stands: their message is lost, and nobody shall see its marker."""
+        return np.asarray(is_lost(rows) & (not (self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC")))
+
+    def wants_ext(self, key: QueueKey, rows: Rows) -> bool:
+        """Whether one of these rows has an ext unit, as far as they and the queue on disk tell."""
+        return bool(_wanted(ExtFiles(self.store, key.topic, key.queue_id), rows)[0].any())
+
+    def repaired(self, files: QueueFiles, rows: Rows, beside: Beside | None = None) -> QueueCells | None:
         """The queue on disk with its live positions repaired; expired units stay, units after the log go.
 
-        None when neither the disk nor the log has anything of it.
+        None when neither the disk nor the log has anything of it. `beside`: see `fresh`, of a queue without a file.
         """
         key, stretches = QueueKey(files.topic, files.queue_id), list(files.stretches())
         if not stretches:
-            return self.fresh(key, rows, from_nothing=False) if rows.size else None
+            return self.fresh(key, rows, from_nothing=False, beside=beside) if rows.size else None
         named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
         # without a message left, what counts is that the queue keeps its end
         old = named[0] if rows.size else named[-1]
@@ -421,14 +462,13 @@ class QueueBuilder:
             ext = self._ext(key, cells, rows["queue_offset"] - first, rows, tags_codes, from_nothing)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
         lost = np.zeros(cells.size, dtype=bool)
-        lost[at] = is_lost(rows)
+        lost[at] = self.stood_for(key, rows)
         claimed = np.zeros(cells.size, dtype=bool)
         claimed[at] = True
         # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
         unclaimed = ~claimed & ~evidence
         unclaimed[: max(0, first_live - first)] = False
-        shows_markers = self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
-        self._stand_in(cells, unclaimed if shows_markers else lost | unclaimed)
+        self._stand_in(cells, lost | unclaimed)
         return QueueCells(key, first, cells, ext)
 
     def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
@@ -448,8 +488,7 @@ class QueueBuilder:
     ) -> ExtImage | None:
         """Put ext addresses in place of the tags codes of those `rows` (their cells are `at`) that have an ext unit."""
         files = ExtFiles(self.store, key.topic, key.queue_id)
-        found, codes = _on_disk(QueueFiles(self.store, key.topic, key.queue_id), rows)
-        wanted = wants_ext(rows, found, codes, by_default=bool(files.mapped_files.files and files.units.position.size))
+        wanted, found, codes = _wanted(files, rows)
         wanted &= ~is_lost(rows)
         old = cells[is_address(cells["tags_code"]) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
         expired = old["tags_code"].astype(np.int64)
@@ -493,11 +532,26 @@ def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
     cells[usable] = cells[source[usable]]
 
 
+def _nearest(rows: Rows, good: Rows, place: int) -> Rows:
+    """The first good row, or else the first, as if it were at that place of its queue; none of none."""
+    found = np.asarray(rows[[int(good.argmax())]] if rows.size else rows)
+    found["queue_offset"] = place
+    return found
+
+
+def _wanted(files: ExtFiles, rows: Rows) -> tuple[Rows, Rows, Rows]:
+    """Which rows of a queue have an ext unit (bool array), and `_on_disk` of them."""
+    found, codes = _on_disk(QueueFiles(files.store, files.topic, files.queue_id), rows)
+    by_default = bool(files.mapped_files.files and files.units.position.size)
+    return wants_ext(rows, found, codes, by_default=by_default), found, codes
+
+
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
     """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
     found = np.zeros(rows.size, dtype=bool)
     codes = np.zeros(rows.size, dtype=np.int64)
-    for stretch in files.stretches() if rows.size else ():
+    ends = rows["queue_offset"][[0, -1]].tolist() if rows.size else ()
+    for stretch in files.stretches(*ends) if ends else ():
         at = rows["queue_offset"] - stretch.first_index
         inside = np.flatnonzero((at >= 0) & (at < stretch.held))
         at = at[inside]
@@ -506,10 +560,15 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
     return found, codes
 
 
-def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool) -> Iterator[Step]:
-    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order."""
+def repaired_steps(
+    builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool, beside: Beside | None = None
+) -> Iterator[Step]:
+    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order.
+
+    With `beside`, what they are for a part of a queue that has no file: see `QueueBuilder.fresh`.
+    """
     files = QueueFiles(builder.store, key.topic, key.queue_id)
-    queue = builder.repaired(files, rows)
+    queue = builder.repaired(files, rows, beside)
     if queue is not None:
         yield from queue_steps(files, queue, spool)
 

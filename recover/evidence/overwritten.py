@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -37,39 +37,31 @@ _MORE = 10
 
 
 class ForeignFile(Struct, frozen=True):
-    """A log file with `messages` records of another log; the log of a survey has it as damage.
+    """A log file with `messages` of another log, which the log of a survey has as damage.
 
-    `indexed`: how many messages the index names in it, where that is the witness.
+    Or one for whose messages nothing else speaks: no queue unit, no index entry, nor all queues that go on in the files
+    beside it. `indexed`: how many other messages the index names in it, where that is the witness, or may be; the index
+    may itself be another log's.
     """
 
     mapped_file: MappedFile
     extent: Range
     messages: int
-    witness: str = "units of several queues"
-    indexed: int = 0
+    witness: str
+    indexed: int
 
     def holds(self, phy_offset: int) -> bool:
         """Whether the file has this place of the log."""
         return self.extent[0] <= phy_offset < self.extent[1]
 
 
-class LoneFile(NamedTuple):
-    """A log file for whose messages (so many) nothing else speaks: no queue unit, no index entry, nor all queues that
-    go on in the files beside it. `indexed` other ones are named by the index there, which may be another log's itself.
-    """
-
-    mapped_file: MappedFile
-    messages: int
-    indexed: int
-
-
 class Overwritten(Struct):
     """Files of another log, all stretches where other records stand than the messages that are named there, and files
-    that may be another log's."""
+    for which nothing speaks, which may be another log's."""
 
     foreign: list[ForeignFile]
     stretches: list[Range]
-    alone: list[LoneFile]
+    alone: list[ForeignFile]
 
 
 def overwritten(
@@ -241,7 +233,7 @@ def _foreign_by_units(
 
 def _told_by_index(
     files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport
-) -> tuple[list[ForeignFile], list[LoneFile]]:
+) -> tuple[list[ForeignFile], list[ForeignFile]]:
     """Of the files to whose records no unit leads, those of another log by the index, and those of which nothing tells.
 
     An index file can be another log's, too: it counts for nothing where it contradicts a log file that the queues bear
@@ -271,7 +263,7 @@ def _told_by_index(
         if contradicts and believed(claims, "own") == "another":
             foreign.append(_foreign(file, "units of the index", wrong))
         elif not right and (messages := _messages(file.scan, expectation)):
-            alone.append(LoneFile(file.scan.mapped_file, messages, wrong))
+            alone.append(_foreign(file, "", wrong, messages))
     return foreign, alone
 
 
@@ -293,8 +285,11 @@ def _messages(scan: FileScan, expectation: Expectation) -> int:
                for rows in (split.records for split in scan.splits))
 
 
-def _foreign(file: _File, *witness: Any) -> ForeignFile:
-    return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), file.scan.record_count, *witness)
+def _foreign(
+    file: _File, witness: str = "units of several queues", indexed: int = 0, messages: int | None = None
+) -> ForeignFile:
+    count = file.scan.record_count if messages is None else messages
+    return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)
 
 
 def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:

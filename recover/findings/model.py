@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,6 +55,11 @@ class Finding(Struct, frozen=True):
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 message`, `2,974 messages`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _span(milliseconds: int) -> str:
@@ -117,7 +122,9 @@ def finding(
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
-    message = (kind.said_of(facts) if message is None else message).format_map(values)
+    if message is None:
+        message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
+    message = message.format_map(values)
     remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
 
@@ -127,9 +134,6 @@ class FindingList:
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         self._findings: list[Finding] = list(findings)
-
-    def add(self, item: Finding) -> None:
-        self._findings.append(item)
 
     def extend(self, items: Iterable[Finding]) -> None:
         self._findings.extend(items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +207,8 @@ def write_rebuild(
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
     before.survey.options.scanner.confirm()
-    writer = _Writer(output, interrupted)
     with new_folder(output):
-        writer.write(_fresh_steps(before, options, wanted))
-        writer.sync()
+        files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
             raise Refusal("the log changed while it was read; what was written was removed", STALE)
@@ -217,7 +216,7 @@ def write_rebuild(
     derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
-    return Rebuilt(before, tuple(sorted(writer.files)), writer.size, findings, any(item.bits for item in derived))
+    return Rebuilt(before, tuple(files), size, findings, any(item.bits for item in derived))
 
 
 def write_derived(store: Store, options: RebuildOptions, output: Path, like: Store | None = None) -> None:
@@ -225,9 +224,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     before = look(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
-    writer = _Writer(output, lambda: False)
-    writer.write(_fresh_steps(before, options, None))
-    writer.sync()
+    _write(output, _fresh_steps(before, options, None))
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:
@@ -236,47 +233,36 @@ def _log_files(store: Store) -> dict[str, tuple[int, int]]:
     return {str(file.path): (file.length, file.path.stat().st_mtime_ns) for file in queue.files}
 
 
-class _Writer:
-    def __init__(self, output: Path, interrupted: Callable[[], bool]) -> None:
-        self.output = output
-        self.interrupted = interrupted
-        self.files: list[str] = []
-        self.size = 0
-        self._folders: set[Path] = {output}
+def _write(
+    output: Path, steps: Iterable[Step], interrupted: Callable[[], bool] = lambda: False
+) -> tuple[list[str], int]:
+    """Write the new files of some steps below the output folder; their names there, and their bytes.
 
-    def write(self, steps: Iterable[Step]) -> None:
-        """The new files of some steps below the output folder; what is made elsewhere comes last, all of it at once."""
-        elsewhere: dict[Path, Content] = {}
-        for step in steps:
-            if self.interrupted():
-                raise Interrupted("stopped; what was written so far was removed", "run the command again")
-            assert step.content is not None
-            path = self.output / step.file
-            self._make(path.parent)
-            if isinstance(step.content, DeferredContent):
-                elsewhere[path] = step.content
-            else:
-                self._note(path, disk.create_from_pieces(path, step.content.pieces(), _MODE)[0])
-        made = make(self.output / _STAGING, elsewhere, interrupted=self.interrupted)
-        for path in made:
-            os.chmod(path, _MODE)
-        disk.sync_all(made)
-        for path, (size, _) in made.items():
-            self._note(path, size)
-
-    def _note(self, path: Path, size: int) -> None:
-        self.files.append(path.relative_to(self.output).as_posix())
-        self.size += size
-
-    def _make(self, folder: Path) -> None:
-        if folder not in self._folders:
-            self._make(folder.parent)
+    What is made elsewhere comes last, all of it at once.
+    """
+    sizes: dict[Path, int] = {}
+    folders = {output}
+    elsewhere: dict[Path, Content] = {}
+    for step in steps:
+        if interrupted():
+            raise Interrupted("stopped; what was written so far was removed", "run the command again")
+        assert step.content is not None
+        path = output / step.file
+        for folder in reversed([*takewhile(lambda each: each not in folders, path.parents)]):
             disk.mkdir(folder)
-            self._folders.add(folder)
-
-    def sync(self) -> None:
-        for folder in self._folders:
-            disk.fsync_dir(folder)
+            folders.add(folder)
+        if isinstance(step.content, DeferredContent):
+            elsewhere[path] = step.content
+        else:
+            sizes[path] = disk.create_from_pieces(path, step.content.pieces(), _MODE)[0]
+    made = make(output / _STAGING, elsewhere, interrupted=interrupted)
+    for path, (size, _) in made.items():
+        os.chmod(path, _MODE)
+        sizes[path] = size
+    disk.sync_all(made)
+    for folder in folders:
+        disk.fsync_dir(folder)
+    return sorted(path.relative_to(output).as_posix() for path in sizes), sum(sizes.values())
 
 
 def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:

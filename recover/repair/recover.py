@@ -28,7 +28,7 @@ from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
-from recover.findings.model import count
+from recover.findings.model import count, few
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
@@ -217,11 +217,8 @@ def _lower(table: Members, key: str | int, end: int) -> None:
 
 
 def _clamp_text(clamps: list[AboveMax]) -> str:
-    shown = ", ".join(
-        f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps[:8]
-    )
-    more = f" and {len(clamps) - 8} more" if len(clamps) > 8 else ""
-    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown}{more})"
+    shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps], 8)
+    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown})"
 
 
 Policy = Literal["keep", "broker"]

@@ -149,12 +149,6 @@ class Split:
     def hash_count(self) -> int:
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
-    @property
-    def first_hash(self) -> Rows:
-        """Index into `hashes` of each record's first hash, int64."""
-        counts = self.records["hashes"].astype(np.int64)
-        return np.cumsum(counts) - counts
-
     def renumber(self, numbers: Rows) -> None:
         """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
         if (numbers == np.arange(numbers.size)).all():

@@ -76,11 +76,18 @@ class QueueFiles(Struct, dict=True):
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
         return MappedFileQueue.load((folder,), self.store.queue_file_size)
 
-    def stretches(self) -> Iterator[Stretch]:
-        """The units of the queue, one stretch for each run of adjoining files, up to where it has nothing more."""
+    def stretches(self, first: int = 0, last: int | None = None) -> Iterator[Stretch]:
+        """The units of the queue, one stretch for each run of adjoining files, up to where it has nothing more.
+
+        With `last`, of the files alone that have a place for one of the queue offsets from `first` to there.
+        """
         run: list[MappedFile] = []
+        size = self.store.queue_file_size
         for mapped_file in self.mapped_files.files:
-            if run and mapped_file.file_from_offset != run[-1].file_from_offset + self.store.queue_file_size:
+            start = mapped_file.file_from_offset
+            if last is not None and not first * UNIT_SIZE - size < start <= last * UNIT_SIZE:
+                continue
+            if run and start != run[-1].file_from_offset + size:
                 yield self._load(run)
                 run = []
             run.append(mapped_file)

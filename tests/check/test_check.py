@@ -159,7 +159,7 @@ def test_light_queues_and_delay_levels_have_ends_too(store: Make) -> None:
     root = store("clean-5.3.3")
     config = root / "config"
     look = looked_at(root)[1]
-    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].end
+    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
     (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:%d}}' % (end + 7))
     light = next(key for key in queue_ranges(look) if key.topic.startswith("%LMQ%"))
     (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":999999}}' % light.topic.encode())

@@ -19,8 +19,9 @@ from recover.change.model import load_plan
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
 from recover.cluster.making import SparkProducer
+from recover.cluster.session import stop_session
 from tests.cli.runner import Result, mqtool
-from tests.cluster.twice import needs_spark, plain, same_changes
+from tests.cluster.twice import needs_spark, plain, same_changes, stages
 from tests.support.stores import copy_store, real_store
 from tests.support.trees import assert_unchanged, contents
 
@@ -80,9 +81,9 @@ def rebuilt(root: Path, output: Path, *spark: str) -> Result:
     return mqtool("rebuild", root, "--output", output, "--json", *spark)
 
 
-def assert_as_without_spark(root: Path, folder: Path) -> None:
+def assert_as_without_spark(root: Path, folder: Path, *options: str) -> None:
     """Both engines write the same files from a store, and leave nothing else."""
-    local, spark = rebuilt(root, folder / "local"), rebuilt(root, folder / "spark", *SPARK)
+    local, spark = rebuilt(root, folder / "local"), rebuilt(root, folder / "spark", *(options or SPARK))
     assert spark.code == local.code and local.code & 8 == 0, spark.stderr
     local_document, spark_document = plain(local.document, folder / "local"), plain(spark.document, folder / "spark")
     assert spark_document == local_document
@@ -103,6 +104,39 @@ def test_executors_write_what_this_process_would(folder: Path, made: list[str]) 
     shutil.rmtree(lmq / "consumequeue")
     same_changes(lmq, "recover", "--include-deleted")
     assert made
+
+
+def tasks_that_make_queues() -> int:
+    """The most tasks that positions were shuffled to, so far."""
+    return max((stage.numTasks() for stage in stages()
+                if stage.shuffleReadBytes() and str(stage.description().get()) == "queues"), default=0)
+
+
+# a task makes 390 positions, so three files of one queue; of its messages 90 kB of log would be
+@pytest.mark.parametrize("gone", [(), (range(300_000, 300_900), range(500_000, 800_000)), (range(200_000),)], ids=str)
+def test_a_queue_made_in_parts_is_the_whole_of_it(gone: tuple[range, ...], folder: Path, made: list[str]) -> None:
+    """Files of the other queue tell how long they are."""
+    root = folder / "s"
+    synth_store(root, messages=4_000, topics=2, queues=1, mapped_file_size=1 << 20)
+    shutil.rmtree(root / "consumequeue" / "Topic0")
+    with sorted((root / "commitlog").iterdir())[0].open("r+b") as file:
+        for part in gone:
+            file.seek(part.start)
+            file.write(bytes(len(part)))
+    stop_session()
+    for command in ("recover",), ("recover", "--lost", "visible"):
+        same_changes(copy_store(root, folder / "other"), *command, spark=("--engine", "spark", *SPARK))
+        shutil.rmtree(folder / "other")
+        assert tasks_that_make_queues() > 2
+    made.clear()
+    assert_as_without_spark(root, folder)
+    assert len([path for path in contents(folder / "spark") if "consumequeue/Topic" in path]) > 30
+
+
+def test_a_queue_with_ext_units_is_made_whole(folder: Path, made: list[str]) -> None:
+    root = real_store("killed-ext-5.5.0", folder)
+    assert_as_without_spark(root, folder, *LOCAL, "--conf", "mqtool.splitSize=20011")  # 78 positions a task
+    assert any("consumequeue_ext/" in path for path in contents(folder / "spark"))
 
 
 def test_a_dry_run_writes_nothing_and_a_saved_plan_holds_it_all(folder: Path, made: list[str]) -> None:

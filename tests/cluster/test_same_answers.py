@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet
@@ -15,10 +14,9 @@ from fixtures.damage import RECIPES
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from mqtool import exits
-from recover.cluster.session import running_session
 from tests.cli.runner import mqtool
 from tests.cluster.sweep import LACKS, UNDAMAGED, compare
-from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes
+from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes, stages
 from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
 from tests.support.stores import real_store, struck_store
@@ -104,15 +102,7 @@ A_MESSAGE, A_QUEUE = 0.5, 200
 
 def bytes_home() -> int:
     """Bytes of all results that the tasks of the running session have sent so far."""
-    session = running_session()
-    if session is None:
-        return 0
-    context: Any = session.context
-    running = context._jsc.sc()
-    running.listenerBus().waitUntilEmpty()
-    none = context._gateway.new_array(context._jvm.double, 0)
-    stages = running.statusStore().stageList(None, False, False, none, None)
-    return sum(stages.apply(number).resultSize() for number in range(stages.size()))
+    return sum(stage.resultSize() for stage in stages())
 
 
 def sent(root: Path, *arguments: str) -> int:
@@ -134,3 +124,18 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
         home = sent(tmp_path / "s", *part)
         assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("queues", "split"), [(48, 100_003), (1, 16 << 20)], ids=["8 rows", "24,000 rows"])
+def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
+    queues: int, split: int, tmp_path: Path,
+) -> None:
+    messages = 24_000
+    synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=0, mapped_file_size=8 << 20,
+                queue_file_size=messages * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
+    before = sum(stage.shuffleWriteBytes() for stage in stages())
+    small = "--conf", f"mqtool.splitSize={split}"
+    assert mqtool("rebuild", tmp_path / "s", "--output", tmp_path / "o", *WHOLE, *small).code == 0
+    assert 0 < sum(stage.shuffleWriteBytes() for stage in stages()) - before <= 20 * messages
+    assert queues in {stage.numTasks() for stage in stages() if stage.shuffleReadBytes()}

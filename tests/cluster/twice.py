@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqtool import exits
-from recover.cluster.session import find_java
+from recover.cluster.session import find_java, running_session
 from recover.findings.refusal import Refusal
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
@@ -47,6 +47,19 @@ def plain(value: Any, root: Path) -> Any:
     if isinstance(value, list):
         return [plain(item, root) for item in value]
     return _TIME.sub("", _ENGINE.sub("", value.replace(str(root), "STORE"))) if isinstance(value, str) else value
+
+
+def stages() -> list[Any]:
+    """What Spark says of each stage that the running session has had."""
+    session = running_session()
+    if session is None:
+        return []
+    context: Any = session.context
+    running = context._jsc.sc()
+    running.listenerBus().waitUntilEmpty()
+    none = context._gateway.new_array(context._jvm.double, 0)
+    found = running.statusStore().stageList(None, False, False, none, None)
+    return [found.apply(number) for number in range(found.size())]
 
 
 def same_answers(root: Path, command: str, *arguments: object, spark: tuple[str, ...] = SPARK) -> Result:

@@ -14,6 +14,7 @@ from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from formats.consumequeue import CQ_UNIT, ext_address
 from formats.consumequeue_ext import CqExtUnit, decode, encode
 from formats.names import offset_to_name
+from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
 from recover.change.model import Plan, Step
@@ -83,6 +84,37 @@ def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(
             gone = (theirs["phy_offset"] < live) & (theirs["size"] > 0)
             assert (ours[~gone] == theirs[~gone]).all(), path
             assert (ours["size"][gone] == 0x7FFFFFFF).all(), path
+
+
+@pytest.mark.parametrize("topic", ["TopicA", "RMQ_SYS_TRANS_HALF_TOPIC"])
+@pytest.mark.parametrize("visible", [False, True])
+def test_parts_of_a_queue_are_the_whole_of_it(visible: bool, topic: str, store: Copy) -> None:
+    """Wherever messages are missing or lost, a whole part long, or at the beginning: the unit beside them stands for
+    them."""
+    rng = np.random.default_rng(7)
+    _, seen = looked_at(store("killed-manyfiles-5.5.0"))
+    made, key = QueueBuilder(seen.store, seen.delays, 0, 1 << 40, visible=visible), QueueKey(topic, 9)
+    places = 2 * made.file_cells
+    torn = 0
+    for case in range(60):
+        rows = np.zeros(int(rng.integers(1, 9 * places)), dtype=EXPECTED)
+        start, steps = int(rng.integers(0, 3 * places)), np.ones(rows.size, dtype=np.int64)
+        steps[rng.integers(0, rows.size, case % 4)] += rng.integers(0, 3 * places, case % 4)
+        rows["queue_offset"] = start + np.cumsum(steps)
+        rows["phy_offset"], rows["size"], rows["tags_code"] = 1000 * np.arange(rows.size), 1000, np.arange(rows.size)
+        lost, stop = rng.integers(0, rows.size, 2)
+        rows["bits"][: lost if case % 3 else 0] = BIT_MARKER
+        rows["bits"][lost : stop if case % 5 else rows.size] = BIT_MARKER
+        number = rows["queue_offset"] // places
+        parts = {part: rows[number == part] for part in np.unique(number).tolist()}
+        whole = made.fresh(key, rows)
+        beside = made.beside(key, places, {part: made.ends(key, own) for part, own in parts.items()})
+        cells = [made.fresh(key, own, beside=beside[part]) for part, own in parts.items()]
+        assert [queue.first_index for queue in cells[1:]] == [part * places for part in [*parts][1:]]
+        assert cells[0].first_index == whole.first_index
+        assert (np.concatenate([queue.cells for queue in cells]) == whole.cells).all(), case
+        torn += len(parts) > 1 and any(before.size and before["bits"][0] for before, _ in beside.values())
+    assert torn > 10
 
 
 @pytest.mark.parametrize("name", ["clean-expired-4.5.1", "clean-expired-5.5.0"])
