@@ -27,15 +27,8 @@ CHECKPOINT = Layout.of(Checkpoint)
 FILE_SIZE = 4096
 EMPTY = Checkpoint(0, 0, 0, 0, 0, 0)
 
-SINCE = {
-    "physic_msg_timestamp": "",
-    "logics_msg_timestamp": "",
-    "index_msg_timestamp": "",
-    "master_flushed_offset": "5.0.0",
-    "confirm_phy_offset": "5.1.1",
-    "logics_physical_offset": "5.5.0",
-}
-"""First broker version that writes each field; "" for all versions."""
+SINCE = {"master_flushed_offset": "5.0.0", "confirm_phy_offset": "5.1.1", "logics_physical_offset": "5.5.0"}
+"""First broker version that writes each field which not all of them do."""
 
 CLOCK_MARGIN_MS = 3000
 """What StoreCheckpoint.getMinTimestamp takes off, to be sure to start early enough."""
@@ -66,7 +59,7 @@ def rest_is_zero(buffer: Buffer) -> bool:
 
 def younger_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
     """The fields that only younger brokers write, with an offset that a log up to `log_end` can have."""
-    return [name for name, since in SINCE.items() if since and 0 < getattr(checkpoint, name) <= log_end]
+    return [name for name in SINCE if 0 < getattr(checkpoint, name) <= log_end]
 
 
 def min_timestamp(checkpoint: Checkpoint) -> int:

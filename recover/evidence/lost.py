@@ -152,15 +152,14 @@ INDEXED = "indexed"
 """Fact of a damaged range: so many messages stood there by the index."""
 
 
-def was_a_message(damage: Damage) -> bool:
-    """True when at least one message stood in the range, even if no queue says so."""
-    return damage.envelope or damage.ended_by in ("record", "blank", "next-file")
-
-
 def held_records(damage: Damage, positions: Iterable[LostPosition]) -> int:
-    """How many records a damaged range held, as far as anything still tells: `positions` are those lost in it."""
+    """How many records a damaged range held, as far as anything still tells: `positions` are those lost in it.
+
+    One that a record or the next file ends held one, even if no queue says so.
+    """
     indexed: int = damage.facts.get(INDEXED, 0)
-    return max(record_count(positions), indexed, int(was_a_message(damage)))
+    least = damage.envelope or damage.ended_by in ("record", "blank", "next-file")
+    return max(record_count(positions), indexed, int(least))
 
 
 def record_count(positions: Iterable[LostPosition]) -> int:

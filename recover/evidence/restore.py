@@ -178,17 +178,10 @@ def _only(
         except FormatError:
             continue
         needs_place = kind == "field" or bool(lost)
-        if record.total_size == len(damaged) and (not needs_place or _is_missing(record, lost)):
-            found.append(Edit(kind, phy_offset, record, field, position, stored, content))
+        edit = Edit(kind, phy_offset, record, field, position, stored, content)
+        if record.total_size == len(damaged) and (not needs_place or any(each.place == edit.place for each in lost)):
+            found.append(edit)
     return only(found)
-
-
-def _is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:
-    """Whether the place in a queue that a record names is one that is lost."""
-    return any(
-        p.key.topic == record.topic_name and p.key.queue_id == record.queue_id and p.queue_offset == record.queue_offset
-        for p in lost
-    )
 
 
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:

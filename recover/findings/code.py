@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -51,9 +50,6 @@ class Code(Struct, frozen=True):
     one: str | None = None
     bits: int | None = None
     leads: Leads = ""
-
-    def said_of(self, facts: Mapping[str, Any]) -> str:
-        return self.one if self.one is not None and facts.get("count") == 1 else self.message
 
     @property
     def exit_bits(self) -> int:

@@ -122,7 +122,9 @@ def finding(
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
-    message = (kind.said_of(facts) if message is None else message).format_map(values)
+    if message is None:
+        message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
+    message = message.format_map(values)
     remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
 
@@ -132,9 +134,6 @@ class FindingList:
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         self._findings: list[Finding] = list(findings)
-
-    def add(self, item: Finding) -> None:
-        self._findings.append(item)
 
     def extend(self, items: Iterable[Finding]) -> None:
         self._findings.extend(items)

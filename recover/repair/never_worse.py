@@ -244,7 +244,7 @@ def refuse_worse(
             else finding("plan-overwrites-named", count=len(named), lost=listed, limit=dropped)
         )
         if findings is not None:
-            findings.add(found)
+            findings.extend([found])
         raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
     plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
     return structs.replace(made, plan=plan, lost_messages=dropped)

@@ -169,12 +169,6 @@ class Split:
     def hash_count(self) -> int:
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
-    @property
-    def first_hash(self) -> Rows:
-        """Index into `hashes` of each record's first hash, int64."""
-        counts = self.records["hashes"].astype(np.int64)
-        return np.cumsum(counts) - counts
-
     def edge_times(self) -> tuple[int, int]:
         """Store timestamps (ms) of the first and the last row; there has to be one."""
         if self.summary is not None:

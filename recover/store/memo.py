@@ -204,7 +204,6 @@ class RangeSums:
         self._reader = reader
         self._origin = 0
         self._sums = array("L", [0])
-        self.summed = 0
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the file, fewer at its end; what cannot be read is zeros."""
@@ -253,7 +252,6 @@ class RangeSums:
 
     def _read_blocks(self, start: int, length: int) -> bytes:
         spend(length)
-        self.summed += length
         return self.read(start, length).ljust(length, b"\0")
 
 

@@ -96,7 +96,6 @@ class Store:
         self.checkpoint_path = root / CHECKPOINT
         self.abort_path = root / ABORT
         self.lock_path = root / LOCK
-        self.journal_dir = root / JOURNAL_DIR
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions | None = None) -> Store:

@@ -224,31 +224,28 @@ def reputted(root: Path, start: int, end: int) -> tuple[int | None, Collector]:
         return reput(log, start, end, CheckRules.of(settings("4.9.7"), recovering=False), seen), seen
 
 
-def test_reput_takes_damaged_bodies(store: Callable[[str], Path]) -> None:
-    root = store("clean-4.5.1")
+def reputted_over(root: Path, at: int) -> tuple[int | None, list[int], int]:
+    """The same, the offsets alone, of a log with a flipped bit in byte `at` of its 51st record; and where that is."""
     with log_of(root) as log:
         victim = int(log.rows(0)["phy_offset"][50])
-    flip(root, victim + 88)
+    flip(root, victim + at)
     stuck, seen = reputted(root, 0, 1305932)
-    assert stuck is None and len(seen.offsets) == 2171 and victim in seen.offsets
+    return stuck, seen.offsets, victim
+
+
+def test_reput_takes_damaged_bodies(store: Callable[[str], Path]) -> None:
+    stuck, seen, victim = reputted_over(store("clean-4.5.1"), 88)
+    assert stuck is None and len(seen) == 2171 and victim in seen
 
 
 def test_reput_jumps_to_the_next_file_at_a_broken_record(store: Callable[[str], Path]) -> None:
-    root = store("clean-4.5.1")
-    with log_of(root) as log:
-        victim = int(log.rows(0)["phy_offset"][50])
-    flip(root, victim + 4)
-    stuck, seen = reputted(root, 0, 1305932)
-    assert stuck is None and seen.offsets[49] < victim and seen.offsets[50] == MIB
+    stuck, seen, victim = reputted_over(store("clean-4.5.1"), 4)
+    assert stuck is None and seen[49] < victim and seen[50] == MIB
 
 
 def test_reput_goes_on_behind_a_wrong_size(store: Callable[[str], Path]) -> None:
-    root = store("clean-4.5.1")
-    with log_of(root) as log:
-        victim = int(log.rows(0)["phy_offset"][50])
-    flip(root, victim + 3)
-    _, seen = reputted(root, 0, 1305932)
-    assert victim not in seen.offsets and len(seen.offsets) == 2170
+    _, seen, victim = reputted_over(store("clean-4.5.1"), 3)
+    assert victim not in seen and len(seen) == 2170
 
 
 def test_reput_waits_for_ever_at_a_gap(store: Callable[[str], Path]) -> None:

@@ -44,8 +44,7 @@ from tests.support.trees import assert_same_tree, assert_unchanged, contents, tr
 # --- Applying plans: what they leave, and what stops them between two steps.
 
 
-def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_ranges_files_and_names_are_as_planned(store: Path) -> None:
     before = {name: (store / name).read_bytes() for name in (LOG, NEXT_LOG, INDEX)}
     result = apply_plan(store, sealed("everything", store))
     assert result is not None and result.state == "applied"
@@ -58,22 +57,19 @@ def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:
     assert (store / str(result.journal) / "preimages/000002").read_bytes() == before[LOG][50_000:120_000]
 
 
-def test_a_plan_without_steps_creates_nothing(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_plan_without_steps_creates_nothing(store: Path) -> None:
     with assert_unchanged(store):
         assert apply_plan(store, seal(Plan("recover", []), store)) is None
 
 
-def test_zeros_of_new_content_take_no_blocks(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_zeros_of_new_content_take_no_blocks(store: Path) -> None:
     content = LazyContent(6_000_000, lambda: [b"u" * 20, bytes(5_999_980)], allocated=4096)
     apply_plan(store, seal(Plan("rebuild", [Install(QUEUE, content)]), store))
     assert (store / QUEUE).stat().st_size == 6_000_000
     assert (store / QUEUE).stat().st_blocks * 512 <= 128 << 10
 
 
-def test_new_files_take_owner_and_mode_of_the_old_one_or_of_their_neighbours(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_new_files_take_owner_and_mode_of_the_old_one_or_of_their_neighbours(store: Path) -> None:
     owner = (12345, 54321) if os.geteuid() == 0 else (os.getuid(), os.getgid())
     for path in [store, *store.rglob("*")]:
         os.chown(path, *owner)
@@ -90,8 +86,7 @@ def test_new_files_take_owner_and_mode_of_the_old_one_or_of_their_neighbours(tmp
     assert (store / "consumequeue/TopicB").stat().st_mode == (store / "consumequeue").stat().st_mode
 
 
-def test_extended_attributes_stay_and_come_back(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_extended_attributes_stay_and_come_back(store: Path) -> None:
     for name in (LOG, "checkpoint"):
         os.setxattr(store / name, "user.note", b"kept")
     make_old(store)
@@ -102,8 +97,7 @@ def test_extended_attributes_stay_and_come_back(tmp_path: Path) -> None:
     assert all(os.getxattr(store / name, "user.note") == b"kept" for name in (LOG, "checkpoint"))
 
 
-def test_a_hard_linked_file_is_replaced_and_its_other_name_keeps_the_old_bytes(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_hard_linked_file_is_replaced_and_its_other_name_keeps_the_old_bytes(store: Path, tmp_path: Path) -> None:
     os.link(store / NEXT_LOG, tmp_path / "backup")
     before, digest, mtime = (tmp_path / "backup").read_bytes(), tree_digest(store), store.stat().st_mtime_ns
     apply_plan(store, sealed("in-place", store))
@@ -117,8 +111,7 @@ def test_a_hard_linked_file_is_replaced_and_its_other_name_keeps_the_old_bytes(t
     assert (tmp_path / "backup").samefile(store / NEXT_LOG) and (store / NEXT_LOG).stat().st_nlink == 2
 
 
-def test_what_a_symbolic_link_points_to_is_left_alone(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_what_a_symbolic_link_points_to_is_left_alone(store: Path, tmp_path: Path) -> None:
     shutil.move(store / LOG, tmp_path / "elsewhere")
     (store / LOG).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "away").mkdir()
@@ -182,8 +175,7 @@ def test_an_interrupt_stops_between_two_steps_and_can_be_resumed(tmp_path: Path)
     assert contents(store) == contents(expected)
 
 
-def test_applying_a_begun_plan_again_goes_on_with_it(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_applying_a_begun_plan_again_goes_on_with_it(store: Path) -> None:
     plan = sealed("everything", store)
     done: list[int] = []
     with pytest.raises(Interrupted):
@@ -194,8 +186,7 @@ def test_applying_a_begun_plan_again_goes_on_with_it(tmp_path: Path) -> None:
         apply_plan(store, plan)
 
 
-def test_two_mqtools_one_refuses(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_two_mqtools_one_refuses(store: Path) -> None:
     plan = sealed("everything", store)
     before = contents(store)
     with store_lock(store), pytest.raises(Refusal, match="another mqtool"):
@@ -240,8 +231,7 @@ def test_parts_of_the_store_keep_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_a_file_that_grows_in_any_order_of_steps(order: tuple[int, ...], tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_file_that_grows_in_any_order_of_steps(order: tuple[int, ...], store: Path) -> None:
     steps = [WriteRange(QUEUE, 2000, b"g" * 3000), ZeroRange(QUEUE, 5000, 9000), WriteRange(QUEUE, 15_000, b"h" * 5000)]
     old, before, holes = (store / QUEUE).read_bytes(), tree_digest(store), hole_map(store)
     apply_plan(store, seal(Plan("recover", [steps[number] for number in order]), store))
@@ -251,8 +241,7 @@ def test_a_file_that_grows_in_any_order_of_steps(order: tuple[int, ...], tmp_pat
     assert hole_map(store) == holes
 
 
-def test_many_steps_on_one_block_come_back_one_by_one(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_many_steps_on_one_block_come_back_one_by_one(store: Path) -> None:
     before, holes = tree_digest(store), hole_map(store)
     steps = [WriteRange("commitlog/00000000000000131072", 40_000 + 10 * n, bytes([n + 1]) * 7) for n in range(200)]
     apply_plan(store, seal(Plan("recover", steps), store))

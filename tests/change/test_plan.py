@@ -150,17 +150,15 @@ def _flip(path: Path) -> None:
     (lambda root: (root / "commitlog/00000000000000262144").touch(), "other files"),
 ])
 def test_a_store_that_changed_since_the_plan_is_refused_and_left_alone(
-    change: object, reason: str, tmp_path: Path
+    change: object, reason: str, store: Path
 ) -> None:
-    store = small_store(tmp_path / "s")
     plan = sealed("everything", store)
     change(store)  # type: ignore[operator]
     with assert_unchanged(store), pytest.raises(Refusal, match=reason):
         apply_plan(store, plan)
 
 
-def test_a_file_that_changed_under_the_scan_is_refused(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_file_that_changed_under_the_scan_is_refused(store: Path) -> None:
     stamp = stamp_of(store / LOG)
     assert stamp is not None
     seen = {LOG: stamp}
@@ -170,8 +168,7 @@ def test_a_file_that_changed_under_the_scan_is_refused(tmp_path: Path) -> None:
         seal(PLANS["in-place"](), store, seen=seen)
 
 
-def test_watched_files_refuse_too(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_watched_files_refuse_too(store: Path) -> None:
     stamp = stamp_of(store / QUEUE)
     assert stamp is not None
     plan = seal(Plan("rebuild", [Retire(INDEX)]), store, seen={QUEUE: stamp})
@@ -181,8 +178,7 @@ def test_watched_files_refuse_too(tmp_path: Path) -> None:
         check(plan, store)
 
 
-def test_a_step_on_something_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_step_on_something_that_is_no_file_is_refused(store: Path) -> None:
     os.mkfifo(store / "pipe")
     for file in ("commitlog", "pipe"):
         with pytest.raises(Refusal, match="is no file but a"):
@@ -191,8 +187,7 @@ def test_a_step_on_something_that_is_no_file_is_refused(tmp_path: Path) -> None:
         seal(Plan("recover", [ZeroRange("commitlog/1", 0, 1)]), store)
 
 
-def test_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_names_that_are_no_utf8_survive(store: Path, tmp_path: Path) -> None:
     name = os.fsdecode(b"consumequeue/\xff\xe4/0/00000000000000000000")
     make_old(store)
     plan = seal(Plan("rebuild", [Install(name, b"unit")]), store)
@@ -212,8 +207,7 @@ def test_content_is_counted_and_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["everything", "whole-files"])
-def test_every_content_is_synced_before_the_run_gets_its_name(name: str, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_every_content_is_synced_before_the_run_gets_its_name(name: str, store: Path) -> None:
     plan = sealed(name, store)
     done = [(item.name, item.path) for item in count_operations(lambda: apply_plan(store, plan))]
     named = next(number for number, (what, _) in enumerate(done) if what == "rename")
@@ -230,8 +224,7 @@ def _write_to(path: str, data: bytes, mtime_step_ns: int) -> None:
     os.utime(path, ns=(0, os.stat(path).st_mtime_ns + mtime_step_ns))
 
 
-def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(store: Path) -> None:
     plan = seal(Plan("rebuild", [Install(QUEUE, b"u" * 20)]), store)
 
     def hook(item: disk.Operation) -> None:
@@ -251,8 +244,7 @@ def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_
 # --- Recovering a copy: it is whole, and the original is left alone.
 
 
-def test_a_copy_is_recovered_and_the_original_left_alone(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_copy_is_recovered_and_the_original_left_alone(store: Path, tmp_path: Path) -> None:
     shutil.move(store / "commitlog", tmp_path / "log")
     (store / "commitlog").mkdir()
     (store / "config/link").symlink_to(store / "checkpoint")
@@ -273,8 +265,7 @@ def test_a_copy_is_recovered_and_the_original_left_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["s", "s/inside", "full", "missing/new", ".", "file"])
-def test_a_copy_needs_an_empty_place_of_its_own(where: str, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_copy_needs_an_empty_place_of_its_own(where: str, store: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
     (tmp_path / "file").touch()
@@ -282,8 +273,7 @@ def test_a_copy_needs_an_empty_place_of_its_own(where: str, tmp_path: Path) -> N
         copy_store([(store, ".")], tmp_path / where)
 
 
-def test_a_copy_that_fails_is_removed(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_copy_that_fails_is_removed(store: Path, tmp_path: Path) -> None:
     for place in (tmp_path / "new", tmp_path / "empty"):
         if place.name == "empty":
             place.mkdir()

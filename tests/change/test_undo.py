@@ -30,8 +30,7 @@ def _stopped(store: Path, batches: int) -> None:
         )
 
 
-def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_runs_are_told_oldest_first(store: Path) -> None:
     apply_plan(store, seal(Plan("truncate", [Retire(INDEX)]), store))
     undo(store)
     apply_plan(store, seal(Plan("rebuild", [Retire(QUEUE)]), store))
@@ -43,8 +42,7 @@ def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
     assert json.loads((store / second.plan_path).read_text())["body"]["command"] == "rebuild"
 
 
-def test_an_unfinished_run_is_a_finding(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_an_unfinished_run_is_a_finding(store: Path) -> None:
     _stopped(store, 1)
     found = run_findings(store)
     assert [item.code for item in found] == ["run-unfinished"]
@@ -71,8 +69,7 @@ def test_a_torn_last_line_is_as_if_it_had_never_been(keep: int, tmp_path: Path) 
     assert_same_tree(before, tree_digest(store))
 
 
-def test_every_prefix_of_a_journal_can_be_read(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_every_prefix_of_a_journal_can_be_read(store: Path) -> None:
     result = apply_plan(store, sealed("in-place", store))
     data = (store / str(result.journal) / "journal.ndjson").read_bytes()
     records = decode_records(data)
@@ -81,8 +78,7 @@ def test_every_prefix_of_a_journal_can_be_read(tmp_path: Path) -> None:
         assert part == records[: len(part)]
 
 
-def test_a_record_lost_in_the_middle_is_noticed(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_record_lost_in_the_middle_is_noticed(store: Path) -> None:
     result = apply_plan(store, sealed("everything", store))
     path = store / str(result.journal) / "journal.ndjson"
     lines = path.read_bytes().split(b"\n")
@@ -97,16 +93,14 @@ def test_a_record_lost_in_the_middle_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\n\n", b"[1]\n", b"\xff" * 100])
-def test_a_journal_that_is_none_is_a_refusal(damage: bytes, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_journal_that_is_none_is_a_refusal(damage: bytes, store: Path) -> None:
     result = apply_plan(store, sealed("in-place", store))
     (store / str(result.journal) / "journal.ndjson").write_bytes(damage)
     with pytest.raises(Refusal, match="damaged"):
         journal(store)
 
 
-def test_staged_content_that_went_bad_is_not_installed(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_staged_content_that_went_bad_is_not_installed(store: Path) -> None:
     before = tree_digest(store)
     _stopped(store, 2)
     folder = store / ".mqtool/runs" / journal(store)[0].id / "staged"
@@ -122,8 +116,7 @@ def test_staged_content_that_went_bad_is_not_installed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(PLANS))
 @pytest.mark.parametrize("lock", [False, True])
-def test_the_store_is_as_before(name: str, lock: bool, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_the_store_is_as_before(name: str, lock: bool, store: Path) -> None:
     if lock:
         (store / "lock").write_bytes(b"lock")
         make_old(store)
@@ -138,16 +131,14 @@ def test_the_store_is_as_before(name: str, lock: bool, tmp_path: Path) -> None:
     assert [run.state for run in journal(store)] == ["undone"]
 
 
-def test_inodes_of_replaced_files_come_back(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_inodes_of_replaced_files_come_back(store: Path) -> None:
     inodes = {name: (store / name).stat().st_ino for name in (INDEX, QUEUE)}
     apply_plan(store, sealed("whole-files", store))
     undo(store)
     assert {name: (store / name).stat().st_ino for name in (INDEX, QUEUE)} == inodes
 
 
-def test_runs_are_undone_newest_first(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_runs_are_undone_newest_first(store: Path) -> None:
     trees = []
     for byte in b"abc":
         trees.append(tree_digest(store))
@@ -160,8 +151,7 @@ def test_runs_are_undone_newest_first(tmp_path: Path) -> None:
         undo(store)
 
 
-def test_a_store_without_runs_is_refused_and_nothing_made(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_store_without_runs_is_refused_and_nothing_made(store: Path) -> None:
     with assert_unchanged(store):
         with pytest.raises(Refusal, match="nothing was applied"):
             undo(store)
@@ -177,8 +167,7 @@ def _truncate(path: Path) -> None:
     (LOG, Path.touch), (NEXT_LOG, _truncate), ("checkpoint", lambda path: path.write_bytes(b"d" * 4096)),
     ("abort", Path.touch), (INDEX, Path.touch), (NEW_QUEUE, Path.unlink),
 ])
-def test_a_file_that_is_not_as_the_run_left_it_is_named_and_left(file: str, change: object, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_file_that_is_not_as_the_run_left_it_is_named_and_left(file: str, change: object, store: Path) -> None:
     apply_plan(store, sealed("everything", store))
     change(store / file)  # type: ignore[operator]
     before = tree_digest(store)
@@ -189,8 +178,7 @@ def test_a_file_that_is_not_as_the_run_left_it_is_named_and_left(file: str, chan
     assert [run.state for run in journal(store)] == ["applied"]
 
 
-def test_a_foreign_file_in_a_new_directory_stops_the_undo_until_it_is_gone(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_foreign_file_in_a_new_directory_stops_the_undo_until_it_is_gone(store: Path) -> None:
     before = tree_digest(store)
     apply_plan(store, sealed("whole-files", store))
     (store / "consumequeue/TopicB/3/other").touch()
@@ -202,8 +190,7 @@ def test_a_foreign_file_in_a_new_directory_stops_the_undo_until_it_is_gone(tmp_p
     assert_same_tree(before, tree_digest(store))
 
 
-def test_damaged_saved_bytes_are_never_put_back(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_damaged_saved_bytes_are_never_put_back(store: Path) -> None:
     result = apply_plan(store, seal(Plan("truncate", [ZeroRange(LOG, 100, 9000)]), store))
     (store / str(result.journal) / "preimages/000000").write_bytes(b"\1" * 8900)
     before = tree_digest(store)
@@ -212,8 +199,7 @@ def test_damaged_saved_bytes_are_never_put_back(tmp_path: Path) -> None:
     assert_same_tree(before, tree_digest(store))
 
 
-def test_an_undo_that_was_interrupted_goes_on(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_an_undo_that_was_interrupted_goes_on(store: Path) -> None:
     before = tree_digest(store)
     apply_plan(store, sealed("everything", store))
     for go_on in (undo, resume):
@@ -227,8 +213,7 @@ def test_an_undo_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     assert [run.state for run in journal(store)] == ["undone"]
 
 
-def test_a_moved_store_can_still_be_undone(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
+def test_a_moved_store_can_still_be_undone(store: Path, tmp_path: Path) -> None:
     before = tree_digest(store)
     apply_plan(store, sealed("everything", store))
     store.rename(tmp_path / "moved")

@@ -56,6 +56,12 @@ def _cases() -> list[Any]:
             if pair in quick or sampling.with_long]
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A sound store."""
+    return real_store("clean-5.3.3", tmp_path)
+
+
 class Follower:
     """Follows hints about one store. What changes the store is done in place; other ways from there on copies."""
 
@@ -174,8 +180,7 @@ def test_a_saved_plan_is_what_comes_next(tmp_path: Path) -> None:
     assert f"next: mqtool apply {other}" in mqtool("recover", root, "--dry-run", "--plan-out", other).stdout
 
 
-def test_mend_bits_comes_first_where_it_saves_messages(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_mend_bits_comes_first_where_it_saves_messages(root: Path) -> None:
     damage("bit-in-body", root, 3)
     checked = mqtool("verify", root, "--json").document["next"]
     assert [step["command"].split(str(root))[1] for step in checked] == [" --mend-bits --dry-run", " --dry-run"]
@@ -201,8 +206,7 @@ def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Pat
     ("consumequeue/Orders-2026/0", "a pipe"), ("consumequeue/Orders-2026/0", "a folder"), ("commitlog", "a pipe"),
     ("commitlog", "a folder"), ("index", "a pipe"),
 ])
-def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, kind: str, tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, kind: str, root: Path) -> None:
     path = max((root / place).iterdir())
     path.unlink()
     if kind == "a pipe":
@@ -219,8 +223,7 @@ def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, k
         assert f"{file} out of the store" in first and f"mqtool verify {root}" in first, (name, first)
 
 
-def test_a_link_to_nothing_in_the_place_of_a_queue_file_is_replaced_and_undone(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_link_to_nothing_in_the_place_of_a_queue_file_is_replaced_and_undone(root: Path) -> None:
     path = max((root / "consumequeue/Orders-2026/0").iterdir())
     path.unlink()
     path.symlink_to("/mnt/not-mounted/file")
@@ -232,8 +235,7 @@ def test_a_link_to_nothing_in_the_place_of_a_queue_file_is_replaced_and_undone(t
 
 
 @pytest.mark.parametrize("place", ["checkpoint", "config/topics.json", "index/20300101000000000"])
-def test_what_a_start_makes_of_a_pipe_is_not_foretold(place: str, tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_what_a_start_makes_of_a_pipe_is_not_foretold(place: str, root: Path) -> None:
     (root / place).unlink(missing_ok=True)
     os.mkfifo(root / place)
     done = mqtool("predict", root, "--broker", "5.3.3", "--json")
@@ -251,15 +253,13 @@ def test_a_config_folder_that_is_missing_is_looked_for_first(name: str, tmp_path
     assert mqtool("verify", root, "--json").document["next"][-1]["command"] == f"mqtool recover {root} --dry-run"
 
 
-def test_what_only_an_option_repairs_is_named_with_it_alone(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_what_only_an_option_repairs_is_named_with_it_alone(root: Path) -> None:
     damage("consumer-offset-above-max", root, 27)
     steps = [step["command"] for step in mqtool("verify", root, "--json").document["next"]]
     assert steps == [f"mqtool recover {root} --clamp-offsets --dry-run"]
 
 
-def test_a_repair_that_bridged_what_one_bit_explains_says_how_to_restore_it(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_repair_that_bridged_what_one_bit_explains_says_how_to_restore_it(root: Path) -> None:
     damage("bit-in-body", root, 3)
     steps = mqtool("recover", root, "--yes", "--json").document["next"]
     assert steps[0]["command"] == START_BROKER and "without 1 damaged message that --mend-bits" in steps[0]["why"]
@@ -285,8 +285,7 @@ def test_a_refusal_says_what_to_type_next(tmp_path: Path) -> None:
     assert [step["command"].startswith("mqtool") for step in unknown] == [False]
 
 
-def test_a_saved_plan_comes_after_mend_bits_that_saves_more(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_saved_plan_comes_after_mend_bits_that_saves_more(root: Path, tmp_path: Path) -> None:
     damage("bit-in-body", root, 3)
     plan = tmp_path / "p.json"
     steps = mqtool("recover", root, "--dry-run", "--plan-out", plan, "--json").document["next"]
@@ -305,8 +304,7 @@ def test_a_loss_counts_messages_that_undo_loses_again(tmp_path: Path, monkeypatc
     assert "what is lost" not in undone and f"{lost[1]} messages that it gave up will be missing or damaged" in undone
 
 
-def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_the_nearest(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_the_nearest(root: Path) -> None:
     refused = mqtool("predict", root, "--broker", "9.9")
     assert refused.code == exits.USAGE and "5.3.3" in refused.stderr
     newer = mqtool("predict", root, "--broker", "5.4.9", "--json").document
@@ -315,8 +313,7 @@ def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_th
     assert not any("not known" in line for line in known["assumptions"])
 
 
-def test_a_config_file_that_names_nothing_is_not_whole(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_config_file_that_names_nothing_is_not_whole(root: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_text("{}")
     states = {item["name"]: item["state"] for item in mqtool("inspect", root, "--json").document["config"]}
@@ -331,8 +328,7 @@ def test_no_start_comes_before_what_has_to_be_done_first(tmp_path: Path) -> None
     assert [step["command"].partition(" before")[0] for step in steps] == ["Do not start the broker"]
 
 
-def test_no_start_is_named_beside_a_running_broker(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_no_start_is_named_beside_a_running_broker(root: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _HOLDER, str(root / "lock")], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
@@ -352,15 +348,13 @@ sys.stdin.read()
 """
 
 
-def test_a_start_rests_on_what_was_assumed(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_a_start_rests_on_what_was_assumed(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
     step = mqtool("recover", root, "--yes", "--json").document["next"][0]
     assert step["command"] == START_BROKER and "if it has mappedFileSizeConsumeQueue=6000000" in step["why"]
 
 
-def test_whether_a_log_is_meant_to_begin_late_is_asked_before_a_start(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_whether_a_log_is_meant_to_begin_late_is_asked_before_a_start(root: Path) -> None:
     min((root / "commitlog").iterdir()).unlink()
     for command, *options in (["predict", "--broker", "5.3.3"], ["recover", "--yes"]):
         played = mqtool(command, root, *options, "--json")
@@ -397,8 +391,7 @@ def test_no_row_of_predict_names_a_repair_beside_a_missing_log_file(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root gives files away")
-def test_predict_names_files_that_a_broker_may_not_read(tmp_path: Path) -> None:
-    root = real_store("clean-5.3.3", tmp_path)
+def test_predict_names_files_that_a_broker_may_not_read(root: Path) -> None:
     os.chown(min((root / "commitlog").iterdir()), 12345, 12345)
     played = mqtool("predict", root, "--broker", "5.3.3", "--json")
     assert played.code == 2 and played.document["next"][0]["command"].startswith("chown")

@@ -341,9 +341,11 @@ def test_the_log_of_a_controller_is_named_as_not_checked(folder: Path) -> None:
     assert ["not checked" in item["message"] for item in found if item["file"] == "controller"] == [True]
 
 
-def test_what_popped_messages_wait_for_is_not_promised(folder: Path) -> None:
-    """mqtool reads no entries of the database."""
-    root = real_store(POP, folder)
+@pytest.mark.parametrize("name", [POP, ACL])
+def test_popped_messages_and_users_are_named_as_not_read_and_nothing_of_them_is_promised(
+    name: str, folder: Path
+) -> None:
+    root = real_store(name, folder)
     assert "part-not-supported" in verify(root).notable
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
 
@@ -354,13 +356,6 @@ def test_damage_beside_batch_queues_is_recovered_by_the_hint(folder: Path) -> No
     hints = [step["command"] for step in verify(root).document["next"]]
     assert any(hint.startswith("mqtool recover") for hint in hints), hints
     assert mqtool("recover", root, "--yes").code & (exits.CORRECTED | REFUSED) == exits.CORRECTED
-
-
-def test_users_are_named_as_not_read(folder: Path) -> None:
-    """mqtool reads no entries of them."""
-    root = real_store(ACL, folder)
-    assert "part-not-supported" in verify(root).notable
-    assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
 
 
 def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> None:

@@ -152,8 +152,8 @@ def holds(
 
 
 @pytest.mark.parametrize(("name", "seeds"), [
-    *(pytest.param(name, HUNTED, marks=pytest.mark.deep) for name in HUNT_STORES[:5]),
-    *(pytest.param(name, range(first, first + BLOCK), marks=pytest.mark.long)
+    *(pytest.param(name, HUNTED, id=f"{name}-{HUNTED.start}", marks=pytest.mark.deep) for name in HUNT_STORES[:5]),
+    *(pytest.param(name, range(first, first + BLOCK), id=f"{name}-{first}", marks=pytest.mark.long)
       for name in HUNT_STORES for first in range(0, CASES_A_STORE, BLOCK)),
 ])
 def test_random_damages_cost_no_intact_message(
