@@ -84,13 +84,13 @@ def questions(stage: Stage, many: Stage, runs: int) -> Measured:
     def by_topic(frame: Any) -> Any:
         return frame.groupBy("topic").agg({"size": "sum", "topic": "count"})
 
-    middle = log(columns="phy_offset").filter(f"phy_offset > {stage.log_bytes // 2}").first().phy_offset
-    queues = spark.read.format("rocketmq-consumequeue").load(str(many.root))
+    middle = log(columns="phy_offset", where=f"phy_offset > {stage.log_bytes // 2}").first().phy_offset
+    queues = spark.read.format("rocketmq-consumequeue")
     asked: dict[str, Callable[[], Any]] = {
         "bytes by topic": lambda: by_topic(log(columns="topic,size")),
         "bytes by topic, all columns read": lambda: by_topic(log()),
-        "one record by physical offset": lambda: log().filter(f"phy_offset = {middle}"),
-        "one topic": lambda: queues.filter(f"topic = '{topic}'"),
+        "one record by physical offset": lambda: log(where=f"phy_offset = {middle}"),
+        "one topic": lambda: queues.option("where", f"topic = '{topic}'").load(str(many.root)),
     }
     times = in_turn({name: partial(_answered, frame) for name, frame in asked.items()}, runs, cached=stage.log_files)
     return times_table(times, "bytes by topic"), [

@@ -52,7 +52,7 @@ COMMITLOG = pa.schema([
 """One row a message. Timestamps in ms since 1970, times the same as Spark has them (null outside of the years 1 to
 9999), sizes and offsets in bytes; `body` as stored, compressed if it was."""
 
-_SCANNED = frozenset(("topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "store_time",
+SCANNED = frozenset(("topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "store_time",
                       "sys_flag", "crc_ok", "file"))
 """What the rows of a scan say; for any other column the log is read."""
 
@@ -87,14 +87,14 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
     a record is written over meanwhile.
     """
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
-    is_read = not _SCANNED.issuperset(columns)
+    is_read = not SCANNED.issuperset(columns)
     with FileReader(part.mapped_file.path) as reader:
         # where not all splits are read, none can say of another that it may be wrong
         scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
         broken = _broken(scan, reader)
         for rows, is_sound in [*((split.records, True) for split in scan.splits), (broken, False)]:
             every = Messages(scan, rows, is_sound)
-            for some in _slices(rows[filters.chosen(rows.size, every.column, _SCANNED)], is_read):
+            for some in _slices(rows[filters.chosen(rows.size, every.column, SCANNED)], is_read):
                 messages = Messages(scan, some, is_sound, reader)
                 yield pa.record_batch([messages.column(name) for name in columns], schema=schema)
 

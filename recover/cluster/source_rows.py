@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from formats.consumequeue import PRE_BLANK
 from formats.index import IndexGeometry
 from recover.cluster.fleet import FINDING_COLUMNS, findings_of
 from recover.derived.index_files import index_geometry, list_index_files, load_words
+from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows
 from recover.store.derived_files import QueueFiles
 from recover.store.reader import ReadFailure
@@ -43,35 +45,45 @@ FINDINGS = pa.schema([(name, pa.int64() if name == "offset" else pa.string()) fo
 
 _LEAST, _MOST = -(1 << 63), 1 << 63
 _TESTS: dict[str, Callable[[Any, Any], Any]] = {
-    "EqualTo": compute.equal, "GreaterThan": compute.greater, "GreaterThanOrEqual": compute.greater_equal,
-    "LessThan": compute.less, "LessThanOrEqual": compute.less_equal,
-    "In": lambda column, value: compute.is_in(column, pa.array(value)),
+    "=": compute.equal, ">": compute.greater, ">=": compute.greater_equal, "<": compute.less, "<=": compute.less_equal,
+    "in": lambda column, value: compute.is_in(column, pa.array(value, column.type)),
 }
 _SPANS: dict[str, Callable[[Any], tuple[int, int]]] = {
-    "EqualTo": lambda value: (value, value), "In": lambda value: (min(value), max(value)),
-    "GreaterThan": lambda value: (value + 1, _MOST), "GreaterThanOrEqual": lambda value: (value, _MOST),
-    "LessThan": lambda value: (_LEAST, value - 1), "LessThanOrEqual": lambda value: (_LEAST, value),
+    "=": lambda value: (value, value), "in": lambda value: (min(value), max(value)),
+    ">": lambda value: (value + 1, _MOST), ">=": lambda value: (value, _MOST),
+    "<": lambda value: (_LEAST, value - 1), "<=": lambda value: (_LEAST, value),
 }
+_VALUE = r"'(?:[^']|'')*'|[-+]?\w+"
+_TEST = re.compile(
+    rf"\s*(\w+)\s*(<=|>=|=|<|>|in\b)\s*((?:{_VALUE})|\(\s*(?:{_VALUE})(?:\s*,\s*(?:{_VALUE}))*\s*\))\s*\band\b",
+    re.IGNORECASE)
 
 
 class Filters(Struct, frozen=True):
-    """What every row has to satisfy: (column, name of Spark's filter, value), all of them."""
+    """What every row has to satisfy: (column, =, <, <=, >, >= or in, value), all of them."""
 
     tests: list[tuple[str, str, Any]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, filters: Iterable[Any], schema: pa.Schema) -> Filters:
-        """Those of Spark's filters that compare a column of text, integers or times with values of its kind."""
-        found = []
-        for item in filters:
-            kind, path = type(item).__name__, list(getattr(item, "attribute", ()))
-            if kind not in _TESTS or len(path) != 1 or path[0] not in schema.names:
-                continue
-            column = schema.field(path[0]).type
-            wanted = int if pa.types.is_integer(column) else {pa.string(): str, TIME: datetime}.get(column)
-            values = item.value if kind == "In" else (item.value,)
-            if wanted is not None and values and all(type(value) is wanted for value in values):
-                found.append((path[0], kind, list(values) if kind == "In" else item.value))
+    def of(cls, text: str, schema: pa.Schema, columns: Collection[str]) -> Filters:
+        """The tests that a text names: `topic = 'Orders' and phy_offset >= 1000 and queue_id in (1, 2)`.
+
+        `UsageRefusal` (16) for any other text, and for a column that is not among `columns`.
+        """
+        found, at, whole = [], 0, f"{text} and" if text.strip() else ""
+        while at < len(whole):
+            test = _TEST.match(whole, at)
+            if test is None:
+                raise UsageRefusal(f"where: {whole[at:-4].strip() or 'nothing'} is no test of a column",
+                                   "For instance topic = 'Orders' and phy_offset >= 1000 and queue_id in (1, 2).")
+            name, kind, given = test[1], test[2].lower(), re.findall(_VALUE, test[3])
+            if name not in columns:
+                raise UsageRefusal(f"where: {name} cannot be asked for", f"These can: {', '.join(sorted(columns))}.")
+            if (kind == "in") != test[3].startswith("("):
+                raise UsageRefusal(f"where: {test[0][:-4].strip()} is no test of a column", "Write in (1, 2), or = 1.")
+            values = [_value(name, one, schema.field(name).type) for one in given]
+            found.append((name, kind, values if kind == "in" else values[0]))
+            at = test.end()
         return cls(found)
 
     def asks(self, name: str) -> bool:
@@ -96,6 +108,23 @@ class Filters(Struct, frozen=True):
                 one = _TESTS[kind](column(name), value)
                 mask = one if mask is None else compute.and_(mask, one)
         return slice(0, size) if mask is None else np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
+
+
+def _value(name: str, text: str, kind: pa.DataType) -> Any:
+    """A value as a text writes it, for a column of that type: text and times between quotes, times as ISO 8601."""
+    quoted = text[1:-1].replace("''", "'") if text.startswith("'") else None
+    try:
+        if quoted is None:
+            return {"true": True, "false": False}[text.lower()] if kind == pa.bool_() else int(text)
+        if kind == TIME:
+            time = datetime.fromisoformat(quoted)
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+        if kind == pa.string():
+            return quoted
+    except (ValueError, KeyError):
+        pass
+    raise UsageRefusal(f"where: {text} is no value of {name}, which is {kind}",
+                       "Text and times stand between quotes: '2026-11-21T02:00:00'.")
 
 
 class QueuesPart(Struct, frozen=True):
@@ -184,7 +213,8 @@ def index_batches(part: IndexPart, columns: Sequence[str], filters: Filters) -> 
 
 def findings_batches(part: str, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
     """The findings of a store. `Refusal` where it cannot be verified."""
-    yield from pa.Table.from_pylist(findings_of(part), FINDINGS).to_batches()
+    for batch in pa.Table.from_pylist(findings_of(part), FINDINGS).to_batches():
+        yield _matching(batch, filters)
 
 
 def _without_store(schema: pa.Schema) -> pa.Schema:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,6 @@ _TYPES = {
 
 _TRUE = ("true", "1", "yes")
 _SAMPLE = 64 << 10
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def spark_type(kind: pa.DataType) -> str:
@@ -92,9 +91,14 @@ Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 class _Source(DataSource):
     """`rows`: all columns. `parts` returns the shares of a store, of a log in splits of so many bytes; `batches` the
-    rows of a share."""
+    rows of a share. `asked`: the columns that the option `where` may test.
+
+    Spark's own filters are not taken: it keeps those of one scan with the table, for all scans of it, and a question
+    without a filter would get the rows of the one before (seen with 4.3.0).
+    """
 
     rows: ClassVar[pa.Schema]
+    asked: ClassVar[Collection[str]]
     parts: ClassVar[Parts]
     batches: ClassVar[Batches]
 
@@ -145,7 +149,8 @@ class _Source(DataSource):
         if not size.isdecimal() or not int(size):
             raise UsageRefusal(f"splitSize is a number of bytes, not {size}", f"{SPLIT_SIZE} if it is not given.")
         return {"source": type(self), "stores": self.stores(), "options": StoreOptions(commitlog=folders),
-                "wanted": pa.schema(wanted), "split_size": int(size)}
+                "wanted": pa.schema(wanted), "split_size": int(size),
+                "filters": Filters.of(self.options.get("where", ""), self.rows, self.asked)}
 
 
 @dataclass
@@ -157,6 +162,7 @@ class _Rows:
     options: StoreOptions
     wanted: pa.Schema
     split_size: int
+    filters: Filters
 
     def open(self, place: str) -> Store:
         """One of the stores."""
@@ -190,13 +196,6 @@ class _Rows:
 class _Reader(_Rows, DataSourceReader):
     """Of a query."""
 
-    filters = Filters()
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Take what can be asked before a record is decoded. Spark asks everything again, so too much may come."""
-        self.filters = Filters.of(filters, self.source.rows)
-        return filters
-
     def partitions(self) -> list[InputPartition]:
         """The shares of the tasks."""
         return [share for place in self.stores if self.filters.allow(store=place)
@@ -224,8 +223,8 @@ class _StreamReader(_Rows, DataSourceStreamReader):
             if stop < first or (least > first < stop and place in start):
                 raise Refusal(f"{place} was read up to {first}, and its log now goes from {least} to {stop}",
                               "Messages are gone, or numbered anew: begin with another checkpoint.")
-            tests = [("phy_offset", "GreaterThanOrEqual", first), ("phy_offset", "LessThan", stop)]
-            shares += self.shares(place, Filters(tests)) if first < stop else []
+            tests = [*self.filters.tests, ("phy_offset", ">=", first), ("phy_offset", "<", stop)]
+            shares += self.shares(place, Filters(tests)) if first < stop and self.filters.allow(store=place) else []
         return shares
 
 
@@ -233,6 +232,7 @@ class CommitlogSource(_Source):
     """One row a message, a task a split of a mapped file."""
 
     rows, parts, batches = log_rows.COMMITLOG, log_rows.log_parts, log_rows.commitlog_batches
+    asked = frozenset(("store", *log_rows.SCANNED))
 
     @classmethod
     def name(cls) -> str:
@@ -253,6 +253,7 @@ class ConsumeQueueSource(_Source):
     """One row a unit of a consume queue, a task some hundred queues."""
 
     rows, parts, batches = source_rows.CONSUMEQUEUE, source_rows.queue_parts, source_rows.consumequeue_batches
+    asked = frozenset(source_rows.CONSUMEQUEUE.names)
 
     @classmethod
     def name(cls) -> str:
@@ -264,6 +265,7 @@ class IndexSource(_Source):
     """One row a unit of an index file, a task a file."""
 
     rows, parts, batches = source_rows.INDEX, source_rows.index_parts, source_rows.index_batches
+    asked = frozenset(source_rows.INDEX.names)
 
     @classmethod
     def name(cls) -> str:
@@ -275,6 +277,7 @@ class FindingsSource(_Source):
     """One row a finding of `mqtool verify`, a task a store."""
 
     rows, parts, batches = source_rows.FINDINGS, source_rows.store_parts, source_rows.findings_batches
+    asked = frozenset(source_rows.FINDINGS.names)
 
     @classmethod
     def name(cls) -> str:
@@ -286,7 +289,7 @@ SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource, FindingsSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the four formats known to a session that did not find them by itself, and let it push filters down.
+    """Make the four formats known to a session that did not find them by itself.
 
     A session of Spark Connect is sent our code, which its server may lack.
     """
@@ -297,7 +300,6 @@ def register(spark: SparkSession) -> None:
         with TemporaryDirectory() as folder:
             spark.addArtifacts(pack_code(Path(folder)), pyfile=True)
 
-    spark.conf.set(_PUSHDOWN, "true")
     for source in SOURCES:
         try:
             spark.dataSource.register(source)

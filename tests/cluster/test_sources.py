@@ -106,9 +106,7 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
-    from pyspark.sql import datasource as asked
-
+def test_where_chooses_the_very_rows_that_it_names(spark: Any) -> None:
     from recover.cluster.sources import SOURCES
 
     columns = {"rocketmq-commitlog": ("topic", "queue_id", "phy_offset", "store_timestamp", "store_time"),
@@ -116,66 +114,60 @@ def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
     for source in SOURCES[:3]:
         schema = spark.read.format(source.name()).load(str(unpacked(NAME))).schema
 
-        def rows(*filters: Any, source: Any = source, schema: Any = schema) -> list[dict[str, Any]]:
-            reader = source({"path": str(unpacked(NAME))}).reader(schema)
-            reader.pushFilters(list(filters))
+        def rows(where: str, source: Any = source, schema: Any = schema) -> list[dict[str, Any]]:
+            reader = source({"path": str(unpacked(NAME)), "where": where}).reader(schema)
             return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
-        every = rows()
+        every = rows("")
         for name in columns[source.name()]:
             values = sorted({row[name] for row in every if row[name] is not None})
-            low, high, at = values[len(values) // 3], values[2 * len(values) // 3], (name,)
-            for filters, fits in (
-                ([asked.EqualTo(at, low)], lambda value, low=low: value == low),
-                ([asked.In(at, (low, high))], lambda value, both=(low, high): value in both),
-                ([asked.GreaterThan(at, low), asked.LessThanOrEqual(at, high)],
-                 lambda value, low=low, high=high: low < value <= high),
-                ([asked.GreaterThanOrEqual(at, low), asked.LessThan(at, high)],
-                 lambda value, low=low, high=high: low <= value < high),
-                ([asked.Not(asked.EqualTo(at, low))], lambda value, low=low: value != low),
+            low, high = values[len(values) // 3], values[2 * len(values) // 3]
+            one, other = (str(value) if isinstance(value, int) else f"'{value}'" for value in (low, high))
+            for where, fits in (
+                (f"{name} = {one}", lambda value, low=low: value == low),
+                (f"{name} in ({one}, {other})", lambda value, both=(low, high): value in both),
+                (f"{name} > {one} and {name} <= {other}", lambda value, low=low, high=high: low < value <= high),
+                (f"{name}>={one} AND {name}<{other}", lambda value, low=low, high=high: low <= value < high),
             ):
-                # Spark asks everything again, so too much may come
-                found, wanted = ([row for row in some if row[name] is not None and fits(row[name])]
-                                 for some in (rows(*filters), every))
-                assert found == wanted != [], (source, filters)
+                wanted = [row for row in every if row[name] is not None and fits(row[name])]
+                assert rows(where) == wanted != every, (source, where)
 
 
 @pytest.mark.slow
-def test_a_query_gets_the_rows_that_its_filters_name(spark: Any) -> None:
-    from pyspark.sql.functions import col
-
-    for kind, name in (("commitlog", "store_time"), ("consumequeue", "topic"), ("index", "phy_offset")):
-        rows = read(spark, f"rocketmq-{kind}", unpacked(NAME))
-        values = sorted({row[name] for row in rows})
-        low, high = values[len(values) // 3], values[2 * len(values) // 3]
-        for question, fits in (
-            ((col(name) > low) & (col(name) <= high), lambda value, low=low, high=high: low < value <= high),
-            (col(name).isin([low, high]), lambda value, both=(low, high): value in both),
-        ):
-            # a load for each: Spark keeps what was pushed down with the table, for all scans of one query
-            found = spark.read.format(f"rocketmq-{kind}").load(str(unpacked(NAME))).filter(question).collect()
-            wanted = [row for row in rows if fits(row[name])]
-            assert sorted(wanted, key=str) == sorted((row.asDict() for row in found), key=str) != [], kind
-    log = spark.read.format("rocketmq-commitlog").load(str(unpacked(NAME)))
-    assert log.filter("phy_offset < 0").collect() == []
+def test_a_table_has_the_same_rows_whatever_was_asked_of_it_before(spark: Any) -> None:
+    records = EXPECTED[NAME]["records"]
+    log = spark.read.format("rocketmq-commitlog").option("columns", "topic,phy_offset").load(str(unpacked(NAME)))
+    log.createOrReplaceTempView("asked_twice")
+    topics = {row.topic: row["count"] for row in log.groupBy("topic").count().collect()}
+    (one, first), (other, second) = list(topics.items())[:2]
+    assert log.filter(f"topic = '{one}'").count() == first
+    assert log.count() == sum(topics.values()) == records
+    both = " UNION ALL ".join(f"SELECT * FROM asked_twice WHERE topic = '{topic}'" for topic in (one, other))
+    assert spark.sql(both).count() == first + second
+    assert log.alias("a").join(log.alias("b"), "phy_offset").filter(
+        f"a.topic = '{one}' AND b.topic = '{one}'").count() == first
 
 
 @pytest.mark.slow
-def test_what_cannot_be_asked_for_is_not_read(spark: Any, tmp_path: Path) -> None:
+def test_what_is_not_asked_for_is_not_read(spark: Any, tmp_path: Path) -> None:
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     files = sorted((root / "commitlog").iterdir())
     inside = int(files[1].name) + 1
-    log = spark.read.format("rocketmq-commitlog").load(str(root))
-    assert log.filter(f"phy_offset >= {inside} AND phy_offset < {files[2].name}").rdd.getNumPartitions() == 1
-    cut = spark.read.format("rocketmq-commitlog").option("splitSize", files[1].stat().st_size // 4 + 1)
-    assert cut.load(str(root)).filter(f"phy_offset = {inside}").rdd.getNumPartitions() == 1
-    assert cut.load(str(root)).filter(f"phy_offset < {files[1].name}").rdd.getNumPartitions() == 4
+
+    def log(where: str, **options: Any) -> Any:
+        return spark.read.format("rocketmq-commitlog").options(where=where, **options).load(str(root))
+
+    assert log(f"phy_offset >= {inside} and phy_offset < {int(files[2].name)}").rdd.getNumPartitions() == 1
+    quarter = files[1].stat().st_size // 4 + 1
+    assert log(f"phy_offset = {inside}", splitSize=quarter).rdd.getNumPartitions() == 1
+    assert log(f"phy_offset < {int(files[1].name)}", splitSize=quarter).rdd.getNumPartitions() == 4
+    assert log("phy_offset < 0").collect() == []
     for size in ("0", "-1", "1m"):
         with pytest.raises(Exception, match="splitSize is a number of bytes"):
-            cut.option("splitSize", size).load(str(root)).collect()
-    queues = spark.read.format("rocketmq-consumequeue").load(str(root))
-    assert queues.filter("topic = 'nowhere'").collect() == []
-    units = queues.filter("topic = 'Orders' AND queue_id = 0").count()
+            log("", splitSize=size).collect()
+    queues = spark.read.format("rocketmq-consumequeue")
+    assert queues.option("where", "topic = 'nowhere'").load(str(root)).collect() == []
+    units = queues.option("where", "topic = 'Orders' and queue_id = 0").load(str(root)).count()
     assert units == len([row for row in read(spark, "rocketmq-consumequeue", root)
                          if (row["topic"], row["queue_id"]) == ("Orders", 0)]) > 0
 
@@ -204,7 +196,7 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
         frame = spark.read.format("rocketmq-consumequeue").options(**options)
         frame = frame.load(path) if path else frame.load()
         assert {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()} == wanted
-    one = spark.read.format("rocketmq-index").load(f"{tmp_path}/all/*").filter(f"store = '{roots[1]}'")
+    one = spark.read.format("rocketmq-index").option("where", f"store = '{roots[1]}'").load(f"{tmp_path}/all/*")
     assert one.count() == EXPECTED[names[1]]["index_entries"]
     findings = spark.read.format("rocketmq-findings").load(f"{tmp_path}/all/*").collect()
     for root in roots:
@@ -218,7 +210,6 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_spark_finds_the_sources_by_itself(spark: Any) -> None:
     found = spark.newSession()  # in which nothing was registered
-    found.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frames = [found.read.format(f"rocketmq-{kind}").load(str(unpacked(NAME)))
               for kind in ("commitlog", "consumequeue", "index", "findings")]
     assert all("store" in frame.columns for frame in frames)
@@ -232,8 +223,9 @@ def test_the_questions_of_the_page_have_answers(spark: Any, tmp_path: Path) -> N
     text = PAGE.read_text()
     setup = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    assert len(setup) == 2 and len(questions) == 5
+    assert len(setup) == 3 and len(questions) == 5
     exec(setup[0], {"STORE": str(root)})
+    exec(setup[1], {"STORE": str(root), "spark": spark})
     talkers, space, unindexed, gaps, twice = (
         [row.asDict() for row in spark.sql(question).collect()] for question in questions
     )

@@ -14,9 +14,9 @@ import pytest
 from fixtures.damage import NotApplicable, damage, of_area
 from formats.errors import FormatError
 from formats.record import Record, decode, encode, encode_blank, host_text, make_record
-from recover.cluster.log_rows import COMMITLOG, commitlog_batches, log_parts
+from recover.cluster.log_rows import COMMITLOG, SCANNED, commitlog_batches, log_parts
 from recover.cluster.source_rows import Filters
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.file_scan import scan_split
 from recover.log.split_scan import FileJoin, scan_alone, splits_of
 from recover.store.mapped_files import MappedFile
@@ -178,3 +178,22 @@ def test_a_message_too_long_for_splits_is_refused_not_read_wrongly(tmp_path: Pat
         begun = [[int(offset) for split in scan_alone(part, reader).splits for offset in split.records["phy_offset"]]
                  for part in (first, second, third)]
     assert begun == [[0], [], [len(content)]]
+
+
+@pytest.mark.parametrize("where", [
+    "body = 'x'", "colour = 1", "topic", "topic =", "topic = Orders", "topic = 'a' or queue_id = 1", "size = 'big'",
+    "size in 1", "size = (1, 2)", "size = 1 and", "and size = 1", "topic like 'a%'", "store_time > 'yesterday'",
+    "size = 1; drop table log", "size in ()", "crc_ok = maybe",
+])
+def test_a_where_that_cannot_be_answered_is_refused(where: str) -> None:
+    with pytest.raises(UsageRefusal, match="where: "):
+        Filters.of(where, COMMITLOG, {"store", *SCANNED})
+
+
+def test_a_where_takes_text_with_quotes_times_and_truth() -> None:
+    text = ("topic = 'it''s = a, (topic) and' and crc_ok = false and store_time >= '2026-11-21T02:00:00' "
+            "and size in (1,-2)")
+    assert Filters.of(text, COMMITLOG, {"store", *SCANNED}).tests == [
+        ("topic", "=", "it's = a, (topic) and"), ("crc_ok", "=", False),
+        ("store_time", ">=", datetime.datetime(2026, 11, 21, 2, tzinfo=datetime.UTC)), ("size", "in", [1, -2]),
+    ]
