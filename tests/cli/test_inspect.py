@@ -523,3 +523,6 @@ def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path
     assert result.document["next"][0]["command"] == START_BROKER
     assert "maxIndexNum=2000, which it lacks" in result.document["next"][0]["why"]
     assert "settings-leave-out-size" not in mqtool("verify", root, "--set", "brokerName=a", "--json").codes
+    conf.write_text("# the brokers' defaults\n")
+    assert "mappedFileSizeCommitLog" in [item["facts"]["setting"] for item in mqtool(
+        "verify", root, "--broker-conf", conf, "--json").found("settings-leave-out-size")]
