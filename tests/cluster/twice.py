@@ -22,7 +22,7 @@ from tests.support.trees import contents
 SPLITS = "mqtool.splitSize=300007"
 SPARK = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
 _OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
-_ENGINE = re.compile(r"(?: --(?:engine|master|conf) \S+)+")
+_ENGINE = re.compile(r"(?: --(?:engine|master|conf) (?:'[^']*'|[^\s'])+)+")
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
