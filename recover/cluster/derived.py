@@ -20,14 +20,13 @@ from msgspec import Struct, structs
 
 from formats.index import IndexGeometry
 from formats.native.index import TAKE_ALL
-from formats.native.rows import group_rows
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import BytesContent, Spool
 from recover.change.model import Install, Step
 from recover.cluster.splits import pack_rows, unpack_rows
 from recover.cluster.views import Seen
-from recover.derived.expected import QueueKey
+from recover.derived.expected import QueueKey, placed
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
 from recover.derived.index_rebuild import FileHead, image_of
 from recover.derived.queues import Beside, QueueBuilder, fresh_files, repaired_steps
@@ -135,24 +134,12 @@ class QueueChunks(Struct, frozen=True):
         held: list[Rows] = []
         size = number = 0
         for number, split in splits:
-            held += self._rows(split)
+            held.append(placed(self.wanted, split))
             size += split.size
             if size >= ROWS_A_TASK:
                 yield from self.cut.packed(number, _joined(held))
                 size = 0
         yield from self.cut.packed(number, _joined(held))
-
-    def _rows(self, split: Split) -> list[Rows]:
-        """The rows of wanted queues."""
-        records = np.ascontiguousarray(split.records)
-        stops = np.cumsum(np.where(self.wanted, np.bincount(records["queue"], minlength=self.wanted.size), 0))
-        starts = np.r_[0, stops[:-1]]
-        places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
-        fits = group_rows(records, self.wanted, places, stops, rows)
-        assert fits, "every row has room"
-        if np.array_equal(places, stops):
-            return [rows]
-        return [rows[start:stop] for start, stop in zip(starts.tolist(), places.tolist(), strict=True) if stop > start]
 
 
 def _joined(parts: list[Rows]) -> Rows:
@@ -251,7 +238,7 @@ class QueueFilesTask(Struct, frozen=True):
             yield int(own["queue"][0]), int(parts[start]), own
 
     def ends(self, queues: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
-        """Of each part of some queues what stands for places of others."""
+        """Of each part of some queues the rows that `QueueBuilder.ends` gives of it."""
         for queue, part, rows in self.parts(chunks):
             if queue in queues:
                 yield queue, part, self.builder.ends(self.keys[queue], rows)

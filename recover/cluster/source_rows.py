@@ -74,13 +74,14 @@ class Filters(Struct, frozen=True):
         while at < len(whole):
             test = _TEST.match(whole, at)
             if test is None:
-                raise UsageRefusal(f"where: {whole[at:-4].strip() or 'nothing'} is no test of a column",
+                raise UsageRefusal(f"where: {whole[at:-4].strip() or 'nothing'} is not a test of a column",
                                    "For instance topic = 'Orders' and phy_offset >= 1000 and queue_id in (1, 2).")
             name, kind, given = test[1], test[2].lower(), re.findall(_VALUE, test[3])
             if name not in columns:
                 raise UsageRefusal(f"where: {name} cannot be asked for", f"These can: {', '.join(sorted(columns))}.")
             if (kind == "in") != test[3].startswith("("):
-                raise UsageRefusal(f"where: {test[0][:-4].strip()} is no test of a column", "Write in (1, 2), or = 1.")
+                raise UsageRefusal(f"where: {test[0][:-4].strip()} is not a test of a column",
+                                   "Write in (1, 2), or = 1.")
             values = [_value(name, one, schema.field(name).type) for one in given]
             found.append((name, kind, values if kind == "in" else values[0]))
             at = test.end()
@@ -123,7 +124,7 @@ def _value(name: str, text: str, kind: pa.DataType) -> Any:
             return quoted
     except (ValueError, KeyError):
         pass
-    raise UsageRefusal(f"where: {text} is no value of {name}, which is {kind}",
+    raise UsageRefusal(f"where: {text} is not a value of {name}, which is {kind}",
                        "Text and times stand between quotes: '2026-11-21T02:00:00'.")
 
 

@@ -14,6 +14,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -32,7 +33,7 @@ from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
-from recover.store.reading import recorded
+from recover.store.reading import FileReads, recorded
 
 # --- What runs on executors.
 
@@ -159,17 +160,22 @@ def looked(
     look: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
 ) -> Iterator[tuple[int, list[Any], bytes]]:
     """What a function finds of the items of some tasks, and what was read for it unless executors have the driver's
-    mounts. Where a file cannot be read, the last time nothing: the driver reads it then."""
+    mounts. Of an item that cannot be read, the last time nothing: the driver reads it then."""
     enter()
-    for number, items in tasks:
+
+    def found(item: Any) -> Any:
         try:
-            with recorded() as files:
-                found = [look(item) for item in items]
+            return look(item)
         except OSError:
             if _is_tried_again(attempts):
                 raise
-            found, files = [None] * len(items), {}
-        yield number, found, b"" if is_local else zlib.compress(pickle.dumps(Seen(files)), 1)
+            return None
+
+    for number, items in tasks:
+        reading: AbstractContextManager[dict[str, FileReads]] = nullcontext({}) if is_local else recorded()
+        with reading as files:
+            answers = [found(item) for item in items]
+        yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(Seen(files)), 1)
 
 
 # --- On their way.
@@ -344,7 +350,7 @@ class RowsElsewhere:
 
 def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
     """The split as a piece of a scanned one; None when it is not."""
-    if split.summary is not None and split.place == scanned.place:
+    if split.summary is not None and (split.holder, split.place) == (scanned.holder, scanned.place):
         return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
     if split.last > scanned.last:
         return None

@@ -18,7 +18,7 @@ from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
 from recover.findings.model import Finding
-from recover.log.generations import batches, with_place
+from recover.log.generations import batches
 from recover.log.judge import LogReader
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows, Split, ask, roomy
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1_500_000
 _LMQ_LIMIT = 10_000
-_FIELDS = list(EXPECTED.names or ())
 
 NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
@@ -121,9 +120,15 @@ class Expectation(Struct):
 
 def placed(wanted: Rows, split: Split) -> Rows:
     """The positions (EXPECTED) of a split in the queues that are `wanted` (bool array), queue by queue."""
-    own = split.records[with_place(split.records)]
-    own = own[wanted[own["queue"]]]
-    return np.asarray(own[np.argsort(own["queue"], kind="stable")][_FIELDS].astype(EXPECTED))
+    records = np.ascontiguousarray(split.records)
+    stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
+    starts = np.r_[0, stops[:-1]]
+    places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
+    fits = group_rows(records, wanted, places, stops, rows)
+    assert fits, "every row has room"
+    if np.array_equal(places, stops):
+        return rows
+    return rows[np.arange(rows.size) < np.repeat(places, stops - starts)]
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:

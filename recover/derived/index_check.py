@@ -649,12 +649,16 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     runs: list[_Run] = []
     passed = 0
     for number, split in enumerate(stream.splits):
-        expected, missing = (stream.expected(number), None) if number in known else stream.missing(number)
-        report.expected += expected
-        if missing is None and number not in known:
-            passed += expected
-            continue
-        asked, own = known[number] if number in known else _lacking(stream.take(number), missing, *where, split)
+        if number in known:
+            report.expected += stream.expected(number)
+            asked, own = known[number]
+        else:
+            expected, missing = stream.missing(number)
+            report.expected += expected
+            if missing is None:
+                passed += expected
+                continue
+            asked, own = _lacking(stream.take(number), missing, *where, split)
         for run in own:
             run.begin, run.end = run.begin + passed, run.end + passed
             if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):

@@ -293,6 +293,7 @@ class _Checker:
                 look = None if tally is None else self._look(key, tally)
             if isinstance(look, QueueVerdict):
                 known[key] = look
+                self.tick()
             elif look is not None:
                 asked[key] = look
         for key, found in zip(asked, self._held(asked.values()), strict=True):

@@ -37,7 +37,6 @@ from recover.store.memo import Stamp, stamp_of
 # --- The commitlog as one piece: its files in order, its damage, its end, its stale bytes.
 
 
-_NONE = np.zeros(0, dtype=np.bool_)
 MISSING_FILE = "missing-file"
 STALE_RECORDS = "ghosts"
 OVERWRITTEN = "overwritten"
@@ -198,7 +197,10 @@ class LogView(Struct):
             yield from self.splits()
             return
         for split in self.splits():
-            dead = (split.records["bits"] & NOT_LIVE) != 0 if split.has(NOT_LIVE) else _NONE
+            if not split.has(NOT_LIVE):
+                yield split
+                continue
+            dead = (split.records["bits"] & NOT_LIVE) != 0
             yield without_rows(split, dead) if dead.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
@@ -422,8 +424,8 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
     `stale`: false where it is known that there are none.
     """
     parts = [*scan.gaps]
-    for split in scan.splits if stale else ():
-        for row in split.records[(split.records["bits"] & BIT_STALE) != 0] if split.has(BIT_STALE) else ():
+    for split in (split for split in scan.splits if stale and split.has(BIT_STALE)):
+        for row in split.records[(split.records["bits"] & BIT_STALE) != 0]:
             start, stop = int(row["phy_offset"]), int(row["phy_offset"] + row["size"])
             parts.append(Gap(start, stop, STALE_RECORDS, "record", False, stop))
     merged: list[Gap] = []

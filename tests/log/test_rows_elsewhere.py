@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import Struct
@@ -15,14 +15,16 @@ from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
-from recover.cluster.splits import summary_of
+from recover.cluster.jobs import Job
+from recover.cluster.splits import RowsElsewhere, summary_of
+from recover.cluster.views import Seen, Views
 from recover.findings.refusal import Refusal
-from recover.log.file_scan import scan_split
-from recover.log.scan import SEED, LogView, assemble
+from recover.log.file_scan import FileScan, scan_split
+from recover.log.scan import SEED, LogView, assemble, scan_log
 from recover.log.split_scan import FileJoin, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
-from recover.store.columns import Split
-from recover.store.mapped_files import MappedFileQueue
+from recover.store.columns import ColumnStore, Split
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.looks import opened
 from tests.support.sampling import sampled
 from tests.support.stores import STORES, real_store
@@ -135,3 +137,22 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert len(engine.kept) > 2 * 5
     assert len(engine.brought) <= splits
     assert engine.answered <= positions
+
+
+def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp_path: Path) -> None:
+    root = synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root
+    (whole,) = [split for scan in scan_log(opened(root).commitlog).files for split in scan.splits]
+    half = Split(whole.records[:300], whole.hashes[: int(whole.records["hashes"][:300].sum())])
+    holders, logs = [], []
+    for rows in (whole, half):
+        holder = RowsElsewhere(cast(Job, None), ColumnStore(0), Views(0))
+        summary = summary_of(rows, 64, SEED)
+        assert summary is not None
+        scan = FileScan(MappedFile(root, 0, 1 << 20), 1 << 20)
+        scan.splits, scan.queues = [holder.split(0, summary, Seen({}))], [(b"t", number) for number in range(64)]
+        logs.append(assemble(MappedFileQueue((), 1 << 20, [scan.mapped_file]), [scan]))
+        holder.settle(logs[-1])
+        holders.append(holder)
+    assert [*holders[1].sources(logs[1]).pieces] == [0]
+    found = holders[1].sources(logs[0])
+    assert not found.pieces and [number for number, _ in found.sent] == [0]
