@@ -55,6 +55,7 @@ def test_what_is_appended_comes_once_over_two_runs(spark: Any, tmp_path: Path) -
     assert found[: len(present)] == present and len(set(found)) == len(found) == len(present) + 40
     assert follow(spark, root, tmp_path / "new", startingOffset="latest") == found[len(present) :]
     assert follow(spark, root, tmp_path / "all") == found and found[-1] < last
+    assert follow(spark, root, tmp_path / "some", where="topic = 'More' and queue_offset < 7") == found[-40:-33]
 
 
 @pytest.mark.slow
