@@ -304,7 +304,7 @@ class Session:
         return {"master": self.master, "application": self.context.applicationId, "ui": self.context.uiWebUrl,
                 "executors": executors, "tasks": self.tasks, "bytes": self.size}
 
-    @property
+    @cached_property
     def attempts(self) -> int:
         """How often a task is tried."""
         local = _LOCAL.fullmatch(self.setting("spark.master") or "")
