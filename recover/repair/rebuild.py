@@ -29,14 +29,7 @@ from recover.evidence.lost import record_count
 from recover.findings.model import FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import Damage
-from recover.repair.losses import (
-    RecoverPlan,
-    loss_of_unproven,
-    refuse_missing_files,
-    refuse_unread,
-    refuse_unreadable,
-    refuse_without_log,
-)
+from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
@@ -119,9 +112,7 @@ def derived_steps(
 def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
     """Verify the store, unless a report is given; `Refusal` (8) when its log is gone, or not to be read here."""
     report = report or verify(store, options.scan)
-    refuse_unreadable(report)
-    refuse_unread(report, options.parts)
-    refuse_without_log(report)
+    check_plannable(report, options.parts)
     refuse_missing_files(report, options.max_loss)
     return report
 

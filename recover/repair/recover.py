@@ -31,14 +31,12 @@ from recover.repair.after import after_replacing, judge_against
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.repair.losses import (
     RecoverPlan,
+    check_plannable,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
-    refuse_cut_of_unread,
     refuse_missing_files,
     refuse_unread,
-    refuse_unreadable,
-    refuse_without_log,
 )
 from recover.repair.rebuild import derived_steps
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
@@ -244,9 +242,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     `Refusal` (8) where nothing safe can be done.
     """
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
         store, before.survey.log, options.settings, mode=options.mode, counted=False)
@@ -272,10 +268,7 @@ def plan_truncate(
 ) -> RecoverPlan:
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before, (CONSUMEQUEUE,))
-    refuse_cut_of_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
     changes = cut_log(before.survey, offset)
     given_up = refuse_missing_files(before, options.max_loss, offset)
     made = plan_from_changes(store, before, changes, options, None)
