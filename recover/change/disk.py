@@ -272,6 +272,14 @@ def rename(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
+def write_whole(path: Path, data: bytes, temporary: Path) -> None:
+    """Give `path` this content at once, whole and synced, by way of `temporary` beside it."""
+    unlink(temporary)
+    create_file(temporary, [data], 0o644)
+    rename(temporary, path)
+    fsync_dir(path.parent)
+
+
 def link(source: Path, target: Path) -> None:
     """A second name for the same file (for the symbolic link itself, if it is one)."""
     fault("link", source, str(target))

@@ -366,11 +366,7 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
             disk.mkdir(sidecar)
         contents, made = stage(sidecar, plan.steps, is_large, lambda: False)
         disk.sync_all(made)
-        temporary = path.with_name(f".{path.name}.{plan.id}")
-        disk.unlink(temporary)
-        disk.create_file(temporary, [document(plan, contents, sidecar.name)], 0o644)
-        disk.rename(temporary, path)
-        disk.fsync_dir(path.parent)
+        disk.write_whole(path, document(plan, contents, sidecar.name), path.with_name(f".{path.name}.{plan.id}"))
     except OSError as error:
         raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
     return sidecar if has_large else None
