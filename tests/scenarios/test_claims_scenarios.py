@@ -235,6 +235,15 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
         assert queue_bytes(store.root) == before
 
 
+def test_odd_file_in_a_queue_without_another_file_is_put_aside(drill: Start) -> None:
+    store = drill("clean-expired-4.5.1")
+    file, = (store.root / "consumequeue" / "Old" / "0").iterdir()
+    odd = file.rename(file.with_name(f"{file.name}.swp"))
+    store.finds("consumequeue-odd-name", exit_code=2)
+    with store.recovered():
+        assert not odd.exists()
+
+
 def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
     store = drill("clean-plain-4.9.7")
     path = store.root / "commitlog" / file_name((50 << 20) + 4096)
