@@ -11,20 +11,14 @@ from msgspec import Struct, field
 
 from formats.config.json import Json, detect_style, dumps
 from formats.config.tables import BACKUP_SUFFIX
-from formats.index import DEFAULT_GEOMETRY
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings
-from recover.change.content import Spool
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
 from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
-from recover.derived.checkpoint import checkpoint_steps
-from recover.derived.expected import producer_for
-from recover.derived.index_rebuild import rebuild_index
-from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
@@ -37,16 +31,14 @@ from recover.repair.after import after_replacing, judge_against
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.repair.losses import (
     RecoverPlan,
+    check_plannable,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
-    refuse_cut_of_unread,
     refuse_missing_files,
     refuse_unread,
-    refuse_unreadable,
-    refuse_without_log,
 )
-from recover.repair.rebuild import evidence_of
+from recover.repair.rebuild import derived_steps
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
 from recover.store.store import CONSUMEQUEUE, Store
 
@@ -250,9 +242,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     `Refusal` (8) where nothing safe can be done.
     """
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
         store, before.survey.log, options.settings, mode=options.mode, counted=False)
@@ -278,10 +268,7 @@ def plan_truncate(
 ) -> RecoverPlan:
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before, (CONSUMEQUEUE,))
-    refuse_cut_of_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
     changes = cut_log(before.survey, offset)
     given_up = refuse_missing_files(before, options.max_loss, offset)
     made = plan_from_changes(store, before, changes, options, None)
@@ -346,7 +333,6 @@ def _in_order(
     config: list[dict[str, Any]], prediction: Prediction | None,
 ) -> Iterator[Step]:
     """All steps in the order they run; `config` takes what was decided about each config file."""
-    spool = Spool()
     yield from changes.steps
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
@@ -354,18 +340,11 @@ def _in_order(
     look, index, checkpoint, found = judge_against(
         store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
-    producer = producer_for(look.options.scanner, store, after)
-    if look.queues is not None:
-        yield from consumequeue_steps(
-            store, after, look.expectation, look.queues, spool, visible=options.lost == "visible",
-            # a broker leaves the units alone of what its check passed, or what it never looked at
-            evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, producer=producer,
-        )
-    if any(item.severity != "info" for item in index.findings):
-        index.geometry = index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, after, report=index, zone=options.zone, producer=producer).steps(store)
-    if not checkpoint.sound:
-        yield from checkpoint_steps(store, after)
+    yield from derived_steps(
+        look, index, checkpoint, options.zone, visible=options.lost == "visible",
+        # a broker leaves the units alone of what its check passed, or what it never looked at
+        unmended=after.damaged if as_broker else (),
+    )
     repair = repair_config(store, look, found, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
