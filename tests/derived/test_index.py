@@ -23,7 +23,7 @@ from recover.derived.index_check import Compared, IndexFileVerdict, IndexReport,
 from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
 from recover.derived.index_keys import IndexStream, TagHistory
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.refusal import UsageRefusal
 from recover.log.scan import LogView, scan_log
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
@@ -491,11 +491,3 @@ def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
     plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
     write(plan, root / "index")
     assert list(index_bytes(root).values()) == list(own.values())
-
-
-def test_unknown_sizes_are_refused(store: StoreCopy) -> None:
-    root = store("clean-4.5.1")
-    for path in (root / "index").iterdir():
-        path.write_bytes(b"\7" * 12_345)
-    with pytest.raises(Refusal, match="how many slots"):
-        rebuilt(root)
