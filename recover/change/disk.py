@@ -22,7 +22,6 @@ from recover.store.reading import (
     between_extents,
     crc32c,
     crc_joined,
-    crc_with_zeros,
     data_extents,
     in_order,
 )
@@ -158,39 +157,25 @@ def create_from_pieces(
     return size, crc
 
 
-class _Stretch(Struct):
-    """Bytes [start, stop) that were written one after the other: the CRC-32C of all but the `zeros` at their end."""
-
-    start: int
-    stop: int
-    crc: int = 0
-    zeros: int = 0
-
-    def add(self, data: Buffer) -> None:
-        """Bytes after all others, the zeros included."""
-        self.crc = crc32c(data, crc_with_zeros(self.crc, self.zeros))
-        self.zeros = 0
-
-
 def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
-    runs: list[_Stretch] = []
+    runs: list[list[int]] = []  # start, stop and CRC-32C of what came one after the other
     for at, piece in pieces:
         view, stop = memoryview(piece).cast("B"), 0
         if not view:
             continue
-        if not runs or runs[-1].stop != at:
-            runs.append(_Stretch(at, at))
-        run = runs[-1]
         for first, last in _written(view) if piece is not BLANK else ():
             pwrite(fd, path, at + first, view[first:last])
-            run.zeros += first - stop
-            run.add(view[first:last])
             stop = last
         if stop >= CHUNK:
             _begin_writeback(fd, at, stop)
-        run.zeros += len(view) - stop
-        run.stop += len(view)
-    size, crc = _joined(runs)
+        if not runs or runs[-1][1] != at:
+            runs.append([at, at, 0])
+        runs[-1][1:] = at + len(view), crc32c(view, runs[-1][2])
+    size = crc = 0
+    for start, stop, own in sorted(runs):
+        if start != size:
+            raise RuntimeError(f"the content is not as announced: a piece at {start} instead of {size}")
+        size, crc = stop, crc_joined(crc, own, stop - start)
     fault("truncate", path, length=size)
     os.ftruncate(fd, size)
     return size, crc
@@ -201,16 +186,6 @@ def _begin_writeback(fd: int, start: int, size: int) -> None:
     call = _libc("sync_file_range")
     if call is not None:
         call(fd, ctypes.c_int64(start), ctypes.c_int64(size), _WRITE)
-
-
-def _joined(runs: list[_Stretch]) -> tuple[int, int]:
-    size = crc = 0
-    for run in sorted(runs, key=lambda run: run.start):
-        if run.start != size:
-            raise RuntimeError(f"the content is not as announced: a piece at {run.start} instead of {size}")
-        whole = crc_with_zeros(run.crc, run.zeros)
-        size, crc = run.stop, crc_joined(crc, whole, run.stop - run.start) if size else whole
-    return size, crc
 
 
 def _written(view: memoryview) -> Iterator[tuple[int, int]]:
@@ -295,6 +270,14 @@ def rename(source: Path, target: Path) -> None:
     """Rename, replacing the target; neither directory is synced yet."""
     fault("rename", source, str(target))
     os.rename(source, target)
+
+
+def write_whole(path: Path, data: bytes, temporary: Path) -> None:
+    """Give `path` this content at once, whole and synced, by way of `temporary` beside it."""
+    unlink(temporary)
+    create_file(temporary, [data], 0o644)
+    rename(temporary, path)
+    fsync_dir(path.parent)
 
 
 def link(source: Path, target: Path) -> None:

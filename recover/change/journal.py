@@ -16,16 +16,16 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from recover import version
 from recover.change import disk
-from recover.change.content import inline_json, make
+from recover.change.content import INLINE_LIMIT
 from recover.change.lock import ROOT_MTIME
 from recover.change.model import (
     InPlace,
@@ -36,13 +36,13 @@ from recover.change.model import (
     existing_folders,
     load_plan,
     resolve,
-    stands_inline,
+    stage,
 )
 from recover.change.places import RESERVE, Places
 from recover.findings.model import Finding, finding
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.refusal import Refusal
 from recover.store.reader import read_small
-from recover.store.reading import Piece, crc32c, file_crc
+from recover.store.reading import crc32c, file_crc
 from recover.store.source import url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
 
@@ -387,16 +387,9 @@ def _who() -> dict[str, Any]:
         user = str(os.geteuid())
     login = os.environ.get("SUDO_USER", "")
     return {
-        "user": f"{user} ({login})" if login else user, "host": platform.node(), "tool": _tool(),
+        "user": f"{user} ({login})" if login else user, "host": platform.node(), "tool": f"mqtool {version()}",
         "command_line": shlex.join(["mqtool", *sys.argv[1:]]),
     }
-
-
-def _tool() -> str:
-    try:
-        return f"mqtool {version('mqtool')}"
-    except PackageNotFoundError:
-        return "mqtool"
 
 
 def _number(run_id: str) -> int:
@@ -404,24 +397,21 @@ def _number(run_id: str) -> int:
     return int(head) if head.isdecimal() else 0
 
 
-def _stage(
-    run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]
-) -> list[dict[str, Any] | None]:
-    """Where the content of each step is kept, None for a step without; all of it is synced.
+def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> list[dict[str, Any] | None]:
+    """Where the content of each step is kept, None for a step without; all of it is synced. Whole files are staged.
 
     `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
     """
-    wanted = {run.staged(number): step.content for number, step in enumerate(steps)}
-    made = make(run.path / "making", wanted, interrupted=interrupted, like=os.stat(run.root))
+
+    def is_staged(step: Step) -> bool:
+        return step.content is not None and not (isinstance(step, InPlace) and step.content.size <= INLINE_LIMIT)
+
+    kept, made = stage(run.path / "staged", steps, is_staged, interrupted, os.stat(run.root))
     neighbour, existing = cache(_neighbour), existing_folders(run.root)
-    kept: list[dict[str, Any] | None] = []
-    for step, (path, content) in zip(steps, wanted.items(), strict=True):
-        if content is None or (stands_inline(step, content) and path not in made):
-            kept.append(None if content is None else inline_json(content))
+    for number, step in enumerate(steps):
+        path, content = run.staged(number), step.content
+        if content is None or path not in made:
             continue
-        if path not in made:
-            made[path] = disk.create_from_pieces(path, _until(interrupted, content.pieces()), sync=False)
-        size, crc = made[path]
         if not isinstance(step, InPlace):
             # owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs
             target = resolve(run.root, step.file)
@@ -430,18 +420,10 @@ def _stage(
                 disk.copy_xattrs(target, path)
             else:
                 disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
-        if file_crc(path) != (size, crc) or size != content.size:
+        if file_crc(path) != made[path] or made[path][0] != content.size:
             raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
-        kept.append({"size": size, "crc32c": crc, "file": path.name})
     disk.sync_all(made)
     return kept
-
-
-def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator[Piece]:
-    for piece in pieces:
-        if interrupted():
-            raise Interrupted("stopped before anything was changed", "run the command again")
-        yield piece
 
 
 def _neighbour(directory: Path) -> os.stat_result:

@@ -32,9 +32,9 @@ from recover.change.content import (
     inline_json,
     make,
 )
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reader import FileReader
-from recover.store.reading import crc32c, crc_of, zeros
+from recover.store.reading import Piece, crc32c, crc_of, zeros
 from recover.store.store import JOURNAL_DIR
 
 
@@ -313,9 +313,35 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
     return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
 
 
-def stands_inline(step: Step, content: Content) -> bool:
-    """Whether a run keeps content in the document; whole files are always staged."""
-    return content.size <= INLINE_LIMIT and isinstance(step, InPlace)
+def stage(
+    folder: Path, steps: Sequence[Step], is_kept: Callable[[Step], bool], interrupted: Callable[[], bool],
+    like: os.stat_result | None = None,
+) -> tuple[list[dict[str, Any] | None], dict[Path, tuple[int, int]]]:
+    """Write the content of the steps of which `is_kept` says so into files of a folder, which are not synced yet.
+
+    What the document says of the content of each step, None for a step without; and (size, CRC-32C) of each file.
+    `OSError`, `Interrupted`, `Refusal` as of `make`; `like` is the folder's neighbour.
+    """
+    wanted = {folder / f"{number:06d}": step.content for number, step in enumerate(steps) if is_kept(step)}
+    made = make(folder / "making", wanted, interrupted=interrupted, like=like)
+    said: list[dict[str, Any] | None] = []
+    for number, step in enumerate(steps):
+        path, content = folder / f"{number:06d}", step.content
+        if content is None or path not in wanted:
+            said.append(None if content is None else inline_json(content))
+            continue
+        if path not in made:
+            made[path] = disk.create_from_pieces(path, _until(interrupted, content.pieces()), sync=False)
+        size, crc = made[path]
+        said.append({"size": size, "crc32c": crc, "file": path.name})
+    return said, made
+
+
+def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        if interrupted():
+            raise Interrupted("stopped before anything was changed", "run the command again")
+        yield piece
 
 
 def refuse_taken(path: Path) -> None:
@@ -329,33 +355,21 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
     where one is there already."""
     refuse_taken(path)
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
-    contents: list[dict[str, Any] | None] = []
-    large = {
-        sidecar / f"{number:06d}": step.content for number, step in enumerate(plan.steps)
-        if step.content is not None and step.content.size > INLINE_LIMIT
-    }
+
+    def is_large(step: Step) -> bool:
+        return step.content is not None and step.content.size > INLINE_LIMIT
+
+    has_large = any(map(is_large, plan.steps))
     try:
-        if large:
+        disk.remove_tree(sidecar)
+        if has_large:
             disk.mkdir(sidecar)
-        for kept in large:
-            disk.unlink(kept)
-        made = make(sidecar / "making", large, interrupted=lambda: False)
+        contents, made = stage(sidecar, plan.steps, is_large, lambda: False)
         disk.sync_all(made)
-        for number, step in enumerate(plan.steps):
-            kept, content = sidecar / f"{number:06d}", step.content
-            if content is None or kept not in large:
-                contents.append(inline_json(content) if content is not None else None)
-                continue
-            size, crc = made.get(kept) or disk.create_from_pieces(kept, content.pieces())
-            contents.append({"size": size, "crc32c": crc, "file": kept.name})
-        temporary = path.with_name(f".{path.name}.{plan.id}")
-        disk.unlink(temporary)
-        disk.create_file(temporary, [document(plan, contents, sidecar.name)], 0o644)
-        disk.rename(temporary, path)
-        disk.fsync_dir(path.parent)
+        disk.write_whole(path, document(plan, contents, sidecar.name), path.with_name(f".{path.name}.{plan.id}"))
     except OSError as error:
         raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
-    return sidecar if large else None
+    return sidecar if has_large else None
 
 
 def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from formats.layout import Buffer
 from recover.change import disk
 from recover.change.journal import Run
 from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
-from recover.store.reading import READ, between_extents, file_crc, read_chunks, zeros
+from recover.store.reading import between_extents, file_crc, read_chunks
 
 LARGEST = 512
 """Steps in a batch."""
@@ -184,11 +183,16 @@ class _InPlace(Work[InPlace]):
         ends = [each.stop for each in self.run.plan.steps if isinstance(each, InPlace) and each.file == step.file]
         if not old_size <= self.path.stat().st_size <= max(old_size, *ends):
             return False
-        # After the old end of a file that grows, old bytes are zeros, or missing.
-        length = step.stop - step.start
-        now = _even(read_chunks(self.path, step.start, step.stop), length)
-        old = _even(read_chunks(self.preimage), length)
-        return all(_mixed(a, b, c) for a, b, c in zip(now, old, _even(step.new_bytes(), length), strict=True))
+        at = step.start
+        with FileReader(self.path, again=False) as now, FileReader(self.preimage, again=False) as old:
+            for new in step.new_bytes():
+                # after the old end of a file that grows, old bytes are zeros, or missing
+                a, b = (np.frombuffer(bytes(reader.read(place, len(new))).ljust(len(new), b"\0"), np.uint8)
+                        for reader, place in ((now, at), (old, at - step.start)))
+                if not ((a == b) | (a == np.frombuffer(new, np.uint8))).all():
+                    return False
+                at += len(new)
+        return True
 
     def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
         state = observe(self.run.root, self.step.file)
@@ -230,27 +234,6 @@ class _InPlace(Work[InPlace]):
                 if any(chunk):
                     disk.write_range(self.path, position, [bytes(len(chunk))])
                 position += len(chunk)
-
-
-def _mixed(now: bytes, old: bytes, new: bytes) -> bool:
-    if now in (old, new):
-        return True
-    a, b, c = (np.frombuffer(piece, np.uint8) for piece in (now, old, new))
-    return len(a) == len(b) == len(c) and bool(np.all((a == b) | (a == c)))
-
-
-def _even(chunks: Iterable[Buffer], length: int) -> Iterator[bytes]:
-    """The bytes, and zeros up to `length`, in pieces of `READ` bytes."""
-    waiting, size = bytearray(), 0
-    for source in (chunks, None):
-        for chunk in zeros(length - size) if source is None else source:
-            waiting += chunk
-            size += len(chunk)
-            while len(waiting) >= READ:
-                yield bytes(waiting[:READ])
-                del waiting[:READ]
-    if waiting:
-        yield bytes(waiting)
 
 
 def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]]) -> bool:

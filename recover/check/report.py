@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from formats.checkpoint import CHECKPOINT, FILE_SIZE, Checkpoint
 from formats.record.rows import BITS_REJECTED
 from recover.check.config import ConfigReport, check_config, judged_pairs, pair_findings
 from recover.check.flips import (
@@ -40,7 +39,7 @@ from recover.check.parts import (
     remains_findings,
 )
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
-from recover.derived.checkpoint import OFFSET, TIMES, CheckpointReport, check_checkpoint
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_at_a_look
 from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
@@ -48,8 +47,7 @@ from recover.findings.model import Finding, FindingList, finding
 from recover.look.pointers import Pointers
 from recover.look.store import StoreReport, log_is_gone
 from recover.store.config_files import Topics
-from recover.store.reader import opened_once, read_small
-from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
+from recover.store.reader import opened_once
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere
 
@@ -72,9 +70,6 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                 "commitlog-number-missing", "commitlog", None, topic=gap.key.topic, queue=gap.key.queue_id,
                 first=gap.first, last=gap.last, count=gap.last - gap.first + 1, before=gap.before, behind=gap.behind,
             )
-
-
-_DAY = 24 * 3600 * 1000
 
 
 class VerifyReport(Struct):
@@ -200,7 +195,8 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found += contradicted_settings(store)
     found += _log_at_a_look(store, report.pointers)
     found += _derived_at_a_look(store, report)
-    found += _checkpoint_at_a_look(store, report)
+    at = report.pointers
+    found += checkpoint_at_a_look(store, at.min_offset, at.log_end, at.last_timestamp)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
     others = check_other_parts(store, held_elsewhere(store), None)
@@ -225,36 +221,3 @@ def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
     indexed = at.checkpoint is not None and at.checkpoint.index_msg_timestamp > 0
     if at.last_timestamp and indexed and not at.index_files and INDEX not in elsewhere:
         yield finding("index-missing", store.relative(store.index_dir))
-
-
-def _checkpoint_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
-    if report.pointers.log_end == report.pointers.min_offset:
-        return
-    facts: dict[str, Any] = {"log_bytes": report.pointers.log_end - report.pointers.min_offset}
-    try:
-        content = read_small(store.checkpoint_path, FILE_SIZE)
-    except FileNotFoundError:
-        yield finding("checkpoint-missing", CHECKPOINT_FILE, None, **facts)
-    except OSError as error:
-        yield finding("checkpoint-unreadable", CHECKPOINT_FILE, None, error=error.strerror)
-    else:
-        if len(content) < FILE_SIZE:
-            yield finding("checkpoint-short", CHECKPOINT_FILE, len(content), length=len(content), expected=FILE_SIZE,
-                          cut_fields=len(content) < CHECKPOINT.size, **facts)
-        if report.pointers.checkpoint is not None and report.pointers.last_timestamp:
-            yield from _impossible(report.pointers.checkpoint, report.pointers)
-
-
-def _impossible(checkpoint: Checkpoint, at: Pointers) -> Iterator[Finding]:
-    """Values that no checkpoint of this log has. Only its end was read: a record before it may be a little newer."""
-    for name in TIMES:
-        value, offset = getattr(checkpoint, name), CHECKPOINT.offset(name)
-        if value < 0:
-            yield finding("checkpoint-impossible-time", CHECKPOINT_FILE, offset, field=name, value=value)
-        elif value > at.last_timestamp + _DAY:
-            yield finding("checkpoint-later-than-log", CHECKPOINT_FILE, offset, field=name, value=value,
-                          newest=at.last_timestamp, ahead_ms=value - at.last_timestamp)
-    value = checkpoint.logics_physical_offset
-    if not 0 <= value <= at.log_end:
-        yield finding("checkpoint-offset-no-record", CHECKPOINT_FILE, CHECKPOINT.offset(OFFSET), value=value,
-                      log_end=at.log_end)

@@ -243,6 +243,7 @@ def _narrow(values: Rows) -> Rows:
 
 
 _MOST_AT_ONCE = 64
+_MOST_ASKED = 2048
 _TASK_BYTES = 256 << 20
 _TASK_ITEMS = 512
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
@@ -308,12 +309,16 @@ class RowsElsewhere:
             split.take(came.records, came.hashes)
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
-        """See `Holder`: a task a split."""
+        """See `Holder`: a task a split. Each gets all questions of its job, so there are not too many in one."""
         looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
         for number, (split, look) in enumerate(questions):
             looks.setdefault(split.place, []).append((number, look))
-        answer = partial(answered, looks, {task: self.digests[task] for task in looks})
-        found = sorted(self._run(answer, [*looks], "questions to rows"), key=itemgetter(0))
+        found: list[tuple[int, Any]] = []
+        for at in range(0, len(looks), _MOST_ASKED):
+            some = dict(islice(looks.items(), at, at + _MOST_ASKED))
+            answer = partial(answered, some, {task: self.digests[task] for task in some})
+            found += self._run(answer, [*some], "questions to rows")
+        found.sort(key=itemgetter(0))
         results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
         return results
 

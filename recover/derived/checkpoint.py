@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,11 @@ TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
 OFFSET = "logics_physical_offset"
 _ZERO_IS_NORMAL = BrokerVersion(5, 5, 0)
 _TRACES_OF_5_4 = ("rocksdbstore", "consumequeue_rocksdb")
+_DAY = 24 * 3600 * 1000
 _START_RULES = (BrokerVersion(5, 3, 3), BrokerVersion(5, 4, 0), BrokerVersion(5, 5, 0))
+
+Facts = Callable[[Checkpoint], dict[str, Any]]
+"""What a finding adds to what it says of a checkpoint."""
 
 
 class CheckpointReport(Struct):
@@ -37,9 +42,8 @@ class CheckpointReport(Struct):
     damaged range, so that nobody can tell whether a record started there."""
 
     checkpoint: Checkpoint | None
-    length: int
-    in_damage: bool = False
     findings: list[Finding] = field(default_factory=list)
+    in_damage: bool = False
 
     @property
     def sound(self) -> bool:
@@ -53,29 +57,61 @@ class CheckpointReport(Struct):
 
 def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
     """Judge the checkpoint."""
-    try:
-        content = read_small(store.checkpoint_path, FILE_SIZE)
-    except FileNotFoundError:
-        report = CheckpointReport(None, 0)
-        if has_records(log):
-            report.findings.append(finding("checkpoint-missing", FILE_NAME, **_rescan(store, log, EMPTY)))
+    has_records = bool(log.damaged) or any(scan.record_count for scan in log.files)
+    report = _read(store, partial(_rescan, store, log), has_records)
+    checkpoint = report.checkpoint
+    if checkpoint is None or not has_records:
         return report
-    except OSError as error:
-        return CheckpointReport(None, 0, False, [finding("checkpoint-unreadable", FILE_NAME, error=error.strerror)])
-    checkpoint = decode(content, extend=True)
-    report = CheckpointReport(checkpoint, len(content))
-    if len(content) < FILE_SIZE:
-        facts = {"length": len(content), "expected": FILE_SIZE, **_rescan(store, log, checkpoint)}
-        report.findings.append(finding("checkpoint-short", FILE_NAME, len(content), **facts))
-    if has_records(log):
-        report.in_damage = bool(log.in_damage(np.array([checkpoint.logics_physical_offset]))[0])
-        report.findings.extend(_judge(store, log, checkpoint, _zero_is_normal(store)))
+    offset = checkpoint.logics_physical_offset
+    report.in_damage = bool(log.in_damage(np.array([offset]))[0])
+    if checkpoint != EMPTY:
+        sound = offset_is_sound(log, offset)
+        report.findings += _wrong_values(checkpoint, log.newest_timestamp, sound, partial(_rescan, store, log))
+    elif not _zero_is_normal(store):
+        report.findings.append(finding("checkpoint-all-zero", FILE_NAME, 0, **_rescan(store, log, checkpoint)))
     return report
 
 
-def has_records(log: LogView) -> bool:
-    """True when the log holds, or held, a record."""
-    return bool(log.damaged) or any(scan.record_count for scan in log.files)
+def checkpoint_at_a_look(store: Store, min_offset: int, log_end: int, newest: int) -> list[Finding]:
+    """What no checkpoint can be beside a log of which only the end was read: a record before may be a little newer."""
+    if log_end == min_offset:
+        return []
+    report = _read(store, lambda _: {"log_bytes": log_end - min_offset})
+    if report.checkpoint is not None and newest:
+        sound = 0 <= report.checkpoint.logics_physical_offset <= log_end
+        report.findings += _wrong_values(report.checkpoint, newest, sound, lambda _: {"log_end": log_end}, margin=_DAY)
+    return report.findings
+
+
+def _read(store: Store, facts: Facts, has_records: bool = True) -> CheckpointReport:
+    """The checkpoint, and what is wrong with its file."""
+    try:
+        content = read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        return CheckpointReport(None, [finding("checkpoint-missing", FILE_NAME, **facts(EMPTY))] if has_records else [])
+    except OSError as error:
+        return CheckpointReport(None, [finding("checkpoint-unreadable", FILE_NAME, error=error.strerror)])
+    report = CheckpointReport(decode(content, extend=True))
+    if (length := len(content)) < FILE_SIZE:
+        report.findings.append(finding("checkpoint-short", FILE_NAME, length, length=length, expected=FILE_SIZE,
+                                       **facts(decode(content, extend=True))))
+    return report
+
+
+def _wrong_values(
+    checkpoint: Checkpoint, newest: int, sound: bool, facts: Facts, margin: int = 0
+) -> Iterator[Finding]:
+    """Times that are none, or more than `margin` after the newest record (ms), and an offset that is not `sound`."""
+    for name in TIMES:
+        value, at = getattr(checkpoint, name), CHECKPOINT.offset(name)
+        if value < 0:
+            yield finding("checkpoint-impossible-time", FILE_NAME, at, field=name, value=value)
+        elif newest > 0 and value > newest + margin:
+            yield finding("checkpoint-later-than-log", FILE_NAME, at, field=name, value=value, newest=newest,
+                          ahead_ms=value - newest, **facts(checkpoint))
+    if not sound:
+        yield finding("checkpoint-offset-no-record", FILE_NAME, CHECKPOINT.offset(OFFSET),
+                      value=checkpoint.logics_physical_offset, **facts(checkpoint))
 
 
 def is_record_start(log: LogView, offset: int) -> bool:
@@ -93,25 +129,6 @@ def _zero_is_normal(store: Store) -> bool:
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
     return any((store.root / name).exists() for name in _TRACES_OF_5_4)
-
-
-def _judge(store: Store, log: LogView, checkpoint: Checkpoint, zero_is_normal: bool) -> Iterator[Finding]:
-    if checkpoint == EMPTY:
-        if not zero_is_normal:
-            yield finding("checkpoint-all-zero", FILE_NAME, 0, **_rescan(store, log, checkpoint))
-        return
-    for name in TIMES:
-        value = getattr(checkpoint, name)
-        at = CHECKPOINT.offset(name)
-        if value < 0:
-            yield finding("checkpoint-impossible-time", FILE_NAME, at, field=name, value=value)
-        elif value > log.newest_timestamp > 0:
-            yield finding("checkpoint-later-than-log", FILE_NAME, at, field=name, value=value,
-                          newest=log.newest_timestamp, ahead_ms=value - log.newest_timestamp,
-                          **_rescan(store, log, checkpoint))
-    if not offset_is_sound(log, checkpoint.logics_physical_offset):
-        yield finding("checkpoint-offset-no-record", FILE_NAME, CHECKPOINT.offset(OFFSET),
-                      value=checkpoint.logics_physical_offset, **_rescan(store, log, checkpoint))
 
 
 def offset_is_sound(log: LogView, offset: int) -> bool:

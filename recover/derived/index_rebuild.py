@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.errors import FormatError
-from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
+from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from formats.layout import Buffer
 from formats.names import index_name, parse_index_name
 from formats.native import index as native
@@ -355,13 +355,10 @@ def rebuild_index(
     In place (not `fresh`), sound files stay and others keep their name and where they begin. `fresh`
     builds all of them. `report` is a check of this store and log, made here if not given.
     `zone` names new files; without it the broker's own, as far as its files tell. `producer` makes the files, if given.
-    `Refusal` when a file cannot be read, or nothing tells the sizes.
+    `Refusal` when a file cannot be read.
     """
     report = report or check_index(store, log)
-    geometry = report.geometry
-    if geometry is None:
-        raise Refusal("nothing tells how many slots and entries the index files have",
-                      "Say it: --index-slots N --index-entries N")
+    geometry = report.geometry or DEFAULT_GEOMETRY
     if report.unreadable and not fresh:
         raise Refusal(f"index files that cannot be read cannot be rebuilt: {', '.join(report.unreadable)}",
                       "Move them out of the store, or rebuild with --output.")

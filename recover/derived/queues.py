@@ -30,6 +30,7 @@ from recover.store.derived_files import (
     is_address,
     positions_of,
 )
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
@@ -227,9 +228,11 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
             yield Install(store.relative(folder / offset_to_name(base)), spool.padded(new, size))
         else:
             yield from _empty(store.relative(folder / offset_to_name(base)), base, image, size, spool)
-    for odd in files.mapped_files.odd:
-        if odd.is_file:
-            yield Retire(store.relative(odd.path))
+    yield from _odd_steps(store, files.mapped_files)
+
+
+def _odd_steps(store: Store, files: MappedFileQueue) -> Iterator[Step]:
+    return (Retire(store.relative(odd.path)) for odd in files.odd if odd.is_file)
 
 
 def _empty(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
@@ -291,9 +294,7 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
     for offset, mapped_file in on_disk.items():
         if offset not in contents:
             yield Retire(store.relative(mapped_file.path))
-    for odd in files.mapped_files.odd:
-        if odd.is_file:
-            yield Retire(store.relative(odd.path))
+    yield from _odd_steps(store, files.mapped_files)
 
 
 class Evidence(Struct, frozen=True):
@@ -571,6 +572,8 @@ def repaired_steps(
     queue = builder.repaired(files, rows, beside)
     if queue is not None:
         yield from queue_steps(files, queue, spool)
+    else:
+        yield from _odd_steps(builder.store, files.mapped_files)
 
 
 def consumequeue_steps(

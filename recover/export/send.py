@@ -240,11 +240,7 @@ class Position:
 
     def _rewrite(self, state: str) -> None:
         self.close()
-        fresh = self.path.with_name(self.path.name + ".new")
-        disk.unlink(fresh)
-        disk.create_file(fresh, [self._head + self._line(state)], 0o644)
-        disk.rename(fresh, self.path)
-        disk.fsync_dir(self.path.parent)
+        disk.write_whole(self.path, self._head + self._line(state), self.path.with_name(self.path.name + ".new"))
         self._stream = self.path.open("ab", buffering=0)
 
 

@@ -289,9 +289,10 @@ class Gap(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `doubted` are end marks that a record stands after, and how many of the splits are before each; `unweighed`: the
-    scan before one of them was believed. `over_record`: what stands after the eight bytes of the end mark is the rest
-    of a record's head, with the own offset of this place.
+    `doubted` are end marks that a record stands after, how many of the splits are before each, and whether it stands
+    over a record; `unweighed`: the scan before one of them was believed. `over_record`: what stands after the eight
+    bytes of the end mark is the rest of a record's head, with the own offset of this place. `before_record`: an intact
+    record stands after it.
     `set_aside`: rows of records that the scan took, and that are damage by what units say.
     """
 
@@ -305,9 +306,9 @@ class FileScan:
         self.blank_size = 0
         self.end = 0
         self.unreadable: list[ReadFailure] = []
-        self.doubted: list[tuple[int, int]] = []
+        self.doubted: list[tuple[int, int, bool]] = []
         self.unweighed: FileScan | None = None
-        self.over_record = False
+        self.over_record = self.before_record = False
         self.set_aside: list[Split] = []
 
     @property
@@ -523,6 +524,9 @@ class _Scanner:
         head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
         own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
         self.result.over_record = own == self.base + position
+        rest = HoleSearch(window, self.base, self.length, self.length, self.result.file_end)
+        found, _ = rest.first_intact(position, position + BLANK_SIZE, 0) if room >= MIN_RECORD_SIZE else (None, 0)
+        self.result.before_record = found is not None and found[0] == "record"
         self.result.blank = self.base + position
         self.result.blank_size = room
         self.result.end = self.base + position

@@ -23,7 +23,8 @@ def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[
     """The queue with misnamed files where their records belong, and those files with the offset of their right name.
 
     What all records of a file say of their own places is weighed against its name and the names around it. A file is
-    looked through where its first record does not agree with the name, or where no log file can have the name.
+    looked through where its first record does not agree with the name, or where no log file can have the name. One
+    that keeps its name has it before another that would move there.
     """
     wrong: list[tuple[MappedFile, int]] = []
     files: list[MappedFile] = []
@@ -31,10 +32,14 @@ def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[
     size = queue.file_size
     doubted = [mapped_file for mapped_file in queue.files if _is_doubted(mapped_file, size)]
     taken = {mapped_file.file_from_offset for mapped_file in queue.files if mapped_file not in doubted}
+
+    def place(mapped_file: MappedFile) -> int:
+        return believed([*_claims_of_place(mapped_file, size, taken)], mapped_file.file_from_offset)
+
+    moving = [mapped_file for mapped_file in doubted if place(mapped_file) != mapped_file.file_from_offset]
+    taken |= {mapped_file.file_from_offset for mapped_file in doubted if mapped_file not in moving}
     for mapped_file in queue.files:
-        right = mapped_file.file_from_offset
-        if mapped_file in doubted:
-            right = believed([*_claims_of_place(mapped_file, size, taken)], right)
+        right = place(mapped_file) if mapped_file in moving else mapped_file.file_from_offset
         if right != mapped_file.file_from_offset and right not in taken:
             wrong.append((mapped_file, right))
             mapped_file = structs.replace(mapped_file, file_from_offset=right)

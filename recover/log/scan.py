@@ -307,11 +307,11 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
 
 def _weigh_marks(scan: FileScan) -> int:
     """Believe the first end mark with nothing but stale records after it, and forget these; how many there were."""
-    for number, (mark, splits) in enumerate(scan.doubted):
+    for number, (mark, splits, over_record) in enumerate(scan.doubted):
         behind = [split.records for split in scan.splits[splits:]]
         stale = sum(int(((records["bits"] & BIT_STALE) != 0).sum()) for records in behind)
         claims = [
-            Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
+            Claim("mark", "ends"), Claim("own offset of the record under it", "goes on", over_record),
             Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
         ]
         if believed(claims, "ends") == "ends":

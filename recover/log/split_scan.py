@@ -114,8 +114,8 @@ _MOST_MARKS = 100
 
 
 def past_mark(found: FileScan) -> SplitRange | None:
-    """What stands after the end mark of a file, if that was written over a record that names this place."""
-    if found.blank is None or not found.over_record or len(found.doubted) == _MOST_MARKS:
+    """What stands after the end mark of a file, if that may have been written over a record or before others."""
+    if found.blank is None or not (found.over_record or found.before_record) or len(found.doubted) == _MOST_MARKS:
         return None
     start = found.blank - found.mapped_file.file_from_offset + BLANK_SIZE
     part = SplitRange(found.mapped_file, found.file_size, start, min(found.mapped_file.length, found.file_size))
@@ -134,12 +134,12 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     own = [numbers.setdefault(key, len(numbers)) for key in behind.scan.queues]
     number_rows(behind.scan.splits, np.array(own, dtype=np.int32))
     stop = found.mapped_file.file_from_offset + behind.entry
-    found.doubted = [*found.doubted, (mark, len(found.splits))]
+    found.doubted = [*found.doubted, (mark, len(found.splits), found.over_record)]
     found.splits = [*found.splits, *behind.scan.splits]
     found.gaps = [*found.gaps, Gap(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.gaps]
     found.queues = list(numbers)
     found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
-    found.over_record = behind.scan.over_record
+    found.over_record, found.before_record = behind.scan.over_record, behind.scan.before_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
     return True
 
@@ -245,7 +245,7 @@ class _Walk:
         self.result.gaps += found.gaps
         self.result.unreadable += found.unreadable
         self.result.blank, self.result.blank_size, self.result.end = found.blank, found.blank_size, found.end
-        self.result.over_record = found.over_record
+        self.result.over_record, self.result.before_record = found.over_record, found.before_record
 
     def go_on_in_gap(self, scan: SplitScan) -> None:
         """A gap reaches into this split: it ends where the split's first record is, or goes on."""

@@ -167,14 +167,34 @@ _NAMED = 5
 _CODES = frozenset(f"{part}-unreadable" for part in PARTS)
 
 
-def refuse_unreadable(report: VerifyReport) -> None:
-    """`Refusal` (8) if a file that recover works from could not be read whole. Unread bytes count as zeros there."""
+def check_plannable(
+    report: VerifyReport, written: Iterable[str] = (), max_loss: int | None = 0, *, cuts: bool = False
+) -> None:
+    """`Refusal` (8) where a change would be planned on what is not known: a file that could not be read whole (unread
+    bytes count as zeros), a part to be `written` that is not read, or one that would have to be cut with the log.
+
+    So too when the log is gone while queues or index are there, which rebuilding them would empty; where something else
+    stands in place of a log file, where nothing tells how long log files are, and, unless `max_loss` allows for that,
+    where hardly anything of the log can be read, or a file of it is no log's or another's.
+    """
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:
         raise Refusal(
             f"{found.file} could not be read whole: {found.facts.get('error', 'I/O error')}", found.remedy,
             file=found.file, offset=found.offset,
         )
+    refuse_unread(report, written)
+    for item in report.findings if cuts else ():
+        if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
+            raise Refusal(
+                f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
+                "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a dirty tail.",
+                part=item.file,
+            )
+    for code in (NO_LOG, NOT_A_FILE, SIZE_UNTOLD, MOSTLY_GONE, FOREIGN, OTHER_LOG):
+        for item in report.findings:
+            if item.code == code and not _allowed(item, max_loss):
+                raise Refusal(item.message, item.remedy, code=code)
 
 
 def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
@@ -188,29 +208,6 @@ def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
                 f"Leave the store as it is: a broker with the settings that wrote {held.part} reads it.",
                 part=held.part,
             )
-
-
-def refuse_cut_of_unread(report: VerifyReport) -> None:
-    """`Refusal` (8) if a part that is not read derives from the log: it cannot be cut with it."""
-    for item in report.findings:
-        if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
-            raise Refusal(
-                f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
-                "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a dirty tail.",
-                part=item.file,
-            )
-
-
-def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
-    """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
-
-    So too where something else stands in place of a log file, where nothing tells how long log files are, and, unless
-    `max_loss` allows for that, where hardly anything of the log can be read, or a file of it is no log's or another's.
-    """
-    for code in (NO_LOG, NOT_A_FILE, SIZE_UNTOLD, MOSTLY_GONE, FOREIGN, OTHER_LOG):
-        for item in report.findings:
-            if item.code == code and not _allowed(item, max_loss):
-                raise Refusal(item.message, item.remedy, code=code)
 
 
 def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: int = 0) -> int:

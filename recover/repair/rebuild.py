@@ -7,12 +7,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.index import DEFAULT_GEOMETRY
 from recover.change import disk
 from recover.change.content import BytesContent, Content, DeferredContent, Spool, make
 from recover.change.copy_store import check_target, new_folder
@@ -20,7 +18,7 @@ from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
-from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.derived.expected import QueueKey, producer_for
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
@@ -31,27 +29,11 @@ from recover.evidence.lost import record_count
 from recover.findings.model import FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import Damage
-from recover.repair.losses import (
-    RecoverPlan,
-    loss_of_unproven,
-    refuse_missing_files,
-    refuse_unread,
-    refuse_unreadable,
-    refuse_without_log,
-)
+from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.store.store import Store
-
-
-def evidence_of(damaged: Sequence[Damage]) -> Evidence:
-    """The units of the damaged ranges that stay in the log."""
-    return Evidence(
-        np.array([damage.start for damage in damaged], dtype=np.int64),
-        np.array([damage.stop for damage in damaged], dtype=np.int64),
-    )
-
 
 CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
 
@@ -78,14 +60,22 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     `Refusal` (8) when the log is gone, `UsageRefusal` (16) for a topic or queue that the store does not know.
     """
     before = look(store, options, before)
+    assert before.index is not None and before.checkpoint is not None
     wanted = chosen_queues(before.survey, options)
-    seen = before.survey
-    drops_units = CONSUMEQUEUE in options.parts
-    steps = list(_steps(before, options, wanted))
+    seen, parts = before.survey, options.parts
+    drops_units = CONSUMEQUEUE in parts
+    # a rebuild does not mend the log, so it must not remove what tells recover how
+    steps = list(derived_steps(seen, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
+                               unmended=seen.log.damaged))
     if steps:
         seen.options.scanner.confirm()
+    summary = {
+        "parts": sorted(parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
+        "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
+        "contradictions": len(seen.contradictions),
+    }
     plan = Plan(options.command, tuple(replacing(steps)), loss_of_unproven(seen, wanted) if drops_units else [],
-                summary(before, options), store.folders_elsewhere)
+                summary, store.folders_elsewhere)
     unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
     return RecoverPlan(
         plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
@@ -93,24 +83,38 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     )
 
 
+def derived_steps(
+    look: Survey, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
+    parts: Collection[str] = PARTS, wanted: set[QueueKey] | None = None, unmended: Sequence[Damage] = (),
+    visible: bool = False,
+) -> Iterator[Step]:
+    """What puts those parts right that derive from the log of `look`; nothing where they are.
+
+    `wanted`: only these queues. Units that name messages in `unmended` damage stay. With `visible` the units of lost
+    positions lead to their markers.
+    """
+    store, log = look.store, look.log
+    producer = producer_for(look.options.scanner, store, log)
+    if CONSUMEQUEUE in parts and look.queues is not None:
+        starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
+        yield from consumequeue_steps(
+            store, log, look.expectation, look.queues, Spool(), visible=visible, wanted=wanted,
+            evidence=Evidence(starts, stops), producer=producer,
+        )
+    # whoever asks for an index alone gets one where it is switched off
+    asked = index.switched_off and tuple(parts) == (INDEX,)
+    if INDEX in parts and (asked or any(item.severity != "info" for item in index.findings)):
+        yield from rebuild_index(store, log, report=index, zone=zone, producer=producer).steps(store)
+    if CHECKPOINT in parts and not checkpoint.sound:
+        yield from checkpoint_steps(store, log)
+
+
 def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
     """Verify the store, unless a report is given; `Refusal` (8) when its log is gone, or not to be read here."""
     report = report or verify(store, options.scan)
-    refuse_unreadable(report)
-    refuse_unread(report, options.parts)
-    refuse_without_log(report)
+    check_plannable(report, options.parts)
     refuse_missing_files(report, options.max_loss)
     return report
-
-
-def summary(before: VerifyReport, options: RebuildOptions) -> dict[str, Any]:
-    """What the plan says beyond its steps. A rebuild works around `damaged` ranges: it cannot mend them."""
-    seen = before.survey
-    return {
-        "parts": sorted(options.parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
-        "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
-        "contradictions": len(seen.contradictions),
-    }
 
 
 def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None:
@@ -145,31 +149,6 @@ def _refuse_topic(look: Survey, topic: str) -> None:
         f"neither the log nor consumequeue/ knows topic {topic}",
         "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
     )
-
-
-def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
-    """True if index files are wrong, or if the user wants an index where there is none."""
-    if any(item.severity != "info" for item in index.findings):
-        return True
-    return index.switched_off and tuple(options.parts) == (INDEX,)
-
-
-def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
-    seen = before.survey
-    store, log = seen.store, seen.log
-    assert before.index is not None and before.checkpoint is not None
-    producer = producer_for(seen.options.scanner, store, log)
-    if CONSUMEQUEUE in options.parts and seen.queues is not None:
-        yield from consumequeue_steps(
-            store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
-            # a rebuild does not mend the log, so it must not remove what tells recover how
-            evidence=evidence_of(seen.log.damaged), producer=producer,
-        )
-    if INDEX in options.parts and index_needs_work(before.index, options):
-        before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, log, report=before.index, zone=options.zone, producer=producer).steps(store)
-    if CHECKPOINT in options.parts and not before.checkpoint.sound:
-        yield from checkpoint_steps(store, log)
 
 
 # --- rebuild --output: derived files of a whole log, written from scratch into a folder of their own.
@@ -281,7 +260,6 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
                     yield Install(name, BytesContent(content, size - len(content)))
     if INDEX in options.parts:
         assert report is not None
-        report.geometry = report.geometry or DEFAULT_GEOMETRY
         index = rebuild_index(seen.store, seen.log, fresh=True, report=report, zone=options.zone, producer=producer)
         yield from (Install(f"{INDEX}/{file.name}", file.content) for file in index.files)
     if CHECKPOINT in options.parts:

@@ -7,24 +7,22 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.config.json import Json, detect_style, dumps
 from formats.config.tables import BACKUP_SUFFIX
-from formats.index import DEFAULT_GEOMETRY
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
-from recover.broker.settings import BrokerSettings
-from recover.change.content import Spool
+from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, check_config, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
-from recover.derived.checkpoint import checkpoint_steps
-from recover.derived.expected import producer_for
-from recover.derived.index_rebuild import rebuild_index
-from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint
+from recover.derived.expected import expect
+from recover.derived.index_check import IndexReport, check_index
+from recover.derived.queue_check import check_consumequeue
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
@@ -33,20 +31,17 @@ from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import limited_search_cuts, predict
-from recover.repair.after import after_replacing, judge_against
-from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
+from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything, log_after
 from recover.repair.losses import (
     RecoverPlan,
+    check_plannable,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
-    refuse_cut_of_unread,
     refuse_missing_files,
     refuse_unread,
-    refuse_unreadable,
-    refuse_without_log,
 )
-from recover.repair.rebuild import evidence_of
+from recover.repair.rebuild import derived_steps
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
 from recover.store.store import CONSUMEQUEUE, Store
 
@@ -250,9 +245,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     `Refusal` (8) where nothing safe can be done.
     """
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
         store, before.survey.log, options.settings, mode=options.mode, counted=False)
@@ -278,10 +271,7 @@ def plan_truncate(
 ) -> RecoverPlan:
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
     before = before or verify(store, options.scan)
-    refuse_unreadable(before)
-    refuse_unread(before, (CONSUMEQUEUE,))
-    refuse_cut_of_unread(before)
-    refuse_without_log(before, options.max_loss)
+    check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
     changes = cut_log(before.survey, offset)
     given_up = refuse_missing_files(before, options.max_loss, offset)
     made = plan_from_changes(store, before, changes, options, None)
@@ -297,10 +287,7 @@ def plan_from_changes(
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = correct_generations_by_units(after_replacing(
-        look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
-        memory=look.options.memory // _SHARE,
-    ), store)
+    after = correct_generations_by_units(log_after(look.log, changes, look.options.memory // _SHARE), store)
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
@@ -341,31 +328,56 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
     return cut_log(look, prediction.max_phy, anywhere=True)
 
 
+def _judged_by(
+    store: Store, before: VerifyReport, after: LogView, *, rewritten: bool
+) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
+    """The survey with the log `after` and its queues, and index, checkpoint and config judged against that log.
+
+    `rewritten`: records changed. What `before` says of the files holds as long as the log asks the same.
+    """
+    look = before.survey
+    same = not rewritten and _says_the_same(look.log, after)
+    if same and before.index and before.checkpoint and before.config:
+        return structs.replace(look, log=after), before.index, before.checkpoint, before.config
+    delays = DelayTable(look.delays.levels)
+    delays.observed = dict(look.delays.observed)
+    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
+    queues = None if look.queues is None else check_consumequeue(
+        store, after, expectation, delays, tick=look.options.tick
+    )
+    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    return then, check_index(store, after), check_checkpoint(store, after), check_config(store, then)
+
+
+def _says_the_same(before: LogView, after: LogView) -> bool:
+    """True if everything in the log is the same that derived files are judged by."""
+    if before.stale:
+        return False
+    same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
+    return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)
+
+
+def _damage(log: LogView) -> list[tuple[int, int]]:
+    return [(damage.start, damage.stop) for damage in log.damaged]
+
+
 def _in_order(
     store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
     config: list[dict[str, Any]], prediction: Prediction | None,
 ) -> Iterator[Step]:
     """All steps in the order they run; `config` takes what was decided about each config file."""
-    spool = Spool()
     yield from changes.steps
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
-    look, index, checkpoint, found = judge_against(
+    look, index, checkpoint, found = _judged_by(
         store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
-    producer = producer_for(look.options.scanner, store, after)
-    if look.queues is not None:
-        yield from consumequeue_steps(
-            store, after, look.expectation, look.queues, spool, visible=options.lost == "visible",
-            # a broker leaves the units alone of what its check passed, or what it never looked at
-            evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, producer=producer,
-        )
-    if any(item.severity != "info" for item in index.findings):
-        index.geometry = index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, after, report=index, zone=options.zone, producer=producer).steps(store)
-    if not checkpoint.sound:
-        yield from checkpoint_steps(store, after)
+    yield from derived_steps(
+        look, index, checkpoint, options.zone, visible=options.lost == "visible",
+        # a broker leaves the units alone of what its check passed, or what it never looked at
+        unmended=after.damaged if as_broker else (),
+    )
     repair = repair_config(store, look, found, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps

@@ -287,11 +287,11 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entries_if_there(folder: Path) -> list[Entry]:
-    """As `entries`, none for what is missing or no folder."""
+    """As `entries`, none for what is missing."""
     try:
         return entries(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return []
 

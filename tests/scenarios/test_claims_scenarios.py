@@ -15,7 +15,7 @@ from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
 from fixtures.damage.walk import Located
 from formats.consumequeue import CQ_UNIT
-from formats.record import OFFSET_SYS_FLAG
+from formats.record import BLANK_SIZE, OFFSET_SYS_FLAG, encode_blank
 from mqtool import exits
 from recover.derived.expected import lmq_targets
 from tests.cli.runner import mqtool
@@ -171,6 +171,19 @@ def test_two_generations_of_old_records_after_a_break_are_cut_in_one_run(drill: 
         assert plain.delivered(store.root).items() >= delivered.items()
 
 
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-manyfiles-5.3.3"])
+def test_messages_after_an_end_mark_that_ends_a_page_of_zeros_are_no_end_of_the_file(drill: Start, name: str) -> None:
+    store = drill(name)
+    hits = store.records(0)
+    hit = hits[len(hits) // 2]
+    page = encode_blank(hit.file.path.stat().st_size - hit.position) + bytes(4096 - BLANK_SIZE)
+    write_at(hit.file.path, hit.position, page)
+    store.struck()
+    store.finds("commitlog-damaged-range", *store.place(hit.record.phy_offset), exit_code=exits.MESSAGES)
+    with store.recovered():
+        assert messages(store.root) == store.intact
+
+
 @pytest.mark.parametrize(("name", "seed"), sampled(("clean-plain-4.9.7", "clean-5.3.3"), SEEDS, quick=3))
 def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: str, seed: int) -> None:
     store = drill(name)
@@ -233,6 +246,15 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
     with store.recovered():
         assert not path.exists()
         assert queue_bytes(store.root) == before
+
+
+def test_odd_file_in_a_queue_without_another_file_is_put_aside(drill: Start) -> None:
+    store = drill("clean-expired-4.5.1")
+    file, = (store.root / "consumequeue" / "Old" / "0").iterdir()
+    odd = file.rename(file.with_name(f"{file.name}.swp"))
+    store.finds("consumequeue-odd-name", exit_code=2)
+    with store.recovered():
+        assert not odd.exists()
 
 
 def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:

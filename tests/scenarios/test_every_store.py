@@ -113,20 +113,21 @@ def test_folder_that_is_no_store_is_16_with_a_hint(folder: Path, drill: Start, w
 
 
 DIRECTORIES = ("checkpoint", "abort", "lock")
-FILES = ("commitlog", "consumequeue", "index", "config")
+FILES = ("commitlog", "consumequeue", "index", "config", "consumequeue/TopicA", "consumequeue/TopicA/0")
 
 
 @pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
 def test_directory_where_a_file_should_be_or_the_other_way_round_is_8(drill: Start, name: str) -> None:
-    path = drill("clean-4.5.1").root / name
+    root = drill("clean-4.5.1").root
+    path = root / name
     if name in FILES:
         shutil.rmtree(path)
         path.write_text("?")
     else:
         path.unlink(missing_ok=True)
         path.mkdir()
-    for command, *options in (["verify"], ["recover", "--yes"]):
-        code, stderr = said(command, path.parent, *options)
+    for command, *options in (["verify"], ["predict"], ["recover", "--yes"]):
+        code, stderr = said(command, root, *options)
         assert code & exits.OPERATIONAL, (command, code, stderr)
         assert name in stderr
 

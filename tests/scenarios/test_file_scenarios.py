@@ -238,6 +238,19 @@ def test_a_last_file_that_was_cut_and_renamed_does_not_decide_the_file_size(dril
         assert [path.stat().st_size for path in (store.root / "commitlog").iterdir()] == [1 << 20, 1 << 20]
 
 
+def test_copy_of_a_log_file_under_another_name_does_not_take_the_place_of_one_whose_first_record_is_damaged(
+    drill: Start,
+) -> None:
+    store = drill(MANY_FILES)
+    first, second = (file.path for file in walk.log_files(store.root)[:2])
+    shutil.copyfile(second, first)
+    with second.open("r+b") as file:
+        file.write(b"?" * 100)
+    store.struck()
+    with store.recovered():
+        assert second.exists() and first.exists()
+
+
 def test_t16_the_only_log_file_that_is_left_gets_its_name_back(drill: Start) -> None:
     store = drill("clean-propcrc-5.3.3")
     folder = store.root / "commitlog"
