@@ -1,10 +1,11 @@
-"""How values look on a screen: untrusted names made harmless, sizes, times, counts."""
+"""How values look on a screen: untrusted names made harmless, sizes, times, counts, bodies, properties, flags."""
 
 from __future__ import annotations
 
 import unicodedata
 from datetime import datetime
 
+from formats import sysflag
 from recover.findings.model import count as count
 
 # Categories that move the cursor, hide or reorder text: controls, formats (bidi overrides, zero
@@ -67,3 +68,38 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+_BODY = 200
+_FLAGS = (
+    (sysflag.MULTI_TAGS, "multi tags"), (sysflag.BORNHOST_V6, "IPv6 born host"),
+    (sysflag.STOREHOST_V6, "IPv6 store host"), (sysflag.NEED_UNWRAP, "need unwrap"),
+    (sysflag.INNER_BATCH, "inner batch"),
+)
+_TRANSACTIONS = {sysflag.TRANSACTION_PREPARED: "prepared", sysflag.TRANSACTION_COMMIT: "commit",
+                 sysflag.TRANSACTION_ROLLBACK: "rollback"}
+_COMPRESSIONS = {sysflag.COMPRESSION_LZ4: "LZ4", sysflag.COMPRESSION_ZSTD: "ZSTD"}
+
+
+def body_text(value: bytes, limit: int = _BODY) -> str:
+    """A body as text where it is text, else as hex; cut to `limit` characters."""
+    try:
+        return clean(value.decode("utf-8"), limit)
+    except UnicodeDecodeError:
+        shown = value[: limit // 2].hex()
+        return f"hex {shown}{'…' if len(value) > limit // 2 else ''}"
+
+
+def properties_text(value: bytes) -> str:
+    """`name=value` pairs, one a line."""
+    pairs = [item.partition(b"\x01") for item in value.split(b"\x02") if item]
+    return "\n".join(f"{clean(name)}={clean(text, _BODY)}" for name, _, text in pairs)
+
+
+def flag_text(sys_flag: int) -> str:
+    names = []
+    if sys_flag & sysflag.COMPRESSED:
+        names.append(f"compressed ({_COMPRESSIONS.get(sys_flag & sysflag.COMPRESSION_TYPE, 'zlib')})")
+    transaction = sys_flag & sysflag.TRANSACTION
+    names += [_TRANSACTIONS[transaction]] if transaction in _TRANSACTIONS else []
+    return ", ".join(names + [name for bit, name in _FLAGS if sys_flag & bit])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 from msgspec import structs
 
 from formats.index import IndexGeometry
 from mqtool import exits
-from mqtool.next_steps import Scene, next_steps
+from mqtool.next_steps import Scene, Step, next_steps
 from mqtool.options import BrokerChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
-from mqtool.screens.file import show_file
-from mqtool.text import clean, count, exact_size, human_size, human_time
+from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
 from recover.broker.versions import BrokerVersion
 from recover.check.report import first_findings
 from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
-from recover.look.file import inspect_file
+from recover.look.file import bits_of, inspect_file
+from recover.look.items import Field, FileReport, Item
 from recover.look.store import NO_LOG, Start, StoreReport, inspect_store
 from recover.store.store import Store
 
@@ -57,7 +58,7 @@ def inspect(
         limit = 20 if offset is None else 1
     slots, entries = store.index_slots, store.index_entries
     geometry = None if slots is None or entries is None else IndexGeometry(slots, entries)
-    return show_file(out, inspect_file(store.root, offset, limit, geometry), chosen=offset is not None,
+    return _show_file(out, inspect_file(store.root, offset, limit, geometry), chosen=offset is not None,
                      hexadecimal=hexadecimal)
 
 
@@ -203,3 +204,146 @@ def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
     if bad:
         line += f", {count(bad, 'config file')} not whole"
     return line + "; nothing was checked against anything else yet"
+
+
+# --- the screen of a file -------------------------------------------------------------------------
+
+
+_MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
+_HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}
+
+
+def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bool) -> int:
+    """Show a file and return the exit bits; `chosen`: the user named the offset."""
+    out.answer(**report.json())
+    pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
+                                       ("length", exact_size(report.length))]
+    if report.base is not None:
+        pairs.append(("starts at", f"{report.base:,}"))
+    pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]
+    out.show(facts("", pairs))
+    if len(report.items) == 1 or chosen:
+        for item in report.items:
+            _detail(out, item)
+    elif report.items:
+        if report.items[0].kind == "header":
+            _detail(out, report.items[0])
+        out.show(_items(report, [item for item in report.items if item.kind != "header"]))
+    for item in report.items if hexadecimal else ():
+        cut = f", the first {len(item.raw)} bytes" if len(item.raw) < item.size else ""
+        out.show(Text(f"{item.kind} at {item.offset:,}{cut}", style="bold"), Text(_hex_dump(item.raw, item.offset)))
+    bad = [item for item in report.items if not item.ok]
+    at_damage = chosen and bool(bad) and bad[0] is report.items[0]
+    steps = [] if report.complete else [
+        Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the items after these")]
+    out.summary(_file_summary(report, bad, at_damage=at_damage), steps)
+    return bits_of(report, chosen=chosen)
+
+
+def _file_summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> str:
+    first = bad[0] if at_damage else None
+    if first is not None and first.kind == "damage":
+        end = first.offset + first.size
+        after = f"the next one starts at {end:,}" if end < report.length else "and none follows in this file"
+        return f"{report.title}: no intact record starts at {first.offset:,} ({first.reason}); {after}"
+    bad = [first] if first is not None else bad
+    shown = count(len(report.items), "item") if report.items else "looked at"
+    wrong = f", {len(bad)} with failed checks: {', '.join(sorted(set(map(_why, bad))))}"
+    return f"{report.title}: {shown}{wrong if bad else ', nothing wrong with what is shown'}"
+
+
+def _why(item: Item) -> str:
+    return item.reason or ", ".join(check.name for check in item.checks if check.ok is False)
+
+
+def _fact(value: object) -> object:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value) if isinstance(value, int) else value
+
+
+def _items(report: FileReport, items: list[Item]) -> Table:
+    if report.kind in ("commitlog", "compaction-log"):
+        columns = [">at", ">offset", ">size", "what", "topic", ">queue", ">queue offset", "stored", "*body"]
+        return table("", columns, (_record_row(item) for item in items))
+    names = [field.name for field in max(items, key=lambda item: len(item.fields)).fields if field.name != "reserved"]
+    columns = [">at", "what", ">number", *(">" + name.replace("_", " ") for name in names)]
+    return table("", columns, (_unit_row(item, names) for item in items))
+
+
+def _kind(item: Item) -> Text:
+    words = f"zeros to {item.offset + item.size:,}" if item.kind == "zeros" else item.kind
+    return Text(words) if item.ok else Text(f"{words}: {_why(item)}", style="bold red")
+
+
+def _record_row(item: Item) -> list[object]:
+    where = [item.offset, item.number, item.size, _kind(item)]
+    if item.kind != "record":
+        return [*where, *[Text("")] * 5]
+    return [*where, item.value("topic"), item.value("queue_id"), item.value("queue_offset"),
+            human_time(item.value("store_timestamp")), body_text(item.value("body"), 30)]
+
+
+def _unit_row(item: Item, names: list[str]) -> list[object]:
+    values = {field.name: field for field in item.fields}
+    cells: list[object] = [item.offset, _kind(item), item.number]
+    for name in names:
+        field = values.get(name)
+        stamp = None if field is None else _time_of(field)
+        cells.append(Text("") if field is None else _field_text(field) if stamp is None else human_time(stamp))
+    return cells
+
+
+def _detail(out: Printer, item: Item) -> None:
+    where = f" (log offset {item.number:,})" if item.number is not None else ""
+    title = f"{item.kind} at {item.offset:,}{where}, {exact_size(item.size)} bytes"
+    out.show(Text(title, style="bold") if item.ok else Text(f"{title}: {_why(item)}", style="bold red"))
+    if item.fields:
+        rows = [(field.offset, field.size, field.name, Text(_field_text(field)), field.note) for field in item.fields]
+        out.show(table("", [">at", ">bytes", "field", "*value", "*meaning"], rows))
+    if item.checks:
+        checks = [(check.name, Text(*_MARKS[check.ok]), check.detail) for check in item.checks]
+        out.show(table("", ["check", "verdict", "*detail"], checks))
+
+
+def _field_text(field: Field) -> str:
+    """The value of a field in words, harmless for a terminal."""
+    value = field.value
+    if isinstance(value, bytes):
+        return _bytes_text(field.name, value)
+    if not isinstance(value, int):
+        return clean(value)
+    if (milliseconds := _time_of(field)) is not None:
+        return f"{value} ({human_time(milliseconds)})"
+    if field.name in _HEX_NAMES:
+        extra = flag_text(value) if field.name == "sys_flag" else ""
+        return f"{value} (0x{value & 0xFFFFFFFF:08X}{', ' + extra if extra else ''})"
+    return str(value)
+
+
+def _time_of(field: Field) -> int | None:
+    """The time of a field (ms since 1970), None for a field that holds no time."""
+    if not field.name.endswith("timestamp") and field.name != "instant":
+        return None
+    return int(field.value) * (1000 if "seconds" in field.note else 1)
+
+
+def _bytes_text(name: str, value: bytes) -> str:
+    if name.endswith("_ip"):
+        try:
+            return str(ipaddress.ip_address(value))
+        except ValueError:
+            return value.hex()
+    if name == "properties":
+        return properties_text(value)
+    return clean(value) if name == "topic" else body_text(value)
+
+
+def _hex_dump(content: bytes, offset: int) -> str:
+    """Sixteen bytes a line: offset, hex, printable characters."""
+    lines = []
+    for at in range(0, len(content), 16):
+        row = content[at : at + 16]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        lines.append(f"{offset + at:012x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {text}")
+    return "\n".join(lines)

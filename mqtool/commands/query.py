@@ -15,8 +15,7 @@ from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
-from mqtool.screens.file import body_text, flag_text, properties_text
-from mqtool.text import count, exact_size, human_time
+from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
 from recover.export.trace import Event, Life

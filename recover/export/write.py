@@ -44,13 +44,22 @@ PART = ".part"
 
 
 class Writer:
-    """Takes messages, in order; `close` writes what is left, and leaves the stream open."""
+    """Takes messages, in order; `close` writes what is left, and leaves the stream open. By itself it is the format
+    raw: the records as stored, one after the other."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
+    def line_of(self, item: Selected) -> bytes:
+        """A message as this format has it."""
+        return item.content
+
+    def take(self, lines: bytes, count: int) -> None:
+        """Write whole lines, `count` of them."""
+        self._stream.write(lines)
+
     def write(self, item: Selected) -> None:
-        raise NotImplementedError
+        self.take(self.line_of(item), 1)
 
     def close(self) -> None:
         """Nothing is left of what is written at once."""
@@ -70,8 +79,8 @@ class Ndjson(Writer):
         super().__init__(stream)
         self._skip, self._last = left.lines, left.phy_offset
 
-    def write(self, item: Selected) -> None:
-        self.take(line_of(item.message), 1)
+    def line_of(self, item: Selected) -> bytes:
+        return msgspec.json.encode(item.message) + b"\n"
 
     def take(self, lines: bytes, count: int) -> None:
         """Write whole lines, `count` of them; `Refusal` (8) if they are not those of the earlier run."""
@@ -88,13 +97,6 @@ class Ndjson(Writer):
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
 
-class Raw(Writer):
-    """The records as stored, one after the other."""
-
-    def write(self, item: Selected) -> None:
-        self._stream.write(item.content)
-
-
 class Csv(Writer):
     """A message a row, after the names of the columns: text in quotes, null is nothing, properties are JSON."""
 
@@ -102,11 +104,8 @@ class Csv(Writer):
         super().__init__(stream)
         stream.write(_row(COLUMNS))
 
-    def write(self, item: Selected) -> None:
-        self.take(row_of(item.message), 1)
-
-    def take(self, lines: bytes, _count: int) -> None:
-        self._stream.write(lines)
+    def line_of(self, item: Selected) -> bytes:
+        return row_of(item.message)
 
 
 class Table(Writer):
@@ -126,8 +125,11 @@ class Table(Writer):
         self._lines = bytearray()
         self._tables: list[Any] = []
 
-    def write(self, item: Selected) -> None:
-        self._lines += row_of(item.message)
+    def line_of(self, item: Selected) -> bytes:
+        return row_of(item.message)
+
+    def take(self, lines: bytes, count: int) -> None:
+        self._lines += lines
         if len(self._lines) >= _FLUSH:
             self._take_lines()
 
@@ -145,10 +147,10 @@ class Table(Writer):
 
     def _take_lines(self) -> None:
         if self._lines:
-            self.take(self.from_rows(bytes(self._lines)))
+            self.take_table(self.from_rows(bytes(self._lines)))
             self._lines.clear()
 
-    def take(self, table: Any) -> None:
+    def take_table(self, table: Any) -> None:
         """Write a table, together with others if it is small."""
         self._tables.append(table)
         if sum(item.nbytes for item in self._tables) >= _GROUP:
@@ -163,10 +165,6 @@ class Table(Writer):
         self._take_lines()
         self._put_tables()
         self._sink.close()
-
-
-def line_of(message: Message) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
 
 
 def row_of(message: Message) -> bytes:
@@ -197,7 +195,7 @@ def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
         return Ndjson(stream, left)
     if kind == "csv":
         return Csv(stream)
-    return Raw(stream) if kind == "raw" else Table(stream)
+    return Writer(stream) if kind == "raw" else Table(stream)
 
 
 @contextmanager
@@ -284,7 +282,7 @@ def export_lines(
         if not isinstance(writer, Table):
             writer.take(written.lines, written.topics.total())
         elif written.table is not None:
-            writer.take(written.table)
+            writer.take_table(written.table)
         topics.update(written.topics)
         size += written.size
         for line in written.notes:
@@ -327,6 +325,7 @@ class LineMaker:
 
     def __init__(self, choice: Choice, writer: Ndjson | Csv | Table) -> None:
         self.choice, self.tables = choice, writer if isinstance(writer, Table) else None
+        self._line_of = writer.line_of
         self._is_csv = not isinstance(writer, Ndjson)
         self._kept = threading.local()
         self.plain = np.array(
@@ -386,6 +385,6 @@ class LineMaker:
 
     def _reference(self, written: Written, row: Rows, record: bytes) -> Iterator[bytes]:
         for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
-            yield row_of(item.message) if self._is_csv else line_of(item.message)
+            yield self._line_of(item)
             written.topics[count_key(item.message)] += 1
             written.size += item.message.size or 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from formats import abort, dledger, epoch, lock, timer
+from formats import abort, dledger, epoch, legacy_transaction, lock, timer
 from formats import checkpoint as checkpoint_format
 from formats.batchconsumequeue import BATCH_CQ_UNIT
 from formats.batchconsumequeue import is_valid as is_valid_batch
@@ -20,6 +21,7 @@ from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.consumequeue_ext import units
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexGeometry
+from formats.layout import Layout
 from formats.names import is_index_name, offset_in_name
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
@@ -27,7 +29,6 @@ from recover.findings.code import CLEAN, DERIVED, MESSAGES
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.file_scan import heads_in
 from recover.look.items import (
-    TABLES,
     Check,
     FileReport,
     Item,
@@ -38,7 +39,7 @@ from recover.look.items import (
     log_items,
     next_data,
     next_record,
-    table_items,
+    table_of,
 )
 from recover.store.reader import FileReader
 
@@ -50,16 +51,6 @@ _SEARCHED = 64 << 20
 _EARLIEST_MS, _LATEST_MS = 1_000_000_000_000, 4_000_000_000_000
 _LARGEST_RECORD = 64 << 20
 _INDEX_SEARCHED = 8 << 20
-
-TITLES = {
-    "commitlog": "commitlog file", "consumequeue": "consume queue file", "consumequeue-ext": "consumequeue_ext file",
-    "batchconsumequeue": "batch consume queue file", "index": "index file", "checkpoint": "checkpoint",
-    "abort": "abort file", "lock": "lock file", "config": "config file", "timerlog": "timerlog file",
-    "timerwheel": "timerwheel", "timercheck": "timercheck", "dledger-data": "DLedger data file",
-    "dledger-index": "DLedger index file", "compaction-log": "compaction log file",
-    "compaction-queue": "compaction queue file", "epoch": "epoch file", "statetable": "3.x transaction state table",
-    "redolog": "3.x transaction redo log", "rocksdb": "RocksDB file",
-}
 
 _FOREIGN = (
     (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip archive"), (b"\xfd7zXZ\x00", "an xz file"),
@@ -89,7 +80,7 @@ def detect(path: Path, reader: FileReader) -> FileReport:
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     kind, why = found
-    return FileReport(str(path), kind, TITLES[kind], why, reader.length, base)
+    return FileReport(str(path), kind, KINDS[kind].title, why, reader.length, base)
 
 
 def _first_head(reader: FileReader) -> int | None:
@@ -106,13 +97,9 @@ def _by_name(path: Path) -> tuple[str, str] | None:
     name = path.name
     if _plain_name(name) in BY_NAME:
         return "config", f"the name {name}"
-    known = {
-        "checkpoint": "checkpoint", abort.FILE_NAME: "abort", abort.BACKUP_NAME: "abort", lock.FILE_NAME: "lock",
-        epoch.FILE_NAME: "epoch", epoch.FILE_NAME + BACKUP_SUFFIX: "epoch", "timerwheel": "timerwheel",
-        "timercheck": "timercheck",
-    }
-    if name in known:
-        return known[name], f"the name {name}"
+    for kind, row in KINDS.items():
+        if name in row.names:
+            return kind, f"the name {name}"
     if name.startswith("timerwheel.") and name[len("timerwheel."):].isdecimal():
         return "timerwheel", "the name of a snapshot"
     return None
@@ -129,24 +116,21 @@ def _by_place(path: Path, base: int | None) -> tuple[str, str] | None:
         return None
     if above.startswith("dledger-") and parent in ("data", "index"):
         return f"dledger-{parent}", f"its place in {above}/{parent}/"
-    if parent in ("commitlog", "timerlog", "statetable", "redolog"):
-        return parent, f"its name, in {parent}/"
-    far = {"consumequeue": "consumequeue", "consumequeue_ext": "consumequeue-ext", "compactionLog": "compaction-log",
-           "batchconsumequeue": "batchconsumequeue", "compactionCq": "compaction-queue"}
-    for part in (queue_part, parents[3]):
-        if part in far:
-            return far[part], f"its name, in {part}/"
-    return None
+    for kind, row in KINDS.items():
+        if parent and parent == row.folder:
+            return kind, f"its name, in {parent}/"
+    return next(((kind, f"its name, in {part}/") for part in (queue_part, parents[3])
+                 for kind, row in KINDS.items() if part and part == row.part), None)
 
 
 def _by_content(reader: FileReader) -> tuple[str, str] | None:
     sample = reader.read(0, _SAMPLE)
     if next_data(reader, 0, reader.length) == reader.length:
         return None
-    for name, test in _TESTS:
+    for kind, row in KINDS.items():
         with suppress(FormatError):  # too short, among others
-            if test(sample, reader):
-                return name, "its content"
+            if row.test is not None and row.test(sample, reader):
+                return kind, "its content"
     return None
 
 
@@ -222,13 +206,6 @@ def _is_config(sample: bytes, reader: FileReader) -> bool:
     return isinstance(value, dict) and bool(keys & set(value))
 
 
-_TESTS: tuple[tuple[str, Callable[[bytes, FileReader], bool]], ...] = (
-    ("dledger-data", _is_dledger), ("timerlog", _is_timerlog), ("checkpoint", _is_checkpoint), ("index", _is_index),
-    ("config", _is_config), ("batchconsumequeue", _is_batch), ("consumequeue", _is_consumequeue),
-    ("consumequeue-ext", _is_ext),
-)
-
-
 def foreign(reader: FileReader) -> str:
     """What a file that is not RocketMQ's seems to be instead: "it looks like a gzip file"."""
     sample = reader.read(0, _SAMPLE)
@@ -260,7 +237,6 @@ def _other_format(sample: bytes) -> str:
 
 
 _SMALL = 64 << 20
-_LOGS = ("commitlog", "compaction-log")
 
 
 def inspect_file(
@@ -275,8 +251,9 @@ def inspect_file(
         raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
     with FileReader(path) as reader:
         report = detect(path, reader)
+        report.geometry = geometry
         start = _start(report, offset)
-        items = list(islice(_items(report, reader, start, geometry), limit + 1 if limit else None))
+        items = list(islice(KINDS[report.kind].items(report, reader, start), limit + 1 if limit else None))
         report.items = items[:limit] if limit else items
         if limit and len(items) > limit:
             report.complete, report.next_offset = False, items[limit].offset
@@ -310,82 +287,115 @@ def _start(report: FileReport, offset: int | None) -> int:
     return start
 
 
-def _items(report: FileReport, reader: FileReader, start: int, geometry: IndexGeometry | None) -> Iterator[Item]:
-    base = report.base or 0
-    if report.kind in _LOGS:
-        return log_items(reader, base, start)
-    if report.kind in TABLES:
-        return table_items(report.kind, reader, base, start)
-    if report.kind == "consumequeue-ext":
-        return ext_items(reader, start)
-    if report.kind == "dledger-data":
-        return dledger_items(reader, base, start)
-    if report.kind == "index":
-        return _index(report, reader, start, geometry)
-    return iter(_whole(report, reader))
-
-
-def _index(report: FileReport, reader: FileReader, start: int, geometry: IndexGeometry | None) -> Iterator[Item]:
-    found = geometry or file_geometry(reader.path, reader.length)
+def _index(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
+    found = report.geometry or file_geometry(reader.path, reader.length)
     if found is None or found.size != reader.length:
         report.facts["geometry"] = "unknown: name --index-slots and --index-entries"
-        content = reader.read(0, INDEX_HEADER.size)
-        return iter([Item("header", 0, len(content), None, layout_fields(INDEX_HEADER, content, 0), raw=content)])
+        return _header(INDEX_HEADER, reader.read(0, INDEX_HEADER.size))
     report.facts.update(slots=found.slots, entries=found.entries)
     return index_items(reader, found, start)
 
 
-def _whole(report: FileReport, reader: FileReader) -> list[Item]:
+def _header(layout: Layout[Any], content: bytes, checks: tuple[Check, ...] = (), raw: int = 0) -> list[Item]:
+    """The one item of a file that is nothing but a header, or of which nothing else can be read."""
+    fields = layout_fields(layout, content, 0)
+    return [Item("header", 0, len(content), None, fields, checks, raw=content[: raw or layout.size])]
+
+
+def _checkpoint(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     content = reader.read(0, _SMALL)
-    if report.kind == "checkpoint":
-        return [_checkpoint(content)]
-    if report.kind == "timercheck":
-        return [Item("header", 0, len(content), None, layout_fields(timer.TIMER_CHECK, content, 0), raw=content[:64])]
-    if report.kind == "abort":
-        report.facts.update(_abort(content))
-    elif report.kind == "config":
-        report.facts.update(_config(Path(report.path).name, content))
-    elif report.kind in ("lock", "epoch"):
-        report.facts["text"] = content[:4096].decode("utf-8", "replace")
-    elif report.kind == "rocksdb":
-        report.facts["note"] = "recognised, but this version does not read RocksDB"
-    return []
-
-
-def _checkpoint(content: bytes) -> Item:
-    fields = layout_fields(checkpoint_format.CHECKPOINT, content, 0)
-    checks = (
+    return _header(checkpoint_format.CHECKPOINT, content, (
         Check("length", len(content) == checkpoint_format.FILE_SIZE,
               f"{len(content)}, a whole one has {checkpoint_format.FILE_SIZE}"),
         Check("rest is zero", checkpoint_format.rest_is_zero(content)),
         Check("not all zero", True if any(content) else None,
               "" if any(content) else "all zero: normal for a new store and for 5.5, else as good as missing"),
-    )
-    return Item("header", 0, len(content), None, fields, checks, raw=content[: checkpoint_format.CHECKPOINT.size])
+    ))
 
 
-def _abort(content: bytes) -> dict[str, object]:
+def _timercheck(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
+    return _header(timer.TIMER_CHECK, reader.read(0, _SMALL), raw=64)
+
+
+def _abort(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     try:
-        pid = abort.decode(content)
+        pid = abort.decode(reader.read(0, _SMALL))
     except FormatError as error:
-        return {"state": str(error)}
-    state = "empty: a 4.x broker runs or crashed" if pid is None else "the process id of a 5.x broker"
-    return {"state": state, "pid": pid}
+        report.facts["state"] = str(error)
+    else:
+        state = "empty: a 4.x broker runs or crashed" if pid is None else "the process id of a 5.x broker"
+        report.facts.update(state=state, pid=pid)
+    return ()
 
 
-def _config(name: str, content: bytes) -> dict[str, object]:
-    parsed = salvage(content)
-    known = BY_NAME.get(_plain_name(name))
-    keys = [str(key) for key in parsed.value] if isinstance(parsed.value, dict) else []
-    facts: dict[str, object] = {
-        "state": parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(
+def _text(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
+    report.facts["text"] = reader.read(0, 4096).decode("utf-8", "replace")
+    return ()
+
+
+def _rocksdb(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
+    report.facts["note"] = "recognised, but this version does not read RocksDB"
+    return ()
+
+
+def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
+    parsed = salvage(reader.read(0, _SMALL))
+    known = BY_NAME.get(_plain_name(Path(report.path).name))
+    report.facts.update(
+        state=parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(
             parsed.trailing, "trailing-garbage"),
-        "value_ends_at": parsed.end, "keys": keys,
-    }
+        value_ends_at=parsed.end, keys=[str(key) for key in parsed.value] if isinstance(parsed.value, dict) else [],
+    )
     if parsed.error is not None:
-        facts["error"] = f"{parsed.error} (byte {parsed.error.offset})"
+        report.facts["error"] = f"{parsed.error} (byte {parsed.error.offset})"
     if known is not None:
-        facts["kept_by"] = known.keeper
-        facts["missing_keys"] = list(missing_keys(known, parsed.value))
-        facts["if_lost"] = known.lost
-    return facts
+        report.facts.update(kept_by=known.keeper, missing_keys=list(missing_keys(known, parsed.value)),
+                            if_lost=known.lost)
+    return ()
+
+
+# --- The kinds, a row each. ------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What such a file is called and what is shown of it; it is known by its own name, else by the folder that it is
+    in or the `part` of the store above topic and queue, else by a test of its content. The first row that fits counts.
+    """
+
+    title: str
+    items: Callable[[FileReport, FileReader, int], Iterable[Item]]
+    names: tuple[str, ...] = ()
+    folder: str = ""
+    part: str = ""
+    test: Callable[[bytes, FileReader], bool] | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "commitlog": Kind("commitlog file", log_items, folder="commitlog"),
+    "dledger-data": Kind("DLedger data file", dledger_items, test=_is_dledger),
+    "dledger-index": Kind("DLedger index file", table_of(
+        dledger.DLEDGER_INDEX_UNIT, lambda unit: unit.magic == dledger.MAGIC_ENTRY, numbered=True)),
+    "timerlog": Kind("timerlog file", table_of(
+        timer.TIMER_LOG_UNIT, lambda unit: unit.size == timer.TIMER_LOG_UNIT.size), folder="timerlog",
+        test=_is_timerlog),
+    "checkpoint": Kind("checkpoint", _checkpoint, names=("checkpoint",), test=_is_checkpoint),
+    "index": Kind("index file", _index, test=_is_index),
+    "config": Kind("config file", _config, test=_is_config),
+    "batchconsumequeue": Kind("batch consume queue file", table_of(BATCH_CQ_UNIT, is_valid_batch),
+                              part="batchconsumequeue", test=_is_batch),
+    "consumequeue": Kind("consume queue file", table_of(CQ_UNIT, is_valid, numbered=True), part="consumequeue",
+                         test=_is_consumequeue),
+    "consumequeue-ext": Kind("consumequeue_ext file", ext_items, part="consumequeue_ext", test=_is_ext),
+    "compaction-log": Kind("compaction log file", log_items, part="compactionLog"),
+    "compaction-queue": Kind("compaction queue file", table_of(BATCH_CQ_UNIT, is_valid_batch), part="compactionCq"),
+    "timerwheel": Kind("timerwheel", table_of(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, numbered=True),
+                       names=("timerwheel",)),
+    "timercheck": Kind("timercheck", _timercheck, names=("timercheck",)),
+    "abort": Kind("abort file", _abort, names=(abort.FILE_NAME, abort.BACKUP_NAME)),
+    "lock": Kind("lock file", _text, names=(lock.FILE_NAME,)),
+    "epoch": Kind("epoch file", _text, names=(epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX)),
+    "statetable": Kind("3.x transaction state table", table_of(
+        legacy_transaction.STATE_UNIT, legacy_transaction.is_valid, numbered=True), folder="statetable"),
+    "redolog": Kind("3.x transaction redo log", table_of(CQ_UNIT, is_valid, numbered=True), folder="redolog"),
+    "rocksdb": Kind("RocksDB file", _rocksdb),
+}

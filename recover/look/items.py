@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats import dledger, legacy_transaction, timer
-from formats.batchconsumequeue import BATCH_CQ_UNIT
-from formats.batchconsumequeue import is_valid as is_valid_batch
-from formats.consumequeue import CQ_UNIT, is_pre_blank, is_valid
+from formats import dledger
+from formats.consumequeue import CQ_UNIT, is_pre_blank
 from formats.consumequeue_ext import CQ_EXT_HEAD
 from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
@@ -83,7 +81,7 @@ class Item(Struct, frozen=True):
 
 class FileReport(Struct):
     """One file: kind (kebab-case), title, why it is taken for that, length in bytes, further facts, items. Not
-    `complete` when the limit ended the list; `next_offset` is where to go on then."""
+    `complete` when the limit ended the list; `next_offset` is where to go on then. `geometry`: of an index file."""
 
     path: str
     kind: str
@@ -95,6 +93,7 @@ class FileReport(Struct):
     items: list[Item] = field(default_factory=list)
     complete: bool = True
     next_offset: int | None = None
+    geometry: IndexGeometry | None = None
 
     def json(self) -> dict[str, Any]:
         return {
@@ -180,9 +179,9 @@ def blank_item(read: ReadAt, position: int, base: int, file_end: int) -> Item:
 _WINDOW = 4 << 20
 
 
-def log_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
-    """Items from `start` (bytes in the file) to the end; the file begins at physical offset `base`."""
-    length = reader.length
+def log_items(report: FileReport, reader: FileReader, start: int) -> Iterator[Item]:
+    """Items from `start` (bytes in the file) to the end."""
+    base, length = report.base or 0, reader.length
     position = start
     sums = RangeSums(reader, length)
     while position < length:
@@ -234,57 +233,42 @@ def next_record(reader: FileReader, position: int, base: int, length: int, sums:
     return length
 
 
-class Table(NamedTuple):
-    """How a table file is read: its unit, the broker's test of one, whether the file's name counts units."""
+def table_of(
+    layout: Layout[Any], valid: Callable[[Any], bool], *, numbered: bool = False
+) -> Callable[[FileReport, FileReader, int], Iterator[Item]]:
+    """A reader of files of units, with the broker's test of one; `numbered`: the file's name counts them."""
 
-    layout: Layout[Any]
-    valid: Callable[[Any], bool]
-    numbered: bool = False
+    def items(report: FileReport, reader: FileReader, start: int) -> Iterator[Item]:
+        """Units from byte `start` on; a stretch of zeros is one item."""
+        size, length = layout.size, reader.length
+        position = start - start % size
+        while position < length:
+            content = reader.read(position, size)
+            number = ((report.base or 0) + position) // size if numbered else None
+            if not any(content):
+                stop = next_data(reader, position, length)
+                stop = length if stop == length else max(position + size, stop - stop % size)
+                yield Item("zeros", position, stop - position, number)
+                position = stop
+                continue
+            if len(content) < size:
+                yield Item("rest", position, len(content), raw=content)
+                return
+            unit = layout.decode(content)
+            item = Item("unit", position, size, number, layout_fields(layout, content, position), raw=content)
+            if layout is CQ_UNIT and is_pre_blank(unit):
+                yield structs.replace(item, kind="pre-blank")
+            elif valid(unit):
+                yield structs.replace(item, checks=(Check("valid to a broker", True),))
+            else:
+                yield structs.replace(item, reason="invalid-unit",
+                                      checks=(Check("valid to a broker", False, "recovery stops here"),))
+            position += size
 
-
-TABLES: dict[str, Table] = {
-    "consumequeue": Table(CQ_UNIT, is_valid, True),
-    "redolog": Table(CQ_UNIT, is_valid, True),
-    "batchconsumequeue": Table(BATCH_CQ_UNIT, is_valid_batch),
-    "compaction-queue": Table(BATCH_CQ_UNIT, is_valid_batch),
-    "statetable": Table(legacy_transaction.STATE_UNIT, legacy_transaction.is_valid, True),
-    "timerlog": Table(timer.TIMER_LOG_UNIT, lambda unit: unit.size == timer.TIMER_LOG_UNIT.size),
-    "dledger-index": Table(dledger.DLEDGER_INDEX_UNIT, lambda unit: unit.magic == dledger.MAGIC_ENTRY, True),
-    "timerwheel": Table(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, True),
-}
-
-
-def table_items(kind: str, reader: FileReader, base: int, start: int) -> Iterator[Item]:
-    """Units from byte `start` on; a stretch of zeros is one item."""
-    layout, valid, numbered = TABLES[kind]
-    size = layout.size
-    position = start - start % size
-    length = reader.length
-    while position < length:
-        content = reader.read(position, size)
-        number = (base + position) // size if numbered else None
-        if not any(content):
-            stop = next_data(reader, position, length)
-            stop = length if stop == length else max(position + size, stop - stop % size)
-            yield Item("zeros", position, stop - position, number)
-            position = stop
-            continue
-        if len(content) < size:
-            yield Item("rest", position, len(content), raw=content)
-            return
-        unit = layout.decode(content)
-        item = Item("unit", position, size, number, layout_fields(layout, content, position), raw=content)
-        if layout is CQ_UNIT and is_pre_blank(unit):
-            yield structs.replace(item, kind="pre-blank")
-        elif valid(unit):
-            yield structs.replace(item, checks=(Check("valid to a broker", True),))
-        else:
-            yield structs.replace(item, reason="invalid-unit",
-                                  checks=(Check("valid to a broker", False, "recovery stops here"),))
-        position += size
+    return items
 
 
-def ext_items(reader: FileReader, start: int) -> Iterator[Item]:
+def ext_items(report: FileReport, reader: FileReader, start: int) -> Iterator[Item]:
     """Units of consumequeue_ext, of different lengths; they can only be walked from a unit's start."""
     position = start
     while position < reader.length:
@@ -302,9 +286,9 @@ def ext_items(reader: FileReader, start: int) -> Iterator[Item]:
         position += size
 
 
-def dledger_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
+def dledger_items(report: FileReport, reader: FileReader, start: int) -> Iterator[Item]:
     """Entry heads of a DLedger data file; the record inside begins after each."""
-    layout = dledger.DLEDGER_ENTRY_HEAD
+    layout, base = dledger.DLEDGER_ENTRY_HEAD, report.base or 0
     position = start
     while position + layout.size <= reader.length:
         head = reader.read(position, layout.size)

@@ -15,7 +15,6 @@ from msgspec import Struct, field, to_builtins
 from formats import abort
 from formats import properties as props
 from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
-from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
@@ -28,7 +27,7 @@ from recover.findings.model import Finding, finding
 from recover.log.file_scan import scan_file
 from recover.look.pointers import Pointers, find_pointers
 from recover.store.columns import Rows
-from recover.store.config_files import ConfigText, read_config
+from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
@@ -355,14 +354,8 @@ def _abort_pid(path: Path) -> int | None:
 
 def config_health(store: Store) -> list[ConfigHealth]:
     """Every known config file that is there, or whose backup is."""
-    found = []
-    for known in CONFIG_FILES:
-        path = store.config_dir / known.name
-        state = _config_state(read_config(path, known))
-        backup = _config_state(read_config(path.with_name(known.name + BACKUP_SUFFIX), known))
-        if (state, backup) != ("missing", "missing"):
-            found.append(ConfigHealth(known.name, state, backup, known.lost))
-    return found
+    return [ConfigHealth(pair.name, _config_state(pair.main), _config_state(pair.backup), pair.known.lost)
+            for pair in read_pairs(store) if pair.present]
 
 
 def _config_state(text: ConfigText) -> str:

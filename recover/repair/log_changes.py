@@ -1,8 +1,13 @@
-"""What recover does to the commitlog itself: end marks, restored fields, bridges, and the dirty end."""
+"""What recover does to the commitlog itself: end marks, restored fields, bridges, and the dirty end; and the log then.
+
+Derived files are judged against the log as a survey would see it once a plan has changed it. So what a plan rebuilds is
+what the changed log asks for, and the proof afterwards is an ordinary verify.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +16,8 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.names import offset_to_name
-from formats.record import encode, encode_blank
-from formats.record.rows import BIT_STALE
+from formats.record import Record, encode, encode_blank
+from formats.record.rows import BIT_STALE, row_of
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
@@ -21,20 +26,32 @@ from recover.evidence.lost import LostPosition, Surroundings
 from recover.evidence.restore import content_of, put_back
 from recover.findings.model import count
 from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
-from recover.log.scan import Damage, LogView, dead_ranges
-from recover.repair.after import Replaced
+from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
 from recover.repair.bridge import Bridge, BridgeRange, build_bridge, range_between
-from recover.store.mapped_files import MappedFile
+from recover.store.columns import ColumnStore, Rows, Split, within
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
 
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
 
 
+class Replaced(Struct, frozen=True):
+    """A dead range [start, stop) of one file that will hold `records`; `blank` is where its end mark will stand."""
+
+    mapped_file: MappedFile
+    start: int
+    stop: int
+    records: tuple[Record, ...]
+    blank: int | None = None
+
+
 class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
+    Files in `dropped` (paths) vanish, every other one has its full length; all from `cut_from` on is zeros.
     `edited`: starts of messages that are edited though their checksums are right.
     `cuts_only`: what is before `cut_from` stays as it is, damage included.
     """
@@ -325,3 +342,120 @@ def _check_boundary(log: LogView, offset: int) -> None:
         f"{offset} is no record boundary; the nearest are {below} and {above}",
         f"Use --to {below} or --to {above}.", below=below, above=above,
     )
+
+
+# --- The log as it will be.
+
+
+Within = Callable[[Rows], Rows]
+"""Which of some physical offsets lie in the ranges of a file that are replaced (bool array)."""
+
+
+def log_after(log: LogView, changes: LogChanges, memory: int) -> LogView:
+    """The log once the changes are made. At most `memory` bytes of its columns are in memory."""
+    columns = ColumnStore(memory)
+    queues = list(log.queues)
+    numbers = {key: number for number, key in enumerate(queues)}
+    scans = []
+    new = {change.mapped_file for change in changes.replaced} - {scan.mapped_file for scan in log.files}
+    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
+    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
+        if str(scan.mapped_file.path) in changes.dropped:
+            continue
+        own = [change for change in changes.replaced if change.mapped_file == scan.mapped_file]
+        ranges = sorted((change.start, change.stop) for change in own)
+        starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        replaced = partial(within, starts=starts, stops=np.maximum.accumulate(stops))
+        new_rows = [_rows(change, numbers, queues) for change in own if change.records]
+        splits = list(_cut(_insert(_live(scan.splits, own, replaced, columns), new_rows), changes.cut_from))
+        scans.append(_changed_scan(scan, own, replaced, splits, changes.cut_from))
+    for scan in scans:
+        scan.queues = queues
+    files = [scan.mapped_file for scan in scans]
+    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
+    view.written = log.written | {record.phy_offset: record for change in changes.replaced for record in change.records}
+    return view
+
+
+def _changed_scan(
+    scan: FileScan, changes: list[Replaced], replaced: Within, splits: list[Split], cut_from: int
+) -> FileScan:
+    filled = replaced(np.array([gap.start for gap in scan.gaps], dtype=np.int64)).tolist()
+    gaps = [
+        gap for gap, is_filled in zip(scan.gaps, filled, strict=True) if gap.start < cut_from and not is_filled
+    ]
+    blank = scan.blank
+    for change in changes:
+        if change.blank is not None:
+            blank = change.blank
+    base = scan.mapped_file.file_from_offset
+    if blank is not None and blank >= cut_from:
+        blank = None
+    end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
+    if blank is None and end < scan.file_end:
+        gaps.append(Gap(end, scan.file_end, "zeroed", "file-end", False, end))
+    changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
+    # of several that begin at one place the first
+    distinct = {gap.start: gap for gap in reversed(gaps)}
+    changed.splits, changed.queues, changed.gaps = splits, scan.queues, [distinct[start] for start in sorted(distinct)]
+    changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
+    changed.end = end
+    return changed
+
+
+def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> Split:
+    rows, hashes = [], []
+    for record in sorted(change.records, key=lambda record: record.phy_offset):
+        key = (record.topic, record.queue_id)
+        number = numbers.setdefault(key, len(numbers))
+        if number == len(queues):
+            queues.append(key)
+        row, keys = row_of(record, number)
+        rows.append(row)
+        hashes.append(keys)
+    return Split(np.concatenate(rows), np.concatenate(hashes))
+
+
+def _live(
+    splits: Iterable[Split], changes: list[Replaced], replaced: Within, columns: ColumnStore
+) -> Iterator[Split]:
+    """Copies without stale and replaced records, and without marks that are found again in what is left."""
+    for split in splits:
+        end = 0 if split.summary is None else split.summary.end
+        if end and not any(change.start < end and change.stop > split.first for change in changes):
+            yield split.again()
+            continue
+        stale = (split.records["bits"] & BIT_STALE) != 0
+        yield kept_rows(split, stale | replaced(split.records["phy_offset"]), columns)
+
+
+def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
+    """Splits in log order with new ones put where they belong; nothing else stands between the rows of one of them."""
+    waiting = deque(sorted(new, key=lambda split: split.first))
+    for split in splits:
+        while waiting and split.size and waiting[0].first <= split.last:
+            if waiting[0].first > split.first:
+                at = int(np.searchsorted(split.records["phy_offset"], waiting[0].first))
+                head, split = _divide(split, at)
+                yield head
+            yield waiting.popleft()
+        yield split
+    yield from waiting
+
+
+def _divide(split: Split, at: int) -> tuple[Split, Split]:
+    hashes = int(split.records["hashes"][:at].astype(np.int64).sum())
+    return Split(split.records[:at], split.hashes[:hashes]), Split(split.records[at:], split.hashes[hashes:])
+
+
+def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
+    for split in splits:
+        if split.summary is not None and split.summary.end <= cut_from:
+            yield split
+            continue
+        ends = split.records["phy_offset"] + split.records["size"]
+        keep = int(np.searchsorted(ends, cut_from, side="right"))
+        if keep == split.records.size:
+            yield split
+        else:
+            yield _divide(split, keep)[0]

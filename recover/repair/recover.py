@@ -7,18 +7,22 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.config.json import Json, detect_style, dumps
 from formats.config.tables import BACKUP_SUFFIX
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
-from recover.broker.settings import BrokerSettings
+from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, check_config, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint
+from recover.derived.expected import expect
+from recover.derived.index_check import IndexReport, check_index
+from recover.derived.queue_check import check_consumequeue
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
@@ -27,8 +31,7 @@ from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import limited_search_cuts, predict
-from recover.repair.after import after_replacing, judge_against
-from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
+from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything, log_after
 from recover.repair.losses import (
     RecoverPlan,
     check_plannable,
@@ -284,10 +287,7 @@ def plan_from_changes(
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = correct_generations_by_units(after_replacing(
-        look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
-        memory=look.options.memory // _SHARE,
-    ), store)
+    after = correct_generations_by_units(log_after(look.log, changes, look.options.memory // _SHARE), store)
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
@@ -332,6 +332,39 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
     return cut_log(look, prediction.max_phy, anywhere=True)
 
 
+def _judged_by(
+    store: Store, before: VerifyReport, after: LogView, *, rewritten: bool
+) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
+    """The survey with the log `after` and its queues, and index, checkpoint and config judged against that log.
+
+    `rewritten`: records changed. What `before` says of the files holds as long as the log asks the same.
+    """
+    look = before.survey
+    same = not rewritten and _says_the_same(look.log, after)
+    if same and before.index and before.checkpoint and before.config:
+        return structs.replace(look, log=after), before.index, before.checkpoint, before.config
+    delays = DelayTable(look.delays.levels)
+    delays.observed = dict(look.delays.observed)
+    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
+    queues = None if look.queues is None else check_consumequeue(
+        store, after, expectation, delays, tick=look.options.tick
+    )
+    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    return then, check_index(store, after), check_checkpoint(store, after), check_config(store, then)
+
+
+def _says_the_same(before: LogView, after: LogView) -> bool:
+    """True if everything in the log is the same that derived files are judged by."""
+    if before.stale:
+        return False
+    same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
+    return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)
+
+
+def _damage(log: LogView) -> list[tuple[int, int]]:
+    return [(damage.start, damage.stop) for damage in log.damaged]
+
+
 def _in_order(
     store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
     config: list[dict[str, Any]], prediction: Prediction | None,
@@ -341,7 +374,7 @@ def _in_order(
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
-    look, index, checkpoint, found = judge_against(
+    look, index, checkpoint, found = _judged_by(
         store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
     yield from derived_steps(
