@@ -379,8 +379,7 @@ class _Export:
             most_first = sorted(topics, key=lambda topic: -sum(topics[topic].values()))
             rows = [(topic, *(topics[topic].get(kind, 0) for kind in kinds)) for topic in most_first]
             self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
-        for note in reading.notes:
-            self.out.say(note)
+        self.out.say(*reading.notes)
         self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
                          + (", but NOT everything could be read" if reading.incomplete else ""), steps)
         return exits.OPERATIONAL if reading.incomplete else exits.CLEAN

@@ -107,8 +107,7 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     for kind, what in (("transactional", "committed transactions"), ("ordered", "ordered messages")):
         if plan.types[kind]:
             out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
-    for note in messages.notes:
-        out.say(note)
+    out.say(*messages.notes)
     code = exits.OPERATIONAL if messages.incomplete else exits.CLEAN
     if consent.dry_run:
         out.summary(f"{count(due, 'message')} ({human_size(plan.size)}) would be sent to {endpoints}; nothing was sent",

@@ -10,16 +10,16 @@ from msgspec import Struct, field, structs
 
 from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.errors import FormatError
-from formats.index import INDEX_HEADER, IndexHeader
+from formats.index import IndexHeader
 from formats.names import is_index_name
+from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.log.file_scan import FileScan
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import parts_of, scan_files
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, read_small
+from recover.store.reader import FileReader
 from recover.store.store import Store
 
 
@@ -141,10 +141,7 @@ def index_ends(store: Store) -> list[tuple[int, int]]:
 
 
 def _index_headers(store: Store) -> Iterator[tuple[str, IndexHeader]]:
-    for path in sorted(store.index_dir.iterdir()) if store.index_dir.is_dir() else ():
-        if not is_index_name(path.name):
-            continue
-        try:
-            yield path.name, INDEX_HEADER.decode(read_small(path, INDEX_HEADER.size))
-        except (OSError, FormatError):
-            continue
+    for file in list_index_files(store.index_dir).files:
+        header = file.header() if is_index_name(file.name) else None
+        if header is not None:
+            yield file.name, header
