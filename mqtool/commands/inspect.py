@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from itertools import groupby, zip_longest
 from typing import Annotated
 
 from msgspec import structs
@@ -176,15 +177,10 @@ def _topics(report: StoreReport) -> Table:
 
 def _starts(report: StoreReport) -> Table:
     """Neighbouring generations that begin alike share a row."""
-    merged: list[tuple[Start, Start]] = []
-    for start in report.starts:
-        if merged and merged[-1][1].json() == start.json():
-            merged[-1] = (merged[-1][0], start)
-        else:
-            merged.append((start, start))
+    firsts = [next(alike) for _, alike in groupby(report.starts, key=Start.json)]
     rows = []
-    for number, (first, _) in enumerate(merged):
-        until = f" to before {merged[number + 1][0].broker}" if number + 1 < len(merged) else ""
+    for first, behind in zip_longest(firsts, firsts[1:]):
+        until = f" to before {behind.broker}" if behind else ""
         note = "" if first.matched or first.file is None else "no file fits: the oldest it may look at"
         name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
             else str(first.broker)

@@ -20,7 +20,7 @@ import numpy as np
 
 from recover.change import disk
 from recover.change.journal import Run
-from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
+from recover.change.model import InPlace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
@@ -241,7 +241,9 @@ def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]
     return not any(any(chunk) for first, last in holes for chunk in read_chunks(path, first, last))
 
 
-class _Replace(Work[Replace]):
+class _Replace(Work[Step]):
+    """Gives the name a new file, or none; the old file is kept in the journal."""
+
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         disk.unlink(self.retired)
         missing: list[str] = []
