@@ -104,7 +104,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
 def _head(store: Store, report: StoreReport) -> Table:
     state = report.exit_state
     words, style = _STATES[state.verdict]
-    holder = f" by {state.holder_text}" if state.holder is not None else ""
+    holder = f" by {state.lock_holder_is}" if state.lock_holder_is else ""
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
     evidence = "; ".join(f"{item.why} ({item.release})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
@@ -117,7 +117,8 @@ def _head(store: Store, report: StoreReport) -> Table:
     return facts("", [
         ("store", report.root),
         ("last stop", Text(words + holder + was, style=style)),
-        ("lock file", "there, held" if state.holder is not None else "there, not held" if state.lock_file else "none"),
+        ("lock file", "there, held" if state.lock_holder is not None else
+         "there, not held" if state.lock_file else "none"),
         ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
         ("file sizes", f"log {log}, queue {queue}, index {index}"),
         ("config", config),
@@ -192,7 +193,7 @@ def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
     if gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}",
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.lock_holder_is}",
              "unknown": "nothing tells how it was stopped"}
     at = report.pointers
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"

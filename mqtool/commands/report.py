@@ -217,7 +217,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     """The data of the page, as far as the other commands do not name it otherwise."""
     plan = found.plan
     return {
-        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": found.exit_state.json(),
+        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": to_builtins(found.exit_state),
         "predict": found.groups.prediction.json(), "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),

@@ -242,33 +242,17 @@ def _files(path: Path) -> Iterator[int]:
         yield path.stat().st_size
 
 
-class ExitState(Struct, frozen=True):
-    """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has.
+class ExitState(Struct, frozen=True, rename={"crashed_before": "crashed_before_last_start"}):
+    """How the last broker stopped: running, unclean, clean, or unknown where there is no checkpoint, which every start
+    makes. `lock_holder` is the pid that has the lock (-1: unknown), None if nobody has."""
 
-    `started`: there is a checkpoint, which every start makes; without it a missing abort tells nothing.
-    """
-
+    verdict: str
     abort: bool
     abort_pid: int | None
     crashed_before: bool
     lock_file: bool
-    holder: int | None
-    holder_text: str = ""
-    started: bool = True
-
-    @property
-    def verdict(self) -> str:
-        """running, unclean, clean, or unknown."""
-        if self.holder is not None:
-            return "running"
-        return "unclean" if self.abort else "clean" if self.started else "unknown"
-
-    def json(self) -> dict[str, object]:
-        return {
-            "verdict": self.verdict, "abort": self.abort, "abort_pid": self.abort_pid,
-            "crashed_before_last_start": self.crashed_before, "lock_file": self.lock_file, "lock_holder": self.holder,
-            "lock_holder_is": self.holder_text or None,
-        }
+    lock_holder: int | None
+    lock_holder_is: str | None
 
 
 class ConfigHealth(Struct, frozen=True):
@@ -278,9 +262,6 @@ class ConfigHealth(Struct, frozen=True):
     state: str
     backup: str
     if_lost: str
-
-    def json(self) -> dict[str, str]:
-        return {"name": self.name, "state": self.state, "backup": self.backup}
 
 
 class Start(Struct, frozen=True):
@@ -312,9 +293,9 @@ class StoreReport(Struct):
         queues = self.pointers.queues
         return {
             "parts": to_builtins(self.parts), "sizes": self.sizes, "generation": self.generation.json(),
-            "offsets": self.pointers.json(), "exit_state": self.exit_state.json(),
+            "offsets": self.pointers.json(), "exit_state": to_builtins(self.exit_state),
             "start_file": {str(start.broker): start.json() for start in self.starts},
-            "config": [item.json() for item in self.config],
+            "config": to_builtins(self.config),
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
             "log_files": self.log_files, "gaps": [list(item) for item in self.pointers.missing_ranges],
@@ -340,10 +321,11 @@ def exit_state(store: Store) -> ExitState:
     """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
     pid = _abort_pid(store.abort_path)
     before = _abort_pid(store.root / abort.BACKUP_NAME)
-    holder = probe(store.root)
-    who = "" if holder is None else holder_text(store.root, holder)
-    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who,
-                     store.checkpoint_path.exists())
+    holder, has_abort = probe(store.root), store.has_abort
+    verdict = "running" if holder is not None else "unclean" if has_abort else \
+        "clean" if store.checkpoint_path.exists() else "unknown"
+    return ExitState(verdict, has_abort, pid, before is not None, store.lock_path.exists(), holder,
+                     None if holder is None else holder_text(store.root, holder))
 
 
 def _abort_pid(path: Path) -> int | None:
