@@ -37,40 +37,35 @@ from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_fold
 # --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
 
 
-_STARTED = ("lock", "checkpoint")
-
-
 class Trace(NamedTuple):
     """A trace of the broker that ran last: the release that is the first to leave it, or to leave another one."""
 
-    release: BrokerVersion
+    since: str
     why: str
 
-
-def find_limits(store: Store) -> list[Trace]:
-    """All limits, the lowest first. A folder in which nobody has started a broker (no lock, no checkpoint) has none."""
-    if not any((store.root / name).exists() for name in _STARTED):
-        return []
-    return sorted((*_of_files(store), *_of_index(store)), key=lambda limit: limit.release)
+    @property
+    def release(self) -> BrokerVersion:
+        return BrokerVersion.parse(self.since)
 
 
-def _of_files(store: Store) -> Iterator[Trace]:
-    if not (store.root / "rocksdbstore").exists():
-        yield Trace(BrokerVersion(5, 4), "no rocksdbstore, which every start makes from 5.4.0 on")
+def _limits(store: Store) -> Iterator[Trace]:
+    """Nothing of a folder in which nobody has started a broker: it has neither lock nor checkpoint."""
+    told_by = ("lock", "checkpoint", "rocksdbstore", "abort.bak", "timerwheel")
+    there = {name for name in told_by if (store.root / name).exists()}
+    if not there & {"lock", "checkpoint"}:
+        return
+    if "rocksdbstore" not in there:
+        yield Trace("5.4.0", "no rocksdbstore, which every start makes from 5.4.0 on")
     # a backup is made when abort is written, at every start
-    if not (store.root / "abort.bak").exists() and not (store.root / "timerwheel").exists():
-        yield Trace(BrokerVersion(5, 0), "neither abort.bak nor timerwheel, which 5.x starts make")
-
-
-def _of_index(store: Store) -> Iterator[Trace]:
-    """Up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many."""
+    if not there & {"abort.bak", "timerwheel"}:
+        yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts make")
+    # up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     header = listing.files[-1].header() if listing.files else None
-    if header is None or geometry is None:
-        return
-    if header.hash_slot_count == header.index_count - 1 and header.hash_slot_count ** 2 > 16 * geometry.slots:
-        yield Trace(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
+    if header is not None and geometry is not None and header.hash_slot_count == header.index_count - 1 \
+            and header.hash_slot_count ** 2 > 16 * geometry.slots:
+        yield Trace("4.7.1", "the newest index file counts each of its entries as a slot in use")
 
 
 _SAMPLED = 500
@@ -91,8 +86,8 @@ class Generation(Struct, frozen=True):
     def json(self) -> dict[str, object]:
         return {
             "at_least": str(self.at_least), "before": str(self.before) if self.before else None,
-            "evidence": [{"since": str(item.release), "why": item.why} for item in self.evidence],
-            "limits": [{"before": str(item.release), "why": item.why} for item in self.limits],
+            "evidence": [item._asdict() for item in self.evidence],
+            "limits": [{"before": item.since, "why": item.why} for item in self.limits],
         }
 
 
@@ -103,11 +98,8 @@ def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
     least = evidence[0].release if evidence else OLDEST_COMPARED
     # what is there outweighs what is missing: files get lost, they do not come by themselves
-    return Generation(least, evidence, [limit for limit in find_limits(store) if limit.release > least])
-
-
-def _seen(since: str, why: str) -> Trace:
-    return Trace(BrokerVersion.parse(since), why)
+    limits = sorted(_limits(store), key=lambda item: item.release)
+    return Generation(least, evidence, [limit for limit in limits if limit.release > least])
 
 
 def _evidence_of_files(store: Store) -> Iterator[Trace]:
@@ -115,21 +107,19 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
                         ("compaction", "5.0.0"), ("kvStore", "5.3.0"), ("consumequeue_rocksdb", "5.5.0"),
                         ("epochFileCheckpoint", "5.0.0")):
         if (store.root / name).exists():
-            yield _seen(since, f"{name} is there")
+            yield Trace(since, f"{name} is there")
     if (store.consumequeue_dir / "CURRENT").exists():
-        yield _seen("5.2.0", "consumequeue/ holds a RocksDB")
-    try:
+        yield Trace("5.2.0", "consumequeue/ holds a RocksDB")
+    with contextlib.suppress(OSError):
         if store.abort_path.stat().st_size:
-            yield _seen("5.0.0", "abort holds a process id")
-    except OSError:
-        pass
+            yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
-        yield _seen("4.9.3", "there are LMQ queues")
+        yield Trace("4.9.3", "there are LMQ queues")
 
 
 def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Trace]:
     for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
-        yield _seen(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
+        yield Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:
@@ -143,20 +133,20 @@ def _of_records(store: Store) -> Iterator[Trace]:
 def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
     if bits & BIT_V2:
-        yield _seen("5.1.0", "records with the V2 magic")
+        yield Trace("5.1.0", "records with the V2 magic")
     # the bits of a compression type are the producer's: brokers of all releases store what the client sent
     if flags & (NEED_UNWRAP | INNER_BATCH):
-        yield _seen("5.0.0", "records with 5.x flags")
+        yield Trace("5.0.0", "records with 5.x flags")
     if flags & (BORNHOST_V6 | STOREHOST_V6):
-        yield _seen("4.6.0", "records with IPv6 hosts")
+        yield Trace("4.6.0", "records with IPv6 hosts")
     if bits & BIT_PROP_CRC:
-        yield _seen("5.2.0", "records with a property CRC")
+        yield Trace("5.2.0", "records with a property CRC")
     plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
     stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
     with FileReader(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
-            yield _seen("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
+            yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
 
 
 # --- What stands in a store's root, and which of it this version reads.
