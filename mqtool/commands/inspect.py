@@ -20,7 +20,7 @@ from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.look.file import bits_of, inspect_file
 from recover.look.items import Field, FileReport, Item
-from recover.look.store import NO_LOG, Start, StoreReport, inspect_store
+from recover.look.store import NO_LOG, Start, StoreReport
 from recover.store.store import Store
 
 _PANEL = "One file"
@@ -79,7 +79,7 @@ _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by th
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     store = choice.open(broker)
-    report = inspect_store(store, versions)
+    report = StoreReport(store, versions)
     found = FindingList(first_findings(store, report))
     # a whole text that names nothing, although the store shows that it did, is not what the broker had
     problems = {item.file: str(item.facts["problem"]) for item in found if "problem" in item.facts}

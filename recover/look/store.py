@@ -266,18 +266,21 @@ class Start(Struct, frozen=True):
         return {"mode": self.mode, "file": self.file, "matched": self.matched}
 
 
-class StoreReport(Struct):
-    """All of it."""
+class StoreReport:
+    """A look at every part, once; `versions` are the releases whose start file is asked for (default: each generation).
+    """
 
-    root: str
-    parts: list[Part]
-    sizes: dict[str, int | None]
-    generation: Generation
-    pointers: Pointers
-    exit_state: ExitState
-    config: list[ConfigHealth]
-    starts: list[Start]
-    log_files: int
+    def __init__(self, store: Store, versions: Sequence[BrokerVersion] = ()) -> None:
+        self.pointers = pointers = find_pointers(store)
+        geometry = index_geometry(store) if pointers.index_files else None
+        slots, entries = (geometry.slots, geometry.entries) if geometry else (None, None)
+        self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
+                      "index_slots": slots, "index_entries": entries}
+        self.root, self.parts = str(store.root), list_parts(store)
+        self.generation = find_generation(store, pointers.checkpoint)
+        self.exit_state, self.config = exit_state(store), config_health(store)
+        self.starts = _starts(store, pointers, versions or boundaries())
+        self.log_files = len(store.commitlog.files)
 
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
@@ -290,21 +293,6 @@ class StoreReport(Struct):
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
             "log_files": self.log_files, "gaps": [list(item) for item in self.pointers.missing_ranges],
         }
-
-
-def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> StoreReport:
-    """Look at every part once; `versions` are the releases whose start file is asked for (default: each generation)."""
-    pointers = find_pointers(store)
-    geometry = index_geometry(store) if pointers.index_files else None
-    sizes = {
-        "mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
-        "index_slots": geometry.slots if geometry else None, "index_entries": geometry.entries if geometry else None,
-    }
-    return StoreReport(
-        str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
-        exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
-        len(store.commitlog.files),
-    )
 
 
 def exit_state(store: Store) -> ExitState:
