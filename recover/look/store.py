@@ -25,7 +25,7 @@ from recover.change.lock import holder_text, probe
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import scan_file
-from recover.look.pointers import Pointers, find_pointers
+from recover.look.pointers import Pointers
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -271,7 +271,7 @@ class StoreReport:
     """
 
     def __init__(self, store: Store, versions: Sequence[BrokerVersion] = ()) -> None:
-        self.pointers = pointers = find_pointers(store)
+        self.pointers = pointers = Pointers(store)
         geometry = index_geometry(store) if pointers.index_files else None
         slots, entries = (geometry.slots, geometry.entries) if geometry else (None, None)
         self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
@@ -361,7 +361,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     log = LogFiles(store)
     if not log.files:
         return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
-    pointers = find_pointers(store)
+    pointers = Pointers(store)
     starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
