@@ -187,8 +187,7 @@ class Scene(Struct):
 
     def repairs(self) -> list[Finding]:
         """What recover repairs, as the findings' remedies say."""
-        return [item for item in self.wrong if item.remedy.startswith("mqtool re")
-                or (item.code in FIND and "mqtool re" in item.remedy)]
+        return [item for item in self.wrong if _is_repaired(item)]
 
     def needs(self, option: str) -> list[Finding]:
         """What only this option of recover repairs."""
@@ -219,9 +218,13 @@ _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
 
+def _is_repaired(item: Finding) -> bool:
+    return item.remedy.startswith("mqtool re") or (item.code in FIND and "mqtool re" in item.remedy)
+
+
 def _stopped(scene: Scene) -> bool:
     return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
-               if item not in scene.repairs())
+               if not _is_repaired(item))
 
 
 def _resume(scene: Scene) -> list[Step]:

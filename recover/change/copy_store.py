@@ -91,8 +91,7 @@ def remote_folder(place: str) -> Iterator[Path]:
             copy_files(str(folder), root, source_filesystem=LocalFileSystem(), destination_filesystem=files)
             sent = {item.path[len(root) :].strip("/"): item.size
                     for item in files.get_file_info(FileSelector(root, recursive=True)) if item.size is not None}
-            lacks = [path for path, status in files_below(folder)
-                     if sent.get(path.relative_to(folder).as_posix()) != status.st_size]
+            lacks = [name for name, status in files_below(folder) if sent.get(name) != status.st_size]
     except OSError as error:
         raise Refusal(f"{place} cannot be written: {error}", "Check the address and its credentials.") from error
     if lacks:

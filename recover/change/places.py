@@ -32,16 +32,16 @@ class Places:
     a new one for the next look."""
 
     def __init__(self, root: Path, given: Iterable[Path | str] = ()) -> None:
-        self.root = Path(os.path.abspath(root))
-        self.given = tuple(Path(os.path.abspath(part)) for part in given)
-        self._bases = {self.root / name for name in _PARTS} | set(self.given)
-        self._known: set[Path] = set()
+        self._root = os.path.abspath(root)
+        self._given = frozenset(map(os.path.abspath, given))
+        self._bases = self._given | {os.path.join(self._root, name) for name in _PARTS}
+        self._known: set[str] = set()
 
     def check_plan(self, plan: Plan) -> None:
         """`Refusal` naming the first path of a plan that the command was not given, or that leads through a link."""
         for part in plan.parts:
-            path = Path(os.path.abspath(part))
-            if path not in self.given and not path.is_relative_to(self.root):
+            path = os.path.abspath(part)
+            if path not in self._given and not Path(path).is_relative_to(self._root):
                 raise _foreign(part)
         self.check(plan.steps)
 
@@ -51,31 +51,29 @@ class Places:
 
     def folders_of(self, step: Step) -> tuple[str, ...]:
         """The folders, as plans name them, in which a step may make or remove names; `Refusal` for a foreign one."""
-        if step.file in _FILES:
+        if step.file in _FILES or (isinstance(step, RetireFolder) and step.file in _PARTS):
             return (".",)
-        path = Path(os.path.normpath(self.root / step.file))
-        if isinstance(step, RetireFolder) and step.file in _PARTS:
-            return (".",)
-        folders = []
-        for folder in path.parents:
-            folders.append(folder)
-            if folder in self._bases:
-                break
-        else:
-            raise _foreign(step.file)
+        folders = [os.path.dirname(os.path.normpath(os.path.join(self._root, step.file)))]
+        while folders[-1] not in self._bases:
+            folders.append(os.path.dirname(folders[-1]))
+            if folders[-1] == folders[-2]:
+                raise _foreign(step.file)
         for folder in folders:
             self._check_folder(folder)
-        names = [str(folder) for folder in folders]
         if step.file.startswith("/"):
-            return tuple(names)
-        return (*(os.path.relpath(name, self.root) for name in names), ".")
+            return tuple(folders)
+        return (*map(self._name, folders), ".")
 
-    def _check_folder(self, folder: Path) -> None:
+    def _name(self, folder: str) -> str:
+        below = folder.removeprefix(f"{self._root}/")
+        return os.path.relpath(folder, self._root) if below == folder else below
+
+    def _check_folder(self, folder: str) -> None:
         if folder in self._known:
             return
-        if folder not in self.given and folder.is_symlink():
+        if folder not in self._given and os.path.islink(folder):
             target = os.path.realpath(folder)
-            name = os.path.relpath(folder, self.root) if folder.is_relative_to(self.root) else str(folder)
+            name = folder.removeprefix(f"{self._root}/")
             remedy = "put the folder itself in its place (move it, or mount it there), or make a copy with --output"
             if name in _OPTIONS:
                 remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"

@@ -291,14 +291,14 @@ class _Rights(NamedTuple):
 def check_owners(store: Store) -> Iterator[Finding]:
     """One finding for each part in which files differ from what most there have, or most of the store."""
     parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
-    found = {part: dict(_files(part)) for part in parts}
+    found = {part: _files(part) for part in parts}
     in_all = _usual([rights for files in found.values() for rights in files.values()])
     for part, files in found.items():
         usual = _usual([*files.values()]) or in_all
-        odd = sorted(path for path, rights in files.items() if usual is not None and rights != usual)
+        odd = sorted(part / name for name, rights in files.items() if usual is not None and rights != usual)
         if usual is None or not odd:
             continue
-        first = files[odd[0]]
+        first = files[str(odd[0].relative_to(part))]
         yield finding(
             "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
             names=few([*map(store.relative, odd)]), has=_text(first), usual=_text(usual),
@@ -306,10 +306,9 @@ def check_owners(store: Store) -> Iterator[Finding]:
         )
 
 
-def _files(part: Path) -> Iterator[tuple[Path, _Rights]]:
-    for path, status in files_below(part):
-        if stat.S_ISREG(status.st_mode):
-            yield path, _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+def _files(part: Path) -> dict[str, _Rights]:
+    return {name: _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+            for name, status in files_below(part) if stat.S_ISREG(status.st_mode)}
 
 
 def _usual(rights: list[_Rights]) -> _Rights | None:

@@ -7,7 +7,6 @@ looks by `recover.derived.index_rebuild`: the code that builds them without Spar
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, msgpack, structs
 
 from formats.index import IndexGeometry
 from formats.native.index import TAKE_ALL
@@ -280,6 +279,9 @@ def listing(store: Store, key: QueueKey) -> Listing:
     return tuple((file.name, file.length) for queue in queues for file in queue.mapped_files.files)
 
 
+_OF_KEYS = ["phy_offset", "hashes", "store_timestamp"]
+
+
 class IndexChunks(Struct, frozen=True):
     """Packs the keys of a split for the files that they go to.
 
@@ -304,16 +306,16 @@ class IndexChunks(Struct, frozen=True):
             own, counts = np.unique(rows[start:stop], return_counts=True)
             keys = split.records[own]
             keys["hashes"] = counts
-            packed = pack_rows(keys[["phy_offset", "hashes", "store_timestamp"]])
-            yield file, (number, pickle.dumps((packed, split.hashes[places[start:stop]].tobytes())))
+            packed = pack_rows(keys[_OF_KEYS])
+            yield file, (number, msgpack.encode((packed, split.hashes[places[start:stop]].tobytes())))
 
 
 def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
     """What a file is built from, one chunk after the other in log order."""
     for _, content in sorted(chunks):
-        packed, hashes = pickle.loads(content)
+        packed, hashes = msgpack.decode(content)
         own = np.frombuffer(hashes, dtype=np.int32).copy()
-        yield unpack_rows(packed, RECORD), own, np.array([TAKE_ALL], dtype=np.uint8)
+        yield unpack_rows(packed, RECORD, _OF_KEYS), own, np.array([TAKE_ALL], dtype=np.uint8)
 
 
 class IndexFileTask(Struct, frozen=True):

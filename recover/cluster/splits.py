@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, field, msgpack
 
 from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
@@ -205,24 +205,29 @@ def unpack_split(content: bytes) -> tuple[Rows, Rows]:
     return unpack_rows(columns, RECORD), np.frombuffer(hashes, dtype="<i4")
 
 
+_SMALL = 4096
+
+
 def pack_rows(rows: Rows) -> bytes:
-    """Rows of integers column by column: the first, and differences from row to row as narrow as they fit, compressed.
+    """Rows of integers column by column: the first, and differences from row to row as narrow as they fit.
+
+    Compressed, but for a few rows: what Spark shuffles it compresses, many chunks together.
     """
-    columns = []
+    columns: list[Any] = [rows.size]
     for name in rows.dtype.names or ():
         steps = _narrow(np.diff(rows[name].astype(np.int64)))
-        columns.append((name, rows[name][:1].tolist(), steps.dtype.str, steps.tobytes()))
-    plain = pickle.dumps((rows.size, columns), pickle.HIGHEST_PROTOCOL)
-    return pickle.dumps((len(plain), pa.compress(plain, "lz4", asbytes=True)))
+        columns += [rows[name][:1].tolist(), steps.itemsize, steps.tobytes()]
+    plain = msgpack.encode(columns)
+    return msgpack.encode(plain if len(plain) < _SMALL else [len(plain), pa.compress(plain, "lz4", asbytes=True)])
 
 
-def unpack_rows(content: bytes, dtype: np.dtype[Any]) -> Rows:
-    """The reverse of `pack_rows`; fields that were not packed are 0."""
-    length, compressed = pickle.loads(content)
-    size, columns = pickle.loads(pa.decompress(compressed, length, "lz4"))
+def unpack_rows(content: bytes, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Rows:
+    """The reverse of `pack_rows`, whose rows had these fields of `dtype` (not given: all); the others are 0."""
+    found = msgpack.decode(content)
+    size, *columns = msgpack.decode(found if isinstance(found, bytes) else pa.decompress(found[1], found[0], "lz4"))
     rows = np.zeros(size, dtype=dtype)
-    for name, first, kind, steps in columns:
-        rows[name] = np.cumsum(np.concatenate([first, np.frombuffer(steps, dtype=kind)]), dtype=np.int64)
+    for name, first, width, steps in zip(names or dtype.names or (), *(columns[at::3] for at in range(3)), strict=True):
+        rows[name] = np.cumsum(np.concatenate([first, np.frombuffer(steps, dtype=f"<i{width}")]), dtype=np.int64)
     return rows
 
 
@@ -238,6 +243,7 @@ def _narrow(values: Rows) -> Rows:
 
 
 _MOST_AT_ONCE = 64
+_MOST_ASKED = 2048
 _TASK_BYTES = 256 << 20
 _TASK_ITEMS = 512
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
@@ -303,12 +309,16 @@ class RowsElsewhere:
             split.take(came.records, came.hashes)
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
-        """See `Holder`: a task a split."""
+        """See `Holder`: a task a split. Each gets all questions of its job, so there are not too many in one."""
         looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
         for number, (split, look) in enumerate(questions):
             looks.setdefault(split.place, []).append((number, look))
-        answer = partial(answered, looks, {task: self.digests[task] for task in looks})
-        found = sorted(self._run(answer, [*looks], "questions to rows"), key=itemgetter(0))
+        found: list[tuple[int, Any]] = []
+        for at in range(0, len(looks), _MOST_ASKED):
+            some = dict(islice(looks.items(), at, at + _MOST_ASKED))
+            answer = partial(answered, some, {task: self.digests[task] for task in some})
+            found += self._run(answer, [*some], "questions to rows")
+        found.sort(key=itemgetter(0))
         results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
         return results
 

@@ -7,9 +7,10 @@ chains against the hashes, its header against both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,14 @@ from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, T
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Rows, Split, ask, roomy
+from recover.store.columns import Asking, Rows, Split, ask, ask_together, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
 from recover.store.store import Store
 
 _FEW = 256
+_FILES_AT_ONCE = 512
 _ROOM = 2_000_000
 """Bytes that are read at once: whole units, and whole slots."""
 _COUNTED_AT_ONCE = 1 << 20
@@ -146,63 +148,91 @@ class IndexReport(Struct):
         }
 
 
-# --- A file that is as the log has it. -------------------------------------------------------------------------------
+# --- Files that are as the log has them. -----------------------------------------------------------------------------
+
+
+class Compared(Struct):
+    """A file that is as the log has it: the verdict on it, the spans of its keys, and how many seconds after the end of
+    the file before it its first unit claims to be."""
+
+    verdict: IndexFileVerdict
+    spans: list[tuple[int, Span]]
+    seconds: int
+
+
+def compare_files(
+    files: Sequence[IndexFileName], geometry: IndexGeometry, stream: IndexStream, min_offset: int,
+    held: Mapping[str, Held],
+) -> Iterator[Compared | OSError | None]:
+    """What `compare_file` finds of each file, or the error of one that cannot be read. What many files ask of the log
+    is asked at once. `held`: what `held_in` says of files by name, where somebody asked."""
+    for at in range(0, len(files), _FILES_AT_ONCE):
+        beside = ThreadPoolExecutor(1)
+        try:
+            found = ask_together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
+                                  for file in files[at : at + _FILES_AT_ONCE]])
+        finally:
+            beside.shutdown(cancel_futures=True)
+        yield from found
 
 
 def compare_file(
-    file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream, min_offset: int,
-    previous: IndexFileVerdict | None, held: Held | None = None,
-) -> IndexFileVerdict | None:
-    """The verdict on a file that holds the very units that the log calls for from its first live one on; None for
-    others.
+    file: IndexFileName, geometry: IndexGeometry, stream: IndexStream, min_offset: int, held: Held | None,
+    beside: ThreadPoolExecutor,
+) -> Asking[Compared | None]:
+    """Whether a file holds the very units that the log calls for from its first live one on; None where not.
 
     Their sum is that of the keys, which is asked where their rows are; chains, slots and header follow from the units.
-    Before that only units of messages before `min_offset` of the log may stand. Notes in `stream` which keys were
-    found. `previous` is the verdict on the file loaded before it; `held`: what `held_in` says of it, if somebody asked.
-    `ReadFailure` when a part of it cannot be read.
+    Before that only units of messages before `min_offset` of the log may stand. `beside` adds the units up where nobody
+    `held` did. `ReadFailure` when a part of the file cannot be read.
     """
-    head = reader.read(0, INDEX_HEADER.size)
-    if file.length != geometry.size or len(head) < INDEX_HEADER.size:
+    if file.length != geometry.size:
         return None
-    header = INDEX_HEADER.decode(head)
-    if not 2 <= header.index_count <= geometry.entries:
-        return None
-    expired = _expired_head(reader, geometry, header, min_offset)
-    content = reader.read(geometry.unit_offset(len(expired) + 1), INDEX_UNIT.size)
-    unit = INDEX_UNIT.decode(content.ljust(INDEX_UNIT.size, b"\0"))
-    found = stream.head(unit.phy_offset, unit.key_hash)
+    with FileReader(file.path) as reader:
+        head = reader.read(0, INDEX_HEADER.size)
+        if len(head) < INDEX_HEADER.size:
+            return None
+        header = INDEX_HEADER.decode(head)
+        if not 2 <= header.index_count <= geometry.entries:
+            return None
+        expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
+        few = reader.read(geometry.unit_offset(expired + 1), _FEW * INDEX_UNIT.size)
+    unit = INDEX_UNIT.decode(few[: INDEX_UNIT.size].ljust(INDEX_UNIT.size, b"\0"))
+    found = yield from stream.head(unit.phy_offset, unit.key_hash)
     if found is None:
         return None
     split, key = found
-    units = range(len(expired) + 1, header.index_count)
-    if len(expired):
-        begins, begin_offset = (header.begin_timestamp, header.begin_timestamp), int(native.phy_offsets(expired[:1])[0])
+    units, seconds = range(expired + 1, header.index_count), 0 if expired else unit.time_diff
+    if expired:
+        begins = header.begin_timestamp, header.begin_timestamp
         possible = 0 < header.begin_timestamp <= header.end_timestamp
     else:
-        begins = key.timestamp - 1000 * unit.time_diff if unit.time_diff else 0, key.timestamp
-        begin_offset = unit.phy_offset
-        possible = 0 <= unit.time_diff <= _most_seconds(previous, key.timestamp)
+        begins = key.timestamp - 1000 * seconds if seconds else 0, key.timestamp
+        begin_offset, possible = unit.phy_offset, seconds >= 0
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
-    with ThreadPoolExecutor(1) as beside:
-        holding: Future[Held | None] | None = None
-        for rule in (native.TAKE_KEYS, native.TAKE_ALL):
-            spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
-            if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
-                continue
-            if held is None:
-                holding = holding or beside.submit(_held, reader, geometry, header, SEED)
-            sums = stream.sums(spans)
-            held = holding.result() if holding is not None else held
-            if held is None or held.count != header.index_count:
-                return None
-            if not held.slots <= header.hash_slot_count < header.index_count:
-                return None
-            ends = sums[-1].end_timestamp, sums[-1].end_offset
-            total = (_followed(expired.astype(">i4").tobytes(), 1)[0] + sum(it.sum for it in sums)) % (1 << 64)
-            if ends == (header.end_timestamp, header.end_phy_offset) and total == held.sum:
-                stream.mark(spans)
-                return _verdict_of(file, header, held.slots, rule, sums, unit, len(expired))
+    holding: Future[Held | None] | None = None
+    for rule in (native.TAKE_KEYS, native.TAKE_ALL):
+        spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
+        if sum(span.count for _, span in spans) < len(units):
+            continue
+        # which rule holds, few of them say
+        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _FEW))
+        (begin,) = yield from stream.sums([(split, first)])
+        if _followed(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
+            continue
+        if held is None:
+            holding = holding or beside.submit(held_in, HeldLook(file, geometry, SEED))
+        sums = yield from stream.sums(spans)
+        held = holding.result() if holding is not None else held
+        if held is None or held.count != header.index_count:
+            return None
+        if not held.slots <= header.hash_slot_count < header.index_count:
+            return None
+        ends = sums[-1].end_timestamp, sums[-1].end_offset
+        live = sum(it.sum for it in sums)
+        if ends == (header.end_timestamp, header.end_phy_offset) and (total + live) % (1 << 64) == held.sum:
+            return Compared(_verdict_of(file, header, held.slots, rule, sums, unit, expired), spans, seconds)
     return None
 
 
@@ -215,16 +245,24 @@ def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, R
         yield at, room[: reader.read_into(memoryview(room.data)[:size], at)]
 
 
-def _expired_head(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int) -> Rows:
-    """The units before the first one that is not of an expired message (int32, shape (n, 5)); the last is none."""
-    parts = [np.empty((0, 5), dtype=np.int32)]
-    for _, content in _windows(reader, geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)):
+def _expired_head(
+    reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int
+) -> tuple[int, int, int]:
+    """How many units stand before the first one that is not of an expired message, the last being none; the phy offset
+    of the first, and their sum."""
+    count = first = total = 0
+    start, stop = geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)
+    few = min(stop, geometry.unit_offset(1 + _FEW))
+    for _, content in chain(_windows(reader, start, few), _windows(reader, few, stop)):
         units = content[: content.size // INDEX_UNIT.size * INDEX_UNIT.size].view(">i4").reshape(-1, 5).astype(np.int32)
-        known = is_expired(units, min_offset)
-        parts.append(units[: int(np.argmin(np.r_[known, False]))])
-        if not known.all():
+        known = int(np.argmin(np.r_[is_expired(units, min_offset), False]))
+        if known and not count:
+            first = int(native.phy_offsets(units[:1])[0])
+        total += _followed(content[: known * INDEX_UNIT.size], count + 1)[0]
+        count += known
+        if known < len(units):
             break
-    return np.concatenate(parts)
+    return count, first, total
 
 
 def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
@@ -232,14 +270,6 @@ def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
     if previous is None or not previous.sound or not previous.units:
         return MAX_TIME_DIFF
     return time_diff(previous.header.end_timestamp, begin)
-
-
-def _begin(reader: FileReader, geometry: IndexGeometry, stream: IndexStream, first: tuple[int, Span]) -> bool:
-    """Whether the first units of a span are those of the file: which rule holds, few of them say."""
-    split, span = first
-    few = structs.replace(span, count=min(span.count, _FEW))
-    content = reader.read(geometry.unit_offset(span.number), few.count * INDEX_UNIT.size)
-    return _followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
 
 
 def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
@@ -539,19 +569,20 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
 
 
 def check_index(store: Store, log: LogView) -> IndexReport:
-    """Judge every index file of the store, one in memory at a time."""
+    """Judge every index file of the store, one of those that differ in memory at a time."""
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
     stream = IndexStream(log.splits())
     geometry, folder = index_geometry(store, listing), store.relative(listing.directory)
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
-    held = {} if geometry is None else _held_elsewhere(log, listing.files, geometry)
+    compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
+        listing.files, geometry, stream, log.min_offset, _held_elsewhere(log, listing.files, geometry))
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
         if geometry is not None:
-            found += _check_file(store, log, report, file, geometry, held.get(file.name))
+            found += _check_file(store, log, report, file, geometry, next(compared))
     checkpoint = store.checkpoint(extend=True)
     stream.tags = TagHistory.infer([run for verdict in report.verdicts for run in verdict.tag_runs],
                                    _writes_tag_units(store, checkpoint))
@@ -604,34 +635,34 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 def _check_file(
-    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry, held: Held | None
+    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry,
+    compared: Compared | OSError | None,
 ) -> Iterator[Finding]:
     """Add the verdict on one file to those of `report`, or a finding for each part that cannot be read."""
     previous = report.verdicts[-1] if report.verdicts else None
-    name, verdict, image = store.relative(file.path), None, None
-    failures: list[ReadFailure] = []
+    name = store.relative(file.path)
+    if isinstance(compared, Compared) and compared.seconds <= _most_seconds(
+            previous, compared.verdict.header.begin_timestamp):
+        report.stream.mark(compared.spans)
+        report.verdicts.append(compared.verdict)
+        return
     try:
+        if isinstance(compared, OSError) and not isinstance(compared, ReadFailure):
+            raise compared
         with FileReader(file.path) as reader:
-            try:
-                verdict = compare_file(file, reader, geometry, report.stream, log.min_offset, previous, held)
-            except ReadFailure as once:
-                failures = [once]
-            if verdict is None:
-                image = read_words(reader, geometry)
-                # what could not be read once is not sound, even if it can be read now
-                failures = image.failures or failures
+            image = read_words(reader, geometry)
     except OSError as error:
         report.unreadable[file.name] = len(report.verdicts)
         yield finding("index-unreadable", name, 0, wanted=file.length, error=error.strerror)
         return
+    # what could not be read once is not sound, even if it can be read now
+    failures = image.failures or ([compared] if isinstance(compared, ReadFailure) else [])
     if failures:
         report.unreadable[file.name] = len(report.verdicts)
         for failure in failures:
             yield finding("index-unreadable", name, failure.offset, wanted=failure.wanted, error=failure.strerror)
         return
-    if image is not None:
-        verdict = _Judge(file, name, image, log, report.stream, previous).run()
-    assert verdict is not None, "one of both ways ends with a verdict"
+    verdict = _Judge(file, name, image, log, report.stream, previous).run()
     if file.length != geometry.size:
         verdict.findings.append(finding(
             "index-file-length", name, min(file.length, geometry.size), length=file.length, expected=geometry.size,

@@ -13,7 +13,7 @@ from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native import index as native
 from formats.record.rows import BIT_HAS_TAGS, BIT_STALE
 from recover.log.scan import SEED
-from recover.store.columns import Rows, Split, ask
+from recover.store.columns import Asking, Rows, Split
 
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
@@ -286,10 +286,10 @@ class IndexStream:
             found |= np.packbits(bits, bitorder="little")
         return found
 
-    def head(self, phy_offset: int, key_hash: int) -> tuple[int, Head] | None:
+    def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
         """The first key with that hash of the intact record that starts there, with the number of its split."""
         for number in self.overlapping(phy_offset, phy_offset):
-            (found,) = ask([(self.splits[number], partial(head_of, phy_offset, key_hash))])
+            (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
             return None if found is None else (number, found)
         return None
 
@@ -321,9 +321,9 @@ class IndexStream:
             row = key = at = before = 0
         return found
 
-    def sums(self, spans: Sequence[tuple[int, Span]]) -> list[SpanSum]:
+    def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
         """What the keys of spans come to."""
-        return ask([(self.splits[split], partial(sum_of, span)) for split, span in spans])
+        return (yield [(self.splits[split], partial(sum_of, span)) for split, span in spans])
 
     def mark(self, spans: Iterable[tuple[int, Span]]) -> None:
         """Mark the keys of spans as found."""

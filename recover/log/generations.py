@@ -134,12 +134,11 @@ _AT_ONCE = 1 << 21
 def mark_stale(scans: list[FileScan], queues: int) -> int:
     """Set BIT_STALE on records after a break that are older than the log before it; how many.
 
-    A record after a break is stale when its queue had come further, or its store timestamp lies
-    before those of the last two records before (three, where these two are not in order); before
-    that of the last one alone where another one after the break bears that out, whose number its
-    queue had come to. One record proves nothing: a wrong bit in its number or time, which no
-    checksum covers, would make all that follows stale. A file whose first record is not stale
-    takes the chain up again.
+    A record after a break is stale when its queue had come further and it was not stored later than the last three
+    records before, or when its store timestamp lies before those of the last two records before (three, where these
+    two are not in order); before that of the last one alone where another one after the break bears that out, whose
+    number its queue had come to. One record proves nothing: a wrong bit in its number or time, which no checksum
+    covers, would make all that follows stale. A file whose first record is not stale takes the chain up again.
     """
     if not _is_broken(scans):
         return 0
@@ -212,9 +211,11 @@ def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Ro
     )
     in_order = last_times[-2] <= last_times[-1]
     latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
+    # a topic that was made anew begins at 0, too, but later than all before it
     return [
         np.asarray((records["store_timestamp"] < latest)
-                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])))
+                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])
+                      & (records["store_timestamp"] <= max(last_times))))
         for records in stretch
     ]
 

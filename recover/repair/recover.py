@@ -310,6 +310,10 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
         reason = prediction.reason if prediction is not None else "no broker version is known"
         raise Refusal(f"that broker would not start on this store: {reason}",
                       "`{typed} --policy keep` looks at the whole log.")
+    if look.misnamed:
+        names = few([look.store.relative(file.path) for file, _ in look.misnamed])
+        raise Refusal(f"that broker takes log files by their names, and records belong elsewhere: {names}",
+                      "`{typed} --policy keep` looks at the whole log.")
     return cut_log(look, prediction.max_phy, anywhere=True)
 
 

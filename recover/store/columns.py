@@ -8,8 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import IO, Any, Protocol, TypeVar
 
 import numpy as np
@@ -208,6 +209,28 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
     for holder, numbers in elsewhere.values():
         found |= zip(numbers, holder.ask([questions[number] for number in numbers]), strict=True)
     return [found[number] for number in range(len(questions))]
+
+
+Asking = Generator[Sequence[tuple[Split, Callable[[Split], Any]]], list[Any], Result]
+"""Finds something out: yields questions for `ask` and is sent what that finds."""
+
+
+def ask_together(several: Sequence[Asking[Result]]) -> list[Result | OSError]:
+    """What each comes to, or the error that ended it; in every round the questions of all are asked at once."""
+    results: dict[int, Result | OSError] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(several)))
+    while answers:
+        asked = {}
+        for number, found in answers.items():
+            try:
+                asked[number] = several[number].send(found)
+            except StopIteration as end:
+                results[number] = end.value
+            except OSError as error:
+                results[number] = error
+        every = iter(ask([question for questions in asked.values() for question in questions]))
+        answers = {number: [*islice(every, len(questions))] for number, questions in asked.items()}
+    return [results[number] for number in range(len(several))]
 
 
 class Scratch:

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from itertools import chain, count
@@ -300,27 +301,34 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below a folder but folders, with its own status; links are not followed.
+def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """The name, from a folder on, of everything below it but folders, with its own status; links are not followed.
 
     A folder that cannot be listed counts as empty, unless `strict`: then `OSError`.
     """
-    def refuse(error: OSError) -> None:
-        if strict:
-            raise error
-
-    path: Path
     if isinstance(top, StorePath):
         for path in sorted(top.iterdir()) if top.is_dir() else ():
-            yield from files_below(path) if path.is_dir() else [(path, path.stat())]
+            if path.is_dir():
+                yield from ((f"{path.name}/{name}", status) for name, status in files_below(path))
+            else:
+                yield path.name, path.stat()
         return
-    for folder, _, names in os.walk(top, onerror=refuse):
-        for name in names:
-            path = Path(folder, name)
-            try:
-                yield path, path.lstat()
-            except OSError:
-                continue
+    left = [""]
+    while left:
+        folder = left.pop()
+        try:
+            with os.scandir(top / folder) as listed:
+                items = [*listed]
+        except OSError:
+            if strict:
+                raise
+            continue
+        for item in items:
+            with suppress(OSError):
+                if item.is_dir(follow_symlinks=False):
+                    left.append(f"{folder}{item.name}/")
+                else:
+                    yield folder + item.name, item.stat(follow_symlinks=False)
 
 
 # --- Stores on s3:// and hdfs://. Nothing is fetched that is not read; what is read in one go comes in large ranges,

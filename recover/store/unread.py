@@ -164,9 +164,10 @@ def _tiered_table(path: Path) -> str:
 
 
 def _mapped_files(path: Path) -> Iterator[Path]:
-    for file, _ in files_below(path, strict=True):
-        if len(file.name) == OFFSET_DIGITS and file.name.isdecimal():
-            yield file
+    for name, _ in files_below(path, strict=True):
+        last = name.rpartition("/")[2]
+        if len(last) == OFFSET_DIGITS and last.isdecimal():
+            yield path / name
 
 
 # --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?

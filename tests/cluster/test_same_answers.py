@@ -132,7 +132,7 @@ def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
     queues: int, split: int, tmp_path: Path,
 ) -> None:
     messages = 24_000
-    synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=0, mapped_file_size=8 << 20,
+    synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=1, mapped_file_size=8 << 20,
                 queue_file_size=messages * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
     before = sum(stage.shuffleWriteBytes() for stage in stages())
     small = "--conf", f"mqtool.splitSize={split}"

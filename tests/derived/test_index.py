@@ -19,13 +19,12 @@ from fixtures.damage import damage
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry
 from recover.change.model import Retire
 from recover.derived import index_check as verify_index
-from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, compare_file
+from recover.derived.index_check import Compared, IndexFileVerdict, IndexReport, check_index, compare_files
 from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
 from recover.derived.index_keys import IndexStream, TagHistory
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.findings.refusal import UsageRefusal
 from recover.log.scan import LogView, scan_log
-from recover.store.reader import FileReader
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.support.stores import STORES, unpacked
@@ -182,13 +181,10 @@ def test_a_change_in_any_field_of_any_unit_is_a_difference(field: int, store: St
             word = int.from_bytes(damaged[place : place + 4], "big") ^ 1 << bit
             damaged[place : place + 4] = word.to_bytes(4, "big")
             path.write_bytes(damaged)
-            stream = IndexStream(log.splits())
-            with FileReader(path) as reader:
-                followed = compare_file(verdict.file, reader, geometry, stream, log.min_offset, None)
+            (followed,) = compare_files([verdict.file], geometry, IndexStream(log.splits()), log.min_offset, {})
             if number == 1 and field == 3 and 0 <= word <= 0x7FFFFFFF:
                 continue  # the first unit counts from the end of the file before it, which is not there
             assert followed is None
-            assert not any(stream.found(split).any() for split in range(len(stream.splits)))
 
 
 @pytest.mark.parametrize("place", ["slot", "header", "behind", "short"])
@@ -204,13 +200,10 @@ def test_a_change_anywhere_else_is_a_difference(place: str, store: StoreCopy) ->
         damaged = bytearray(content)
         damaged[at] ^= 1
         path.write_bytes(damaged if place != "short" else content[:-1])
-        stream = IndexStream(log.splits())
-        with FileReader(path) as reader:
-            file = structs.replace(verdict.file, length=path.stat().st_size)
-            followed = compare_file(file, reader, geometry, stream, log.min_offset, None)
+        file = structs.replace(verdict.file, length=path.stat().st_size)
+        (followed,) = compare_files([file], geometry, IndexStream(log.splits()), log.min_offset, {})
         # one slot more or less can be true: brokers up to 4.7.0 count otherwise
         assert followed is None or at == INDEX_HEADER.offset("hash_slot_count") + 3
-        assert followed or not any(stream.found(split).any() for split in range(len(stream.splits)))
 
 
 def test_a_file_that_begins_with_units_of_expired_messages_is_compared_too(store: StoreCopy) -> None:
@@ -219,10 +212,9 @@ def test_a_file_that_begins_with_units_of_expired_messages_is_compared_too(store
     verdict, geometry = report.verdicts[0], report.geometry
     assert verdict.expired > 0 and geometry is not None
     stream = IndexStream(log.splits())
-    with FileReader(verdict.file.path) as reader:
-        compared = compare_file(verdict.file, reader, geometry, stream, log.min_offset, None)
-        log_is_longer = compare_file(verdict.file, reader, geometry, stream, 0, None)
-    assert compared == verdict and log_is_longer is None
+    (compared,) = compare_files([verdict.file], geometry, stream, log.min_offset, {})
+    assert isinstance(compared, Compared) and compared.verdict == verdict
+    assert [*compare_files([verdict.file], geometry, stream, 0, {})] == [None], "a log that begins earlier"
     assert (verdict.right, verdict.wrong) == (verdict.units - verdict.expired, 0)
     assert verdict.expired_before == verdict.expired
 

@@ -73,6 +73,18 @@ def test_records_behind_the_end_are_stale_by_offset_or_by_time(tmp_path: Path, o
     assert log.tail is not None and log.tail.start == written.log_end
 
 
+def test_messages_of_a_topic_that_was_made_anew_after_damage_are_not_stale(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20) for _ in range(30)]
+    writer.put("U", b"x" * 20)
+    anew = [writer.put("T", b"y" * 20, queue_offset=number) for number in range(20)]
+    writer.close()
+    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
+    _put(tmp_path, anew[0].phy_offset, bytes(5 * anew[0].total_size), 65536)
+    log = _log(tmp_path)
+    assert (log.stale, log.messages, len(log.damaged)) == (0, 5 + 15 + 1, 2)
+
+
 def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     records = [writer.put("T", b"x" * 20) for _ in range(30)]

@@ -37,12 +37,13 @@ class Elsewhere(Struct):
     """An engine that keeps the rows of splits of so many bytes, and hands out what it is asked for.
 
     `brought` are the first phy offsets of the splits whose rows it had to hand out, `answered` how many rows it
-    answered questions with.
+    answered questions with, `rounds` how often it was asked some.
     """
 
     size: int = 7_001
     brought: list[int] = []
     answered: int = 0
+    rounds: int = 0
     kept: list[Split] = []
 
     def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
@@ -69,6 +70,7 @@ class Elsewhere(Struct):
         split.take(kept.records.copy(), kept.hashes.copy())
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Any]]]) -> list[Any]:
+        self.rounds += 1
         found = [pickle.loads(pickle.dumps(look))(self.kept[split.place]) for split, look in questions]
         self.answered += sum(len(one) for one in found if hasattr(one, "dtype"))
         return found
@@ -137,6 +139,33 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert len(engine.kept) > 2 * 5
     assert len(engine.brought) <= splits
     assert engine.answered <= positions
+
+
+def with_index_files(root: Path, count: int) -> Path:
+    """A store with so many index files of 20 units."""
+    synth_store(root, messages=10 * count, mapped_file_size=1 << 18, body=20, index_slots=7, index_entries=21)
+    assert len([*(root / "index").iterdir()]) == count
+    return root
+
+
+def test_many_index_files_are_asked_about_in_as_many_rounds_as_few(tmp_path: Path) -> None:
+    rounds = {}
+    for count in (8, 80, 600):
+        engine = Elsewhere(1 << 14)
+        root = with_index_files(tmp_path / str(count), count)
+        assert said(root, engine) == said(root)
+        assert not engine.brought
+        rounds[count] = engine.rounds
+    assert 0 < rounds[80] == rounds[8]
+    assert rounds[600] == 2 * rounds[8], "512 files at a time"
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.startswith("index-")])
+def test_one_index_file_among_many_is_judged_the_same_wherever_rows_are(recipe: str, tmp_path: Path) -> None:
+    root = with_index_files(tmp_path / "s", 40)
+    damage(recipe, root, 4)
+    assert said(root, Elsewhere(1 << 14)) == said(root)
+    assert planned(root, Elsewhere(1 << 14)) == planned(root)
 
 
 def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_folder_lists_the_same_wherever_it_is() -> None:
     there = _there(root)
 
     def listed(place: Path) -> dict[str, int]:
-        return {path.relative_to(place).as_posix(): status.st_size for path, status in files_below(place)}
+        return {name: status.st_size for name, status in files_below(place)}
 
     assert listed(there) == listed(root) != {}
     for folder in ("", "consumequeue", "commitlog"):
