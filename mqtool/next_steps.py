@@ -199,8 +199,13 @@ class Scene(Struct):
                  and (not codes or item.code in codes)}
         worst_first = sorted(reversed(first.values()), key=lambda item: (
             not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
-        done = [(item.remedy or CODES[item.code].action, item.message) for item in worst_first]
-        return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
+        return [self.remedy(item) for item in worst_first]
+
+    def remedy(self, item: Finding) -> Step:
+        return Step(self.given.fill(item.remedy or CODES[item.code].action), self.given.fill(item.message))
+
+    def dry_run(self, why: str, *options: str) -> Step:
+        return Step(self.given.line("recover", *options, "--dry-run"), why)
 
 
 STOPS, FIND, SETTINGS = (
@@ -227,7 +232,7 @@ def _resume(scene: Scene) -> list[Step]:
 
 
 def _settings(scene: Scene) -> list[Step]:
-    return [Step(scene.given.fill(item.remedy), scene.given.fill(item.message)) for item in scene.named(*SETTINGS)]
+    return [scene.remedy(item) for item in scene.named(*SETTINGS)]
 
 
 def _start(scene: Scene) -> list[Step]:
@@ -250,24 +255,21 @@ def _start(scene: Scene) -> list[Step]:
         last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS):
         last = f"once {guess.file}, which mqtool guessed, has what you know of the topics; {last}"
-    asked = [Step(scene.given.fill(item.remedy), scene.given.fill(item.message)) for item in scene.named(_ASKS)]
-    return [*asked, Step(START_BROKER, f"{with_conf}; {last}")]
+    return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{with_conf}; {last}")]
 
 
 def _dry_runs(scene: Scene) -> list[Step]:
-    line = scene.given.line
     steps = []
     if scene.needs(_MEND):
-        steps.append(Step(line("recover", _MEND, "--dry-run"),
-                          "one flipped bit explains damage of messages: with --mend-bits these are saved"))
+        steps.append(scene.dry_run(
+            "one flipped bit explains damage of messages: with --mend-bits these are saved", _MEND))
     # what only an option repairs is none of a plain run
     if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
                                          for item in scene.repairs()):
-        steps.append(Step(line("recover", "--dry-run"),
-                          "what a repair would change, and what is lost; nothing is written"))
+        steps.append(scene.dry_run("what a repair would change, and what is lost; nothing is written"))
     if scene.needs(_CLAMP):
-        steps.append(Step(line("recover", _CLAMP, "--dry-run"),
-                          "the same, and consumer offsets after the end of their queue are lowered to it"))
+        steps.append(scene.dry_run(
+            "the same, and consumer offsets after the end of their queue are lowered to it", _CLAMP))
     return steps
 
 
@@ -308,7 +310,7 @@ def _apply(scene: Scene) -> list[Step]:
     steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
     if scene.mendable:
         more = f"another plan, which also saves messages that one flipped bit explains ({scene.mendable})"
-        steps.insert(0, Step(scene.given.line("recover", _MEND, "--dry-run"), more))
+        steps.insert(0, scene.dry_run(more, _MEND))
     return steps
 
 
@@ -319,11 +321,10 @@ def _after_repair(scene: Scene) -> list[Step]:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
                           f"messages that one flipped bit explains are restored ({scene.mendable:,}), not bridged"))
     if scene.needs(_MEND) and _MEND not in scene.typed:
-        steps.append(Step(scene.given.line("recover", _MEND, "--dry-run"),
-                          "turn back the one flipped bit of messages that no client or service can read"))
+        steps.append(scene.dry_run(
+            "turn back the one flipped bit of messages that no client or service can read", _MEND))
     if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
-        steps.append(Step(scene.given.line("recover", _CLAMP, "--dry-run"),
-                          "lower consumer offsets that are after the end of their queue"))
+        steps.append(scene.dry_run("lower consumer offsets that are after the end of their queue", _CLAMP))
     return steps
 
 

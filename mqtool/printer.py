@@ -246,11 +246,12 @@ class Printer:
         for thing in things:
             self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing), soft_wrap=soft_wrap)
 
-    def say(self, message: str) -> None:
-        """A word that is not part of the answer, to stderr; the same one only once."""
-        if not self.options.quiet and message not in self._said:
-            self._said.add(message)
-            self.stderr_console().print(Text(clean(message), style="dim"))
+    def say(self, *messages: str) -> None:
+        """Words that are not part of the answer, a line each, to stderr; the same ones only once."""
+        for message in messages:
+            if not self.options.quiet and message not in self._said:
+                self._said.add(message)
+                self.stderr_console().print(Text(clean(message), style="dim"))
 
     def found(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)

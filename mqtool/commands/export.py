@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -222,16 +223,9 @@ class Reading:
 
     def all(self, sources: list[Source]) -> Iterator[Selected]:
         """Every wanted message, source by source; a second call does not scan again."""
-        left = self.wanted.limit
-        for source in sources:
-            for item in self._of(source, left):
-                yield item
-                if self.wanted.limit:
-                    left -= 1
-                    if left <= 0:
-                        return
+        return islice(chain.from_iterable(map(self._of, sources)), self.wanted.limit or None)
 
-    def _of(self, source: Source, limit: int) -> Iterator[Selected]:
+    def _of(self, source: Source) -> Iterator[Selected]:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
@@ -243,7 +237,7 @@ class Reading:
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:
-            yield from selected(scanned, structs.replace(wanted, limit=limit), self.missed, progress)
+            yield from selected(scanned, wanted, self.missed, progress)
 
     def looked_at(self, source: Source) -> tuple[Scanned, Wanted]:
         """The log of a source, scanned once, and the filters with what they take from it."""
@@ -379,8 +373,7 @@ class _Export:
             most_first = sorted(topics, key=lambda topic: -sum(topics[topic].values()))
             rows = [(topic, *(topics[topic].get(kind, 0) for kind in kinds)) for topic in most_first]
             self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
-        for note in reading.notes:
-            self.out.say(note)
+        self.out.say(*reading.notes)
         self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
                          + (", but NOT everything could be read" if reading.incomplete else ""), steps)
         return exits.OPERATIONAL if reading.incomplete else exits.CLEAN

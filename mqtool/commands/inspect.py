@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from itertools import groupby, zip_longest
 from typing import Annotated
 
 from msgspec import structs
@@ -19,7 +20,7 @@ from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.look.file import bits_of, inspect_file
 from recover.look.items import Field, FileReport, Item
-from recover.look.store import NO_LOG, Start, StoreReport, inspect_store
+from recover.look.store import NO_LOG, Start, StoreReport
 from recover.store.store import Store
 
 _PANEL = "One file"
@@ -78,7 +79,7 @@ _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by th
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     store = choice.open(broker)
-    report = inspect_store(store, versions)
+    report = StoreReport(store, versions)
     found = FindingList(first_findings(store, report))
     # a whole text that names nothing, although the store shows that it did, is not what the broker had
     problems = {item.file: str(item.facts["problem"]) for item in found if "problem" in item.facts}
@@ -103,7 +104,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
 def _head(store: Store, report: StoreReport) -> Table:
     state = report.exit_state
     words, style = _STATES[state.verdict]
-    holder = f" by {state.holder_text}" if state.holder is not None else ""
+    holder = f" by {state.lock_holder_is}" if state.lock_holder_is else ""
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
     evidence = "; ".join(f"{item.why} ({item.release})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
@@ -116,7 +117,8 @@ def _head(store: Store, report: StoreReport) -> Table:
     return facts("", [
         ("store", report.root),
         ("last stop", Text(words + holder + was, style=style)),
-        ("lock file", "there, held" if state.holder is not None else "there, not held" if state.lock_file else "none"),
+        ("lock file", "there, held" if state.lock_holder is not None else
+         "there, not held" if state.lock_file else "none"),
         ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
         ("file sizes", f"log {log}, queue {queue}, index {index}"),
         ("config", config),
@@ -176,15 +178,10 @@ def _topics(report: StoreReport) -> Table:
 
 def _starts(report: StoreReport) -> Table:
     """Neighbouring generations that begin alike share a row."""
-    merged: list[tuple[Start, Start]] = []
-    for start in report.starts:
-        if merged and merged[-1][1].json() == start.json():
-            merged[-1] = (merged[-1][0], start)
-        else:
-            merged.append((start, start))
+    firsts = [next(alike) for _, alike in groupby(report.starts, key=Start.json)]
     rows = []
-    for number, (first, _) in enumerate(merged):
-        until = f" to before {merged[number + 1][0].broker}" if number + 1 < len(merged) else ""
+    for first, behind in zip_longest(firsts, firsts[1:]):
+        until = f" to before {behind.broker}" if behind else ""
         note = "" if first.matched or first.file is None else "no file fits: the oldest it may look at"
         name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
             else str(first.broker)
@@ -196,7 +193,7 @@ def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
     if gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}",
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.lock_holder_is}",
              "unknown": "nothing tells how it was stopped"}
     at = report.pointers
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"

@@ -77,8 +77,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
             writer.close()
         out.answer(loss_list={"output": str(self.loss_out), "damaged": damaged, "cut": cut, "complete": not notes,
                               "notes": notes})
-        for note in notes:
-            out.say(f"not in the loss list: {note}")
+        out.say(*(f"not in the loss list: {note}" for note in notes))
         out.say(f"{count(damaged, 'damaged message')} and {count(cut, 'intact one')} that a cut would drop listed in "
                 f"{self.loss_out}")
 
@@ -240,19 +239,18 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     out.found(found.findings)
     if rows:
         out.show(groups_table("", rows, _GROUPS))
-    for note in found.unread:
-        out.say(note)
+    out.say(*found.unread)
     code = FindingList(found.findings).bits
-    codes, steps = {item.code for item in found.findings}, []
-    if NO_LOG in codes:
-        steps += Scene("checked", out.given, code, found.findings).by_hand(NO_LOG)
-    if codes & {"consumequeue-missing-units", "consumequeue-missing-file"}:
-        steps.append(Step(out.given.line("recover", "--dry-run"), "what makes the queues whole; nothing is written"))
-    if "consumer-offset-above-max" in codes:
-        steps.append(Step(out.given.line("recover", "--clamp-offsets", "--dry-run"),
-                          "lower the offsets that are above the end of their queues"))
-    if codes & {"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}:
-        steps.append(Step(out.given.line("predict"), "everything that the start would do"))
+    codes, line = {item.code for item in found.findings}, out.given.line
+    steps = Scene("checked", out.given, code, found.findings).by_hand(NO_LOG) if NO_LOG in codes else []
+    steps += [Step(command, why) for of, command, why in (
+        ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
+         "what makes the queues whole; nothing is written"),
+        ({"consumer-offset-above-max"}, line("recover", "--clamp-offsets", "--dry-run"),
+         "lower the offsets that are above the end of their queues"),
+        ({"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}, line("predict"),
+         "everything that the start would do"),
+    ) if of & codes]
     out.summary(_groups_line(found), steps)
     return exits.OPERATIONAL if found.unread and not code else code
 

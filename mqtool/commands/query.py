@@ -107,8 +107,7 @@ def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engine
                more_messages=answer.left_out if way == "list" else None,
                queue_offset=answer.queue_offset, damaged=answer.damaged)
     show_messages(out, answer.messages, body=search.body, as_list=way == "list")
-    for note in answer.notes:
-        out.say(note)
+    out.say(*answer.notes)
     if answer.left_out:
         out.say(f"{count(answer.left_out, 'more message')} not shown: raise --limit, or export them")
     elif answer.more:
@@ -222,8 +221,7 @@ def trace(
                notes=found.notes, more=found.more, more_messages=found.left_out or None, damaged=found.damaged)
     for life in lives:
         _show(out, life)
-    for note in found.notes:
-        out.say(note)
+    out.say(*found.notes)
     if found.left_out:
         out.say(f"{count(found.left_out, 'more message')} with this key: name a unique key")
     steps = []

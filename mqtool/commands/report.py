@@ -33,13 +33,13 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
 from recover.check.report import VerifyReport, verify
-from recover.evidence.traffic import Stretch, Traffic, stretches, traffic
+from recover.evidence.traffic import Traffic, stretches, traffic
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
-from recover.look.store import NO_LOG, ExitState, exit_state, settings_of
-from recover.predict.groups import Groups, groups_of
+from recover.look.store import NO_LOG, exit_state, settings_of
+from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
@@ -85,24 +85,33 @@ class Start(Struct, kw_only=True):
     exit_code: int
 
 
-class Facts(Struct, kw_only=True):
+class Facts:
     """All that the page tells. `plan` is None where `refused` says why recover plans nothing."""
 
-    store: Store
-    exit_state: ExitState
-    before: VerifyReport
-    groups: Groups
-    starts: list[Start]
-    assumed: list[str]
-    plan: RecoverPlan | None
-    refused: Refusal | None
-    lost: list[Message]
-    lost_truncated: bool
-    runs: list[Run]
-    run_problem: str | None
-    traffic: Traffic
-    stretches: list[Stretch]
-    evidence: Evidence
+    def __init__(
+        self, out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool
+    ) -> None:
+        self.store = store = choice.open(broker)
+        settings, assumed = settings_of(store, *broker.said)
+        with engine.scan(out, store, rebuilds=True) as scan:
+            self.before = verify(store, scan)
+            look = self.before.survey
+            self.groups = groups_of(look, settings)
+            self.starts = _starts(store, self.before, settings)
+            self.plan, self.refused = _plan(store, self.before, settings)
+        self.assumed = [*assumed, *self.groups.prediction.assumptions]
+        self.runs: list[Run] = []
+        self.run_problem: str | None = None
+        try:
+            self.runs = runs(store.root)
+        except Refusal as refusal:
+            self.run_problem = refusal.message
+        with out.progress("reading the evidence", log_size(store) if digests else 0) as progress:
+            self.evidence = evidence(store, digests=digests, most=_LISTED, progress=progress)
+        lost = [item.message for item in islice(damaged_messages(look), _LISTED + 1)]
+        self.lost, self.lost_truncated = lost[:_LISTED], len(lost) > _LISTED
+        self.exit_state = exit_state(store)
+        self.traffic, self.stretches = traffic(look.log, look.losses, look.queues), stretches(look.log)
 
     @property
     def without_log(self) -> bool:
@@ -133,7 +142,7 @@ def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     is that of verify.
     """
     page.check(store, json=out.options.json)
-    found = _facts(out, store, broker, engine, digests=page.digests)
+    found = Facts(out, store, broker, engine, digests=page.digests)
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)
@@ -151,32 +160,6 @@ def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
 
 
 # --- gathering -----------------------------------------------------------------------------------
-
-
-def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool) -> Facts:
-    store = choice.open(broker)
-    settings, assumed = settings_of(store, *broker.said)
-    with engine.scan(out, store, rebuilds=True) as scan:
-        before = verify(store, scan)
-        look = before.survey
-        groups = groups_of(look, settings)
-        starts = _starts(store, before, settings)
-        plan, refused = _plan(store, before, settings)
-    run_list: list[Run] = []
-    run_problem = None
-    try:
-        run_list = runs(store.root)
-    except Refusal as refusal:
-        run_problem = refusal.message
-    with out.progress("reading the evidence", log_size(store) if digests else 0) as progress:
-        files = evidence(store, digests=digests, most=_LISTED, progress=progress)
-    lost = [item.message for item in islice(damaged_messages(look), _LISTED + 1)]
-    return Facts(
-        store=store, exit_state=exit_state(store), before=before, groups=groups, starts=starts,
-        assumed=[*assumed, *groups.prediction.assumptions], plan=plan, refused=refused,
-        lost=lost[:_LISTED], lost_truncated=len(lost) > _LISTED, runs=run_list, run_problem=run_problem,
-        traffic=traffic(look.log, look.losses, look.queues), stretches=stretches(look.log), evidence=files,
-    )
 
 
 def _plan(
@@ -217,7 +200,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     """The data of the page, as far as the other commands do not name it otherwise."""
     plan = found.plan
     return {
-        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": found.exit_state.json(),
+        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": to_builtins(found.exit_state),
         "predict": found.groups.prediction.json(), "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),

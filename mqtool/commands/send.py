@@ -86,11 +86,10 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     source, endpoints = _checked(target, which)
     rules = target.rules(broker)
     messages = _Messages(out, source, broker, which)
-    position = None
     if target.position is not None:
         outside_store(target.position, [source])
-        position = Position(target.position, {
-            "source": str(source.absolute()), "options": _digest(target, broker, which)})
+    position = Position(target.position, {
+        "source": str(source.absolute()), "options": _digest(target, broker, which)})
     outbox = Outbox(rules)
     plan = _look(messages, outbox, limit=which.limit, twice=rules.keep_delay)
     due = plan.topics.total()
@@ -107,15 +106,14 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     for kind, what in (("transactional", "committed transactions"), ("ordered", "ordered messages")):
         if plan.types[kind]:
             out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
-    for note in messages.notes:
-        out.say(note)
+    out.say(*messages.notes)
     code = exits.OPERATIONAL if messages.incomplete else exits.CLEAN
     if consent.dry_run:
         out.summary(f"{count(due, 'message')} ({human_size(plan.size)}) would be sent to {endpoints}; nothing was sent",
                     [Step(_typed(out, without="--dry-run"), "send them")] if due else [])
         return code
-    begin = position.place if position is not None else Place()
-    if position is not None and position.went_on:
+    begin = position.place
+    if position.went_on:
         out.say(f"going on after {count(begin.sent, 'message')} that were acknowledged")
         if not position.ended:
             out.say("that run did not end by itself: what it had under way (one message, or --in-flight N) can come "
@@ -216,33 +214,30 @@ class _Sending:
     """One run on its way."""
 
     def __init__(
-        self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position | None,
+        self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position,
     ) -> None:
         self.out, self.target, self.messages, self.outbox = out, target, messages, outbox
         self.plan, self.position, self.due = plan, position, plan.topics.total()
         self.refused: Counter[str] = Counter()
         self.list: list[dict[str, str]] = []
-        self.sent = self.before = position.place.sent if position is not None else 0
+        self.sent = self.before = position.place.sent
 
     def run(self, endpoints: str) -> int:
         """Send what is left of the source; the exit code."""
         position = self.position
-        if position is None:
+        if position.path is None:
             self.out.say("without --position nothing remembers how far the sending is, should it stop")
         cluster = Cluster(endpoints, namespace=self.target.namespace, tls=self.target.tls)
         try:
-            if position is not None:
-                position.begin()
+            position.begin()
             self._send(cluster)
-            if position is not None:
-                position.end()
+            position.end()
         finally:
-            if position is not None:
-                position.close()
+            position.close()
             cluster.close()
             self.out.answer(sent=self.sent, refused=self.list, refused_messages=self.refused.total(),
                             sent_again=cluster.again)
-            more = position is not None and self.sent < self.due
+            more = position.path is not None and self.sent < self.due
             self.out.summary(self._line(endpoints), [Step(_typed(self.out), "go on where it stopped")] if more else [])
         if self.refused:
             self.out.show(table("not taken", ["*why", ">messages"], self.refused.most_common(), most=_SHOWN))
@@ -268,15 +263,14 @@ class _Sending:
                 if going:
                     self._note(going, cluster.send(going, interrupted))
                 done += len(batch)
-                if self.position is not None and (going or done == self.plan.messages):
+                if going or done == self.plan.messages:
                     origin = going[-1].origin if going else self.position.place.origin
                     self.position.move(Place(done, self.sent, origin))
                 steps(self.sent, self.due, f"{self.sent:,} messages")
                 if interrupted():
-                    if self.position is not None:
-                        self.position.end()
+                    self.position.end()
                     raise Interrupted("stopped by a signal; nothing was under way",
-                                      _typed(self.out) if self.position else "")
+                                      _typed(self.out) if self.position.path else "")
 
     def _note(self, going: list[Outgoing], results: Sequence[NotTaken | None]) -> None:
         for item, refused in zip(going, results, strict=True):
@@ -289,8 +283,6 @@ class _Sending:
 
     def _passed(self, stream: Iterator[Message | str]) -> int:
         """Pass over what is done with; `Refusal` (8) where the source is not what it was."""
-        if self.position is None:
-            return 0
         place, last = self.position.place, ""
         for message in islice(stream, place.done):
             if not isinstance(message, str) and not isinstance(item := self.outbox.take(message), str):

@@ -156,14 +156,6 @@ def span(found: Traffic) -> str:
 # --- rendering -----------------------------------------------------------------------------------
 
 
-class _Grid(NamedTuple):
-    """A table as the templates take it: (name, right-aligned) columns and rows of cells of (words, class)."""
-
-    title: str
-    columns: list[tuple[str, bool]]
-    rows: list[list[list[tuple[str, str]]]]
-
-
 def _words(value: object) -> list[tuple[str, str]]:
     """A value as (words, class) parts."""
     if isinstance(value, str):
@@ -184,9 +176,10 @@ def _ready(thing: Shown | Drawing) -> tuple[str, Any]:
         return "drawing", thing
     if isinstance(thing, Text):
         return "text", _words(thing)
-    columns = [(name.lstrip(">*"), name.startswith(">")) for name in thing.columns]
-    return "table", _Grid(thing.title, columns or [("", False), ("", False)],
-                          [[_words(value) for value in row] for row in thing.rows])
+    # of columns the name and whether it is right-aligned
+    columns = [(name.lstrip(">*"), name.startswith(">")) for name in thing.columns or ("", "")]
+    return "table", {"title": thing.title, "columns": columns,
+                     "rows": [[_words(value) for value in row] for row in thing.rows]}
 
 
 def _harmless(value: object) -> object:

@@ -92,22 +92,18 @@ def start_line(document: dict[str, Any]) -> str:
         return f"{who} would not start: {document['reason']}"
     if document["reason"]:
         who = f"Do not start it: {document['reason'].rstrip('.?')}. {who}"
-    costs = []
-    if document["lost_messages"]:
-        costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
-    if document["unreachable_messages"]:
-        costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
-    elif document["misaligned_units"]:
-        costs.append(f"put {count(document['misaligned_units'], 'unit')} at other positions than their messages have")
-    if document["duplicated_offsets"]:
-        costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
-    if document["lowered_queues"]:
-        costs.append(f"end {count(len(document['lowered_queues']), 'queue')} lower than before")
-    if document["config_lost"]:
-        costs.append(f"forget {', '.join(document['config_lost'])}")
-    if document["deleted_files"]:
-        costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
-    light = document["missing_lmq_units"]
+    unreachable, lowered, deleted, light = (document[name] for name in (
+        "unreachable_messages", "lowered_queues", "deleted_files", "missing_lmq_units"))
+    misaligned = 0 if unreachable else document["misaligned_units"]
+    costs = [text for number, text in (
+        (document["lost_messages"], f"cut off {count(document['lost_messages'], 'intact message')}"),
+        (unreachable, f"leave {count(unreachable, 'message')} without a unit"),
+        (misaligned, f"put {count(misaligned, 'unit')} at other positions than their messages have"),
+        (document["duplicated_offsets"], f"give out {count(document['duplicated_offsets'], 'queue offset')} twice"),
+        (lowered, f"end {count(len(lowered), 'queue')} lower than before"),
+        (document["config_lost"], f"forget {', '.join(document['config_lost'])}"),
+        (deleted, f"delete {count(len(deleted), 'file')}"),
+    ) if number]
     if light and (costs or unread):
         costs.append(f"leave out {count(light, 'unit')} of light queues")
     elif light:
@@ -218,19 +214,15 @@ def _span(item: dict[str, Any]) -> str:
 
 def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> str:
     """What a plan loses and leaves, in words; `mendable` is said of the damaged messages that one bit explains."""
-    parts = []
-    if made.lost_messages:
-        parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
-    if made.given_up_messages:
-        parts.append(f"{count(made.given_up_messages, 'message')} of missing log files given up")
     lost = made.damaged_messages - made.left_messages - made.given_up_messages
-    for number, what in ((lost, "lost"), (made.left_messages, "left")):
-        if number:
-            parts.append(f"{count(number, 'damaged message')} {what}")
-    if made.mendable_messages:
-        parts[-1] += f" ({mendable} {made.mendable_messages:,})"
-    if made.unproven_messages:
-        parts.append(f"{count(made.unproven_messages, 'message')} lost that only a queue names")
+    mended = f" ({mendable} {made.mendable_messages:,})" if made.mendable_messages else ""
+    parts = [text for number, text in (
+        (made.lost_messages, f"{count(made.lost_messages, 'intact message')} dropped"),
+        (made.given_up_messages, f"{count(made.given_up_messages, 'message')} of missing log files given up"),
+        (lost, f"{count(lost, 'damaged message')} lost{'' if made.left_messages else mended}"),
+        (made.left_messages, f"{count(made.left_messages, 'damaged message')} left{mended}"),
+        (made.unproven_messages, f"{count(made.unproven_messages, 'message')} lost that only a queue names"),
+    ) if number]
     text = ", ".join(parts) if parts else "0 messages lost"
     sizes = [f"{name}={size}" for name, size in made.assumed_settings.items()]
     return f"{text}, assumed {', '.join(sizes)}" if sizes else text

@@ -112,11 +112,7 @@ class WriteRange(_Given, InPlace, frozen=True):
         return self.start + self.content.size
 
 
-class Replace(Step, frozen=True):
-    """Gives the name a new file, or none; the old file is kept in the journal."""
-
-
-class Retire(Replace, frozen=True):
+class Retire(Step, frozen=True):
     """Moves a file out of the store into the journal's `retired` folder."""
 
     kind: ClassVar[str] = "retire"
@@ -128,7 +124,7 @@ class RetireFolder(Step, frozen=True):
     kind: ClassVar[str] = "retire-folder"
 
 
-class Install(_Given, Replace, frozen=True):
+class Install(_Given, Step, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
     It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it

@@ -14,13 +14,13 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
 from recover.change import disk
 from recover.change.journal import Run
-from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
+from recover.change.model import InPlace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
@@ -29,7 +29,6 @@ from recover.store.reading import between_extents, file_crc, read_chunks
 LARGEST = 512
 """Steps in a batch."""
 _BYTES = 64 << 20
-S = TypeVar("S", bound=Step)
 
 
 def batches(root: Path, steps: Sequence[Step]) -> Iterator[list[int]]:
@@ -63,10 +62,10 @@ def _lengthens(root: Path, step: Step) -> bool:
     return isinstance(step, InPlace) and path.exists() and step.stop > path.stat().st_size
 
 
-class Work(Generic[S]):
-    """One step of a run at work."""
+class Work:
+    """One step of a run at work: one that gives a name a new file, or none. The other families do it otherwise."""
 
-    def __init__(self, run: Run, number: int, step: S) -> None:
+    def __init__(self, run: Run, number: int, step: Step) -> None:
         self.run, self.number, self.step = run, number, step
         self.sealed = run.plan.preconditions[number]
         self.path, self.retired, self.preimage = resolve(run.root, step.file), run.retired(number), run.preimage(number)
@@ -81,31 +80,101 @@ class Work(Generic[S]):
 
         `promised`: the folders that begun steps make; those of this step are added.
         """
-        raise NotImplementedError
+        disk.unlink(self.retired)
+        missing: list[str] = []
+        folder = Path(self.step.file).parent
+        while self.step.content is not None and not resolve(self.run.root, str(folder)).is_dir():
+            if str(folder) in promised:
+                break  # what it stands in is there, or promised with it
+            missing.append(str(folder))
+            folder = folder.parent
+        promised.update(missing)
+        return {"aside": self._set_aside(), "mkdirs": missing[::-1]}, [self.retired.parent]
+
+    def _set_aside(self) -> str | None:
+        if not os.path.lexists(self.path):
+            return None
+        try:
+            disk.link(self.path, self.retired)
+            return "link"
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                disk.copy_file(self.path, self.retired)
+                return "copy"
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                return "move"
+            raise
 
     def make_room(self) -> list[Path]:
-        """Make the folders that the step needs."""
-        return []
+        """Make the folders that the step needs. If the power fails, a file must not be on its way into a folder that
+        never was: synced before it moves."""
+        folders = [resolve(self.run.root, name) for name in self.facts.get("mkdirs", ())]
+        for folder in folders:
+            disk.mkdir(folder, os.stat(folder.parent))
+        return [folder.parent for folder in folders]
 
     def perform(self) -> list[Path]:
         """Do the step."""
-        raise NotImplementedError
-
-    def revert(self) -> list[Path]:
-        """Take the step back."""
-        raise NotImplementedError
+        changed, staged = [self.path.parent], self.run.staged(self.number)
+        if self.facts["aside"] == "move" and not os.path.lexists(self.retired):
+            disk.rename(self.path, self.retired)
+            changed.append(self.retired.parent)
+        if self.step.content is None:
+            disk.unlink(self.path)
+        elif staged.exists():
+            try:
+                disk.rename(staged, self.path)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                disk.copy_into_place(staged, self.path)
+            changed.append(staged.parent)
+        return changed
 
     def holds_new(self) -> bool:
         """Whether all is as the step leaves it."""
-        raise NotImplementedError
+        content = self.step.content
+        if content is None:
+            return not os.path.lexists(self.path)
+        return os.path.lexists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
 
     def holds_old(self) -> bool:
         """Whether all is as it was before the step."""
-        raise NotImplementedError
+        sealed, state = self.sealed, observe(self.run.root, self.step.file)
+        if not state.exists:
+            return not sealed.exists
+        same = (state.size, state.mtime_ns) == (sealed.size, sealed.mtime_ns)
+        return same and file_crc(self.path)[1] == sealed.crc32c
 
     def holds_either(self) -> bool:
-        """Whether a kill half way through can have left this."""
-        raise NotImplementedError
+        """Whether a kill half way through can have left this: the name has the old file, the new one, or neither."""
+        if not os.path.lexists(self.path):
+            return not self.sealed.exists or os.path.lexists(self.retired) or self.step.content is None
+        return self.holds_old() or self.holds_new()
+
+    def revert(self) -> list[Path]:
+        """Take the step back: put the old file in its place, or remove the new one and the folders made for it."""
+        changed = [self.path.parent, self.retired.parent]
+        if self.facts["aside"] is None:
+            if self.path.parent.is_dir():
+                disk.unlink(self.path)
+        elif os.path.lexists(self.retired):
+            self._put_back()
+        for name in reversed(self.facts["mkdirs"]):
+            folder = resolve(self.run.root, name)
+            if folder.is_dir():
+                _remove_folder(folder, name)
+            changed.append(folder.parent)
+        return changed
+
+    def _put_back(self) -> None:
+        if self.facts["aside"] == "copy":
+            disk.copy_into_place(self.retired, self.path)
+        elif os.path.lexists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
+            # The step never got to the replacing. (A rename between two names of one file would leave both.)
+            disk.unlink(self.retired)
+        else:
+            disk.rename(self.retired, self.path)
 
     def settle(self) -> dict[str, Any]:
         """Check what was done: size and mtime for the journal. `OSError` if it reads back differently."""
@@ -136,14 +205,16 @@ class Work(Generic[S]):
         return self.holds_new() if status == "done" else self.holds_either()
 
 
-def work_of(run: Run, number: int) -> Work[Any]:
+def work_of(run: Run, number: int) -> Work:
     """The work of one step."""
     step = run.plan.steps[number]
-    family = _InPlace if isinstance(step, InPlace) else _Folder if isinstance(step, RetireFolder) else _Replace
-    return family(run, number, step)  # type: ignore[arg-type]
+    family = _InPlace if isinstance(step, InPlace) else _Folder if isinstance(step, RetireFolder) else Work
+    return family(run, number, step)
 
 
-class _InPlace(Work[InPlace]):
+class _InPlace(Work):
+    step: InPlace
+
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         step, status = self.step, os.stat(self.path)
         # What a step before this one appended is not saved: taking that step back removes it.
@@ -241,101 +312,6 @@ def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]
     return not any(any(chunk) for first, last in holes for chunk in read_chunks(path, first, last))
 
 
-class _Replace(Work[Replace]):
-    def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
-        disk.unlink(self.retired)
-        missing: list[str] = []
-        folder = Path(self.step.file).parent
-        while self.step.content is not None and not resolve(self.run.root, str(folder)).is_dir():
-            if str(folder) in promised:
-                break  # what it stands in is there, or promised with it
-            missing.append(str(folder))
-            folder = folder.parent
-        promised.update(missing)
-        return {"aside": self._set_aside(), "mkdirs": missing[::-1]}, [self.retired.parent]
-
-    def _set_aside(self) -> str | None:
-        if not os.path.lexists(self.path):
-            return None
-        try:
-            disk.link(self.path, self.retired)
-            return "link"
-        except OSError as error:
-            if error.errno == errno.EXDEV:
-                disk.copy_file(self.path, self.retired)
-                return "copy"
-            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                return "move"
-            raise
-
-    def make_room(self) -> list[Path]:
-        """If the power fails, a file must not be on its way into a folder that never was: synced before it moves."""
-        folders = [resolve(self.run.root, name) for name in self.facts["mkdirs"]]
-        for folder in folders:
-            disk.mkdir(folder, os.stat(folder.parent))
-        return [folder.parent for folder in folders]
-
-    def perform(self) -> list[Path]:
-        changed, staged = [self.path.parent], self.run.staged(self.number)
-        if self.facts["aside"] == "move" and not os.path.lexists(self.retired):
-            disk.rename(self.path, self.retired)
-            changed.append(self.retired.parent)
-        if self.step.content is None:
-            disk.unlink(self.path)
-        elif staged.exists():
-            try:
-                disk.rename(staged, self.path)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
-                disk.copy_into_place(staged, self.path)
-            changed.append(staged.parent)
-        return changed
-
-    def holds_new(self) -> bool:
-        content = self.step.content
-        if content is None:
-            return not os.path.lexists(self.path)
-        return os.path.lexists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
-
-    def holds_old(self) -> bool:
-        sealed, state = self.sealed, observe(self.run.root, self.step.file)
-        if not state.exists:
-            return not sealed.exists
-        same = (state.size, state.mtime_ns) == (sealed.size, sealed.mtime_ns)
-        return same and file_crc(self.path)[1] == sealed.crc32c
-
-    def holds_either(self) -> bool:
-        """Whether the name has the old file, the new one, or neither."""
-        if not os.path.lexists(self.path):
-            return not self.sealed.exists or os.path.lexists(self.retired) or self.step.content is None
-        return self.holds_old() or self.holds_new()
-
-    def revert(self) -> list[Path]:
-        """Put the old file back, or remove the new one and the folders made for it."""
-        changed = [self.path.parent, self.retired.parent]
-        if self.facts["aside"] is None:
-            if self.path.parent.is_dir():
-                disk.unlink(self.path)
-        elif os.path.lexists(self.retired):
-            self._put_back()
-        for name in reversed(self.facts["mkdirs"]):
-            folder = resolve(self.run.root, name)
-            if folder.is_dir():
-                _remove_folder(folder, name)
-            changed.append(folder.parent)
-        return changed
-
-    def _put_back(self) -> None:
-        if self.facts["aside"] == "copy":
-            disk.copy_into_place(self.retired, self.path)
-        elif os.path.lexists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
-            # The step never got to the replacing. (A rename between two names of one file would leave both.)
-            disk.unlink(self.retired)
-        else:
-            disk.rename(self.retired, self.path)
-
-
 def _remove_folder(folder: Path, name: str) -> None:
     try:
         disk.rmdir(folder)
@@ -347,7 +323,7 @@ def _remove_folder(folder: Path, name: str) -> None:
         ) from error
 
 
-class _Folder(Work[RetireFolder]):
+class _Folder(Work):
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         status = os.lstat(self.path)
         moves = status.st_dev == os.stat(self.retired.parent).st_dev
@@ -366,9 +342,6 @@ class _Folder(Work[RetireFolder]):
         elif os.path.lexists(self.path):
             disk.rename(self.path, self.retired)
         return [self.path.parent, self.retired.parent]
-
-    def holds_new(self) -> bool:
-        return not os.path.lexists(self.path)
 
     def holds_old(self) -> bool:
         return observe(self.run.root, self.step.file, folder=True) == self.sealed

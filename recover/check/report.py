@@ -190,7 +190,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
 
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
-    found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
+    found = [*lock_findings(store, report.exit_state.lock_holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store)
     found += _log_at_a_look(store, report.pointers)

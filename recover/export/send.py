@@ -188,22 +188,22 @@ class Place(NamedTuple):
 
 class Position:
     """The position file: a head that says what is sent, then a line for every acknowledgement, synced. The last whole
-    line counts. The file is made short again where it grows long."""
+    line counts. The file is made short again where it grows long. Without a path nothing is kept."""
 
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
         self.path = path
         self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
         self.place, self.ended = Place(), False
-        self.went_on = path.exists()
-        if self.went_on:
-            self._read()
+        self.went_on = path is not None and path.exists()
+        if path is not None and self.went_on:
+            self._read(path)
         self._stream: IO[bytes] | None = None
 
-    def _read(self) -> None:
-        with self.path.open("rb") as stream:
+    def _read(self, path: Path) -> None:
+        with path.open("rb") as stream:
             head = stream.readline(1 << 16)
             if head != self._head:
-                raise UsageRefusal(f"{self.path} is the position of something else",
+                raise UsageRefusal(f"{path} is the position of something else",
                                    "Go on with the same source, filters and options, or name another file.")
             lines = [line for line in stream if line.endswith(b"\n")]
         try:
@@ -211,7 +211,7 @@ class Position:
                 done, sent, origin, state = json.loads(lines[-1])
                 self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
         except (ValueError, TypeError) as error:
-            raise UsageRefusal(f"{self.path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+            raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
 
     def begin(self) -> None:
         """Open the file for a run; `OSError` before anything is sent."""
@@ -220,7 +220,8 @@ class Position:
     def move(self, place: Place) -> None:
         """Note, durably, how far the run has come."""
         self.place = place
-        assert self._stream is not None
+        if self._stream is None:
+            return
         self._stream.write(self._line("under way"))
         os.fdatasync(self._stream.fileno())
         if self._stream.tell() > _COMPACT:
@@ -240,6 +241,8 @@ class Position:
 
     def _rewrite(self, state: str) -> None:
         self.close()
+        if self.path is None:
+            return
         disk.write_whole(self.path, self._head + self._line(state), self.path.with_name(self.path.name + ".new"))
         self._stream = self.path.open("ab", buffering=0)
 

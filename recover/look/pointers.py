@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterator
 
-from msgspec import Struct, field, structs
+from msgspec import structs
 
-from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.errors import FormatError
-from formats.index import INDEX_HEADER, IndexHeader
+from formats.index import IndexHeader
 from formats.names import is_index_name
+from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.log.file_scan import FileScan
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import parts_of, scan_files
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, read_small
+from recover.store.reader import FileReader
 from recover.store.store import Store
 
 
-class Pointers(Struct):
-    """Offsets in bytes of the log, times in ms. `dispatched_to`: the largest end of a unit; None without one.
+class Pointers:
+    """Offsets in bytes of the log, times in ms, out of the end of the log, the last file of each queue and the heads of
+    all others; not of all of them. `dispatched_to`: the largest end of a unit; None without one.
 
     `log` has misnamed files where their records belong, and `misnamed` their right offsets. `missing_ranges`: those
     without a file; `far`: empty files far after the log's end, each with where the room before it begins.
     """
 
-    min_offset: int = 0
-    max_offset: int = 0
-    log_end: int = 0
-    last_timestamp: int = 0
-    dispatched_to: int | None = None
-    indexed_to: int | None = None
-    index_files: list[tuple[str, IndexHeader]] = field(default_factory=list)
-    checkpoint: Checkpoint | None = None
-    queues: dict[str, dict[int, int]] = field(default_factory=dict)
-    log: MappedFileQueue = field(default_factory=lambda: MappedFileQueue(()))
-    misnamed: list[tuple[MappedFile, int]] = field(default_factory=list)
-    missing_ranges: list[tuple[int, int]] = field(default_factory=list)
-    far: list[tuple[MappedFile, int]] = field(default_factory=list)
+    def __init__(self, store: Store) -> None:
+        self.log, self.misnamed = rightly_placed(live_copies(store.commitlog))
+        end = _end_of_log(self.log)
+        self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
+        self.log_end, self.last_timestamp = end.log_end, end.last_timestamp
+        self.checkpoint = store.checkpoint()
+        self._find_missing(store, end)
+        self._find_queues(store)
+        self.index_files, self.indexed_to = list(_index_headers(store)), indexed_to(store)
+
+    def _find_missing(self, store: Store, end: LogView) -> None:
+        """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
+        self.missing_ranges: list[tuple[int, int]] = []
+        self.far: list[tuple[MappedFile, int]] = []
+        for start, stop in self.log.missing_ranges():
+            far = next((scan for scan in end.files if scan.mapped_file.file_from_offset == stop), None)
+            if far is not None and open_before(end.files, far, end.log_end):
+                self.far.append((far.mapped_file, start))
+            else:
+                self.missing_ranges.append((start, stop))
+        gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), self.checkpoint)
+        if gone is not None:
+            self.missing_ranges.append((gone.start, gone.stop))
+
+    def _find_queues(self, store: Store) -> None:
+        self.queues: dict[str, dict[int, int]] = {}
+        self.dispatched_to: int | None = None
+        for folder in store.queue_folders:
+            files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
+            end, unit = _last_unit(files)
+            self.queues.setdefault(folder.topic, {})[folder.queue_id] = end
+            if unit is not None and not is_pre_blank(unit):
+                self.dispatched_to = max(self.dispatched_to or 0, unit.phy_offset + unit.size)
 
     @property
     def undispatched(self) -> int:
@@ -58,18 +77,6 @@ class Pointers(Struct):
         }
 
 
-def find_pointers(store: Store) -> Pointers:
-    """Looks at the end of the log, the last file of each queue and the heads of all others; not at all of them."""
-    log, misnamed = rightly_placed(live_copies(store.commitlog))
-    end = _end_of_log(log)
-    pointers = Pointers(log.min_offset, log.max_offset, end.log_end, end.last_timestamp, log=log, misnamed=misnamed)
-    pointers.checkpoint = store.checkpoint()
-    _missing(store, pointers, end)
-    _queues(store, pointers)
-    pointers.index_files, pointers.indexed_to = list(_index_headers(store)), indexed_to(store)
-    return pointers
-
-
 def _end_of_log(queue: MappedFileQueue) -> LogView:
     """The log from its last file with a record on, scanned as verify scans all of it."""
     scans: list[FileScan] = []
@@ -78,30 +85,6 @@ def _end_of_log(queue: MappedFileQueue) -> LogView:
         if scans[0].record_count:
             break
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
-
-
-def _missing(store: Store, pointers: Pointers, end: LogView) -> None:
-    """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
-    for start, stop in pointers.log.missing_ranges():
-        far = next((scan for scan in end.files if scan.mapped_file.file_from_offset == stop), None)
-        if far is not None and open_before(end.files, far, end.log_end):
-            pointers.far.append((far.mapped_file, start))
-        else:
-            pointers.missing_ranges.append((start, stop))
-    gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), pointers.checkpoint)
-    if gone is not None:
-        pointers.missing_ranges.append((gone.start, gone.stop))
-
-
-def _queues(store: Store, pointers: Pointers) -> None:
-    queues: dict[str, dict[int, int]] = defaultdict(dict)
-    for folder in store.queue_folders:
-        files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-        end, unit = _last_unit(files)
-        queues[folder.topic][folder.queue_id] = end
-        if unit is not None and not is_pre_blank(unit):
-            pointers.dispatched_to = max(pointers.dispatched_to or 0, unit.phy_offset + unit.size)
-    pointers.queues = dict(queues)
 
 
 def queue_end(files: list[MappedFile]) -> int:
@@ -141,10 +124,7 @@ def index_ends(store: Store) -> list[tuple[int, int]]:
 
 
 def _index_headers(store: Store) -> Iterator[tuple[str, IndexHeader]]:
-    for path in sorted(store.index_dir.iterdir()) if store.index_dir.is_dir() else ():
-        if not is_index_name(path.name):
-            continue
-        try:
-            yield path.name, INDEX_HEADER.decode(read_small(path, INDEX_HEADER.size))
-        except (OSError, FormatError):
-            continue
+    for file in list_index_files(store.index_dir).files:
+        header = file.header() if is_index_name(file.name) else None
+        if header is not None:
+            yield file.name, header

@@ -25,7 +25,7 @@ from recover.change.lock import holder_text, probe
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import scan_file
-from recover.look.pointers import Pointers, find_pointers
+from recover.look.pointers import Pointers
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -37,40 +37,35 @@ from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_fold
 # --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
 
 
-_STARTED = ("lock", "checkpoint")
-
-
 class Trace(NamedTuple):
     """A trace of the broker that ran last: the release that is the first to leave it, or to leave another one."""
 
-    release: BrokerVersion
+    since: str
     why: str
 
-
-def find_limits(store: Store) -> list[Trace]:
-    """All limits, the lowest first. A folder in which nobody has started a broker (no lock, no checkpoint) has none."""
-    if not any((store.root / name).exists() for name in _STARTED):
-        return []
-    return sorted((*_of_files(store), *_of_index(store)), key=lambda limit: limit.release)
+    @property
+    def release(self) -> BrokerVersion:
+        return BrokerVersion.parse(self.since)
 
 
-def _of_files(store: Store) -> Iterator[Trace]:
-    if not (store.root / "rocksdbstore").exists():
-        yield Trace(BrokerVersion(5, 4), "no rocksdbstore, which every start makes from 5.4.0 on")
+def _limits(store: Store) -> Iterator[Trace]:
+    """Nothing of a folder in which nobody has started a broker: it has neither lock nor checkpoint."""
+    told_by = ("lock", "checkpoint", "rocksdbstore", "abort.bak", "timerwheel")
+    there = {name for name in told_by if (store.root / name).exists()}
+    if not there & {"lock", "checkpoint"}:
+        return
+    if "rocksdbstore" not in there:
+        yield Trace("5.4.0", "no rocksdbstore, which every start makes from 5.4.0 on")
     # a backup is made when abort is written, at every start
-    if not (store.root / "abort.bak").exists() and not (store.root / "timerwheel").exists():
-        yield Trace(BrokerVersion(5, 0), "neither abort.bak nor timerwheel, which 5.x starts make")
-
-
-def _of_index(store: Store) -> Iterator[Trace]:
-    """Up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many."""
+    if not there & {"abort.bak", "timerwheel"}:
+        yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts make")
+    # up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     header = listing.files[-1].header() if listing.files else None
-    if header is None or geometry is None:
-        return
-    if header.hash_slot_count == header.index_count - 1 and header.hash_slot_count ** 2 > 16 * geometry.slots:
-        yield Trace(BrokerVersion(4, 7, 1), "the newest index file counts each of its entries as a slot in use")
+    if header is not None and geometry is not None and header.hash_slot_count == header.index_count - 1 \
+            and header.hash_slot_count ** 2 > 16 * geometry.slots:
+        yield Trace("4.7.1", "the newest index file counts each of its entries as a slot in use")
 
 
 _SAMPLED = 500
@@ -91,8 +86,8 @@ class Generation(Struct, frozen=True):
     def json(self) -> dict[str, object]:
         return {
             "at_least": str(self.at_least), "before": str(self.before) if self.before else None,
-            "evidence": [{"since": str(item.release), "why": item.why} for item in self.evidence],
-            "limits": [{"before": str(item.release), "why": item.why} for item in self.limits],
+            "evidence": [item._asdict() for item in self.evidence],
+            "limits": [{"before": item.since, "why": item.why} for item in self.limits],
         }
 
 
@@ -103,11 +98,8 @@ def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
     least = evidence[0].release if evidence else OLDEST_COMPARED
     # what is there outweighs what is missing: files get lost, they do not come by themselves
-    return Generation(least, evidence, [limit for limit in find_limits(store) if limit.release > least])
-
-
-def _seen(since: str, why: str) -> Trace:
-    return Trace(BrokerVersion.parse(since), why)
+    limits = sorted(_limits(store), key=lambda item: item.release)
+    return Generation(least, evidence, [limit for limit in limits if limit.release > least])
 
 
 def _evidence_of_files(store: Store) -> Iterator[Trace]:
@@ -115,21 +107,19 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
                         ("compaction", "5.0.0"), ("kvStore", "5.3.0"), ("consumequeue_rocksdb", "5.5.0"),
                         ("epochFileCheckpoint", "5.0.0")):
         if (store.root / name).exists():
-            yield _seen(since, f"{name} is there")
+            yield Trace(since, f"{name} is there")
     if (store.consumequeue_dir / "CURRENT").exists():
-        yield _seen("5.2.0", "consumequeue/ holds a RocksDB")
-    try:
+        yield Trace("5.2.0", "consumequeue/ holds a RocksDB")
+    with contextlib.suppress(OSError):
         if store.abort_path.stat().st_size:
-            yield _seen("5.0.0", "abort holds a process id")
-    except OSError:
-        pass
+            yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
-        yield _seen("4.9.3", "there are LMQ queues")
+        yield Trace("4.9.3", "there are LMQ queues")
 
 
 def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Trace]:
     for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
-        yield _seen(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
+        yield Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:
@@ -143,20 +133,20 @@ def _of_records(store: Store) -> Iterator[Trace]:
 def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
     if bits & BIT_V2:
-        yield _seen("5.1.0", "records with the V2 magic")
+        yield Trace("5.1.0", "records with the V2 magic")
     # the bits of a compression type are the producer's: brokers of all releases store what the client sent
     if flags & (NEED_UNWRAP | INNER_BATCH):
-        yield _seen("5.0.0", "records with 5.x flags")
+        yield Trace("5.0.0", "records with 5.x flags")
     if flags & (BORNHOST_V6 | STOREHOST_V6):
-        yield _seen("4.6.0", "records with IPv6 hosts")
+        yield Trace("4.6.0", "records with IPv6 hosts")
     if bits & BIT_PROP_CRC:
-        yield _seen("5.2.0", "records with a property CRC")
+        yield Trace("5.2.0", "records with a property CRC")
     plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
     stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
     with FileReader(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
-            yield _seen("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
+            yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
 
 
 # --- What stands in a store's root, and which of it this version reads.
@@ -242,33 +232,17 @@ def _files(path: Path) -> Iterator[int]:
         yield path.stat().st_size
 
 
-class ExitState(Struct, frozen=True):
-    """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has.
+class ExitState(Struct, frozen=True, rename={"crashed_before": "crashed_before_last_start"}):
+    """How the last broker stopped: running, unclean, clean, or unknown where there is no checkpoint, which every start
+    makes. `lock_holder` is the pid that has the lock (-1: unknown), None if nobody has."""
 
-    `started`: there is a checkpoint, which every start makes; without it a missing abort tells nothing.
-    """
-
+    verdict: str
     abort: bool
     abort_pid: int | None
     crashed_before: bool
     lock_file: bool
-    holder: int | None
-    holder_text: str = ""
-    started: bool = True
-
-    @property
-    def verdict(self) -> str:
-        """running, unclean, clean, or unknown."""
-        if self.holder is not None:
-            return "running"
-        return "unclean" if self.abort else "clean" if self.started else "unknown"
-
-    def json(self) -> dict[str, object]:
-        return {
-            "verdict": self.verdict, "abort": self.abort, "abort_pid": self.abort_pid,
-            "crashed_before_last_start": self.crashed_before, "lock_file": self.lock_file, "lock_holder": self.holder,
-            "lock_holder_is": self.holder_text or None,
-        }
+    lock_holder: int | None
+    lock_holder_is: str | None
 
 
 class ConfigHealth(Struct, frozen=True):
@@ -278,9 +252,6 @@ class ConfigHealth(Struct, frozen=True):
     state: str
     backup: str
     if_lost: str
-
-    def json(self) -> dict[str, str]:
-        return {"name": self.name, "state": self.state, "backup": self.backup}
 
 
 class Start(Struct, frozen=True):
@@ -295,55 +266,44 @@ class Start(Struct, frozen=True):
         return {"mode": self.mode, "file": self.file, "matched": self.matched}
 
 
-class StoreReport(Struct):
-    """All of it."""
+class StoreReport:
+    """A look at every part, once; `versions` are the releases whose start file is asked for (default: each generation).
+    """
 
-    root: str
-    parts: list[Part]
-    sizes: dict[str, int | None]
-    generation: Generation
-    pointers: Pointers
-    exit_state: ExitState
-    config: list[ConfigHealth]
-    starts: list[Start]
-    log_files: int
+    def __init__(self, store: Store, versions: Sequence[BrokerVersion] = ()) -> None:
+        self.pointers = pointers = Pointers(store)
+        geometry = index_geometry(store) if pointers.index_files else None
+        slots, entries = (geometry.slots, geometry.entries) if geometry else (None, None)
+        self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
+                      "index_slots": slots, "index_entries": entries}
+        self.root, self.parts = str(store.root), list_parts(store)
+        self.generation = find_generation(store, pointers.checkpoint)
+        self.exit_state, self.config = exit_state(store), config_health(store)
+        self.starts = _starts(store, pointers, versions or boundaries())
+        self.log_files = len(store.commitlog.files)
 
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
         return {
             "parts": to_builtins(self.parts), "sizes": self.sizes, "generation": self.generation.json(),
-            "offsets": self.pointers.json(), "exit_state": self.exit_state.json(),
+            "offsets": self.pointers.json(), "exit_state": to_builtins(self.exit_state),
             "start_file": {str(start.broker): start.json() for start in self.starts},
-            "config": [item.json() for item in self.config],
+            "config": to_builtins(self.config),
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
             "log_files": self.log_files, "gaps": [list(item) for item in self.pointers.missing_ranges],
         }
 
 
-def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> StoreReport:
-    """Look at every part once; `versions` are the releases whose start file is asked for (default: each generation)."""
-    pointers = find_pointers(store)
-    geometry = index_geometry(store) if pointers.index_files else None
-    sizes = {
-        "mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
-        "index_slots": geometry.slots if geometry else None, "index_entries": geometry.entries if geometry else None,
-    }
-    return StoreReport(
-        str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
-        exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
-        len(store.commitlog.files),
-    )
-
-
 def exit_state(store: Store) -> ExitState:
     """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
     pid = _abort_pid(store.abort_path)
     before = _abort_pid(store.root / abort.BACKUP_NAME)
-    holder = probe(store.root)
-    who = "" if holder is None else holder_text(store.root, holder)
-    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who,
-                     store.checkpoint_path.exists())
+    holder, has_abort = probe(store.root), store.has_abort
+    verdict = "running" if holder is not None else "unclean" if has_abort else \
+        "clean" if store.checkpoint_path.exists() else "unknown"
+    return ExitState(verdict, has_abort, pid, before is not None, store.lock_path.exists(), holder,
+                     None if holder is None else holder_text(store.root, holder))
 
 
 def _abort_pid(path: Path) -> int | None:
@@ -401,7 +361,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     log = LogFiles(store)
     if not log.files:
         return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
-    pointers = find_pointers(store)
+    pointers = Pointers(store)
     starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \

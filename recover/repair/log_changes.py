@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from formats.names import offset_to_name
 from formats.record import Record, encode, encode_blank
@@ -32,7 +32,6 @@ from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
 from recover.repair.bridge import Bridge, BridgeRange, build_bridge, range_between
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.store import Store
 
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
@@ -48,7 +47,7 @@ class Replaced(Struct, frozen=True):
     blank: int | None = None
 
 
-class LogChanges(Struct):
+class LogChanges:
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
     Files in `dropped` (paths) vanish, every other one has its full length; all from `cut_from` on is zeros.
@@ -56,13 +55,152 @@ class LogChanges(Struct):
     `cuts_only`: what is before `cut_from` stays as it is, damage included.
     """
 
-    steps: list[Step] = field(default_factory=list)
-    replaced: list[Replaced] = field(default_factory=list)
-    bridged: list[dict[str, Any]] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
-    cut_from: int = 0
-    cuts_only: bool = False
-    edited: set[int] = field(default_factory=set)
+    def __init__(self, look: Survey, cut_from: int, *, cuts_only: bool = False) -> None:
+        self.look, self.cut_from, self.cuts_only = look, cut_from, cuts_only
+        self.steps: list[Step] = []
+        self.replaced: list[Replaced] = []
+        self.bridged: list[dict[str, Any]] = []
+        self.dropped: list[str] = []
+        self.edited: set[int] = set()
+
+    def _name(self, mapped_file: MappedFile) -> str:
+        """The file as plans name it."""
+        return self.look.store.relative(mapped_file.path)
+
+    def drop(self, mapped_file: MappedFile) -> None:
+        """Take a file away."""
+        self.steps.append(Retire(self._name(mapped_file)))
+        self.dropped.append(str(mapped_file.path))
+
+    def zero(self, mapped_file: MappedFile, start: int) -> None:
+        """Zero what of a file is not zero already from `start` on."""
+        self.steps += zeroes(self._name(mapped_file), mapped_file.path, start)
+
+    def write_end_mark(self, damage: Damage, mapped_file: MappedFile) -> None:
+        start, stop = damage.start, damage.stop
+        position = start - mapped_file.file_from_offset
+        self.steps.append(WriteRange(self._name(mapped_file), position, encode_blank(stop - start)))
+        self.replaced.append(Replaced(mapped_file, start, stop, (), blank=start))
+        self.bridged.append({"start": start, "stop": stop, "kind": "end-mark", "markers": 0, "fillers": 0})
+
+    def write_edits(self, start: int, stop: int, edits: list[Edit]) -> None:
+        """Write what edits make of the records in [start, stop), which are all that stands there."""
+        mapped_file = self.look.log.queue.find(start)
+        assert mapped_file is not None
+        records = []
+        for at, own in by_record(edits).items():
+            record = own[-1].record
+            first = min(edit.position for edit in own)
+            last = max(edit.position + len(edit.content) for edit in own)
+            begin = at - mapped_file.file_from_offset + first
+            self.steps.append(WriteRange(self._name(mapped_file), begin, encode(record)[first:last]))
+            self.bridged += map(_edited, own)
+            records.append(record)
+        self.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
+        self.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
+
+    def lay(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+        """Bridge a range of a file."""
+        mapped_file = self.look.log.queue.find(where.start)
+        assert mapped_file is not None
+        bridge = build_bridge(where, positions if with_markers else ())
+        file, base = self._name(mapped_file), mapped_file.file_from_offset
+        self.steps.append(WriteRange(file, where.start - base, bridge.content))
+        end = where.start + bridge.content.size
+        if end < where.stop and not where.to_file_end:
+            raise AssertionError("a bridge between records must fill its range")
+        if end < where.stop:
+            # after the blank nothing counts, but old records there must not be found again
+            self.steps.append(ZeroRange(file, end - base, where.stop - base))
+        self._note(mapped_file, where, bridge, positions)
+
+    def lay_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+        """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
+        size = self.look.log.queue.file_size
+        before = next(scan.mapped_file for scan in reversed(self.look.log.files) if scan.file_end <= where.start)
+        starts = range(where.start, where.stop, size)
+        if len(starts) > _MOST_FILES:
+            raise Refusal(
+                f"{len(starts)} log files are missing from {where.start} to {where.stop}",
+                "Look at the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
+            )
+        for start in starts:
+            own = [position for position in positions if start <= max(where.start, position.start) < start + size]
+            file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
+            bridge = build_bridge(file, own if with_markers else ())
+            made = MappedFile(before.path.with_name(offset_to_name(start)), start, size)
+            content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
+            self.steps.append(Install(self._name(made), content))
+            self._note(made, file, bridge, own)
+
+    def _note(
+        self, mapped_file: MappedFile, where: BridgeRange, bridge: Bridge, positions: list[LostPosition]
+    ) -> None:
+        """Note what a bridge makes of its range, and what the reports show of it."""
+        self.replaced.append(Replaced(mapped_file, where.start, where.stop, bridge.records, bridge.blank))
+        lost = [{"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset,
+                 "phy_offset": p.phy_offset} for p in positions[:1000]]
+        self.bridged.append({
+            "start": where.start, "stop": where.stop, "kind": "bridge", "markers": len(bridge.markers),
+            "fillers": len(bridge.filler), "lost": lost, "lost_count": len(positions),
+        })
+
+    def zero_dirty_end(self) -> None:
+        """Zero all after the live log that is not zero already: stale records, end marks and what follows those."""
+        for scan in self.look.log.files:
+            base = scan.mapped_file.file_from_offset
+            start = max(base, self.cut_from)
+            old = self.look.old_end is not None and base <= self.look.old_end < scan.file_end
+            if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
+                self.zero(scan.mapped_file, start - base)
+
+    def mend_files(self) -> None:
+        """Full lengths, right names, and nothing in the folders that is no log file."""
+        queue = self.look.log.queue
+        # files without any data after missing ones at the log's end: left in place the log would lack these for ever
+        missing = [stop for start, stop in queue.missing_ranges() if start >= self.cut_from]
+        for scan in self.look.log.files if missing else ():
+            if scan.mapped_file.file_from_offset >= min(missing) and not scan.written:
+                self.drop(scan.mapped_file)
+        for mapped_file in queue.wrong_lengths():
+            name = self._name(mapped_file)
+            if str(mapped_file.path) in self.dropped:
+                continue
+            if mapped_file.length == 0 and mapped_file == queue.files[-1]:
+                self.drop(mapped_file)
+            elif mapped_file.length < queue.file_size:
+                reached = max([mapped_file.length, *(step.stop for step in self._within(name))])
+                if reached < queue.file_size:
+                    self.steps.append(ZeroRange(name, reached, queue.file_size))
+            else:
+                self._write_anew(name, name, mapped_file.path)
+        self.steps += [Retire(self.look.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
+        self.steps += [Retire(self._name(twin)) for twin in queue.duplicates]
+        for mapped_file, right in self.look.misnamed:
+            self._rename(mapped_file, right)
+
+    def _rename(self, mapped_file: MappedFile, right: int) -> None:
+        name, right_name = self._name(mapped_file), offset_to_name(right)
+        target = self.look.store.relative(mapped_file.path.with_name(right_name))
+        if any(step.file == name and not isinstance(step, InPlace) for step in self.steps):
+            if mapped_file.length == self.look.store.mapped_file_size:
+                raise Refusal(
+                    f"{name} belongs under the name {target}, and another file that has a wrong name under its own",
+                    "Exchange the names by hand, as verify gives them: mqtool verify {store}", file=name,
+                )
+            raise Refusal(f"{name} has a wrong name and a wrong length",
+                          f"Rename it to {right_name} in a copy of the store, then run recover on that.", file=name)
+        self._write_anew(name, target, mapped_file.path)
+        self.steps.append(Retire(name))
+
+    def _within(self, name: str) -> list[InPlace]:
+        return [step for step in self.steps if isinstance(step, InPlace) and step.file == name]
+
+    def _write_anew(self, name: str, target: str, path: Path) -> None:
+        """One new file in the place of the changes within the old one."""
+        within = self._within(name)
+        others = [step for step in self.steps if not (isinstance(step, InPlace) and step.file == name)]
+        self.steps = [*others, Install(target, changed_file(path, self.look.store.mapped_file_size, within))]
 
 
 def keep_everything(
@@ -75,7 +213,7 @@ def keep_everything(
     `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
     """
     log = look.log
-    changes = LogChanges(cut_from=end_of_live_log(log) if look.old_end is None else look.old_end)
+    changes = LogChanges(look, end_of_live_log(log) if look.old_end is None else look.old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -86,26 +224,23 @@ def keep_everything(
             if not is_last and damage.mapped_file is not None:
                 _check_allowed(damage, bridge)
                 if number in look.end_marks:
-                    _write_end_mark(look.store, changes, damage, damage.mapped_file)
+                    changes.write_end_mark(damage, damage.mapped_file)
                     continue
             positions = look.losses.by_damage[number]
             restored = _restore(reader, damage, positions, mend_bits)
             if restored:
-                _write_edits(look, changes, damage.start, damage.stop, restored)
+                changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from
             elif not is_last:
                 where = range_between(
                     damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
-                lay = _lay_files if damage.mapped_file is None else _lay
-                lay(look, changes, where, positions, with_markers=lost != "gap")
+                lay = changes.lay_files if damage.mapped_file is None else changes.lay
+                lay(where, positions, with_markers=lost != "gap")
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
-        _write_edits(look, changes, start, own[0].stop, own)
-    changes.steps += _dirty_end(look, changes.cut_from)
-    _drop_after_missing(look.store, log, changes)
-    _mend_files(look.store, log, changes)
-    for mapped_file, right in look.misnamed:
-        _rename(look.store, changes, mapped_file, right)
+        changes.write_edits(start, own[0].stop, own)
+    changes.zero_dirty_end()
+    changes.mend_files()
     return changes
 
 
@@ -136,32 +271,6 @@ def _restore(
     return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
 
 
-def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile) -> None:
-    position = damage.start - mapped_file.file_from_offset
-    content = encode_blank(damage.stop - damage.start)
-    changes.steps.append(WriteRange(store.relative(mapped_file.path), position, content))
-    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, (), blank=damage.start))
-    changes.bridged.append({"start": damage.start, "stop": damage.stop, "kind": "end-mark", "markers": 0, "fillers": 0})
-
-
-def _write_edits(look: Survey, changes: LogChanges, start: int, stop: int, edits: list[Edit]) -> None:
-    """Write what edits make of the records in [start, stop), which are all that stands there."""
-    mapped_file = look.log.queue.find(start)
-    assert mapped_file is not None
-    records = []
-    for at, own in by_record(edits).items():
-        record = own[-1].record
-        first = min(edit.position for edit in own)
-        last = max(edit.position + len(edit.content) for edit in own)
-        begin = at - mapped_file.file_from_offset + first
-        content = encode(record)[first:last]
-        changes.steps.append(WriteRange(look.store.relative(mapped_file.path), begin, content))
-        changes.bridged += map(_edited, own)
-        records.append(record)
-    changes.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
-    changes.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
-
-
 def _edited(edit: Edit) -> dict[str, Any]:
     """What reports show of an edit."""
     policy = POLICIES[edit.kind]
@@ -174,127 +283,6 @@ def _edited(edit: Edit) -> dict[str, Any]:
     }
 
 
-def _lay(
-    look: Survey, changes: LogChanges, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool
-) -> None:
-    mapped_file = look.log.queue.find(where.start)
-    assert mapped_file is not None
-    bridge = build_bridge(where, positions if with_markers else ())
-    file, base = look.store.relative(mapped_file.path), mapped_file.file_from_offset
-    changes.steps.append(WriteRange(file, where.start - base, bridge.content))
-    end = where.start + bridge.content.size
-    if end < where.stop and not where.to_file_end:
-        raise AssertionError("a bridge between records must fill its range")
-    if end < where.stop:
-        # after the blank nothing counts, but old records there must not be found again
-        changes.steps.append(ZeroRange(file, end - base, where.stop - base))
-    _note(changes, mapped_file, where, bridge, positions)
-
-
-def _lay_files(
-    look: Survey, changes: LogChanges, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool
-) -> None:
-    """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
-    size = look.log.queue.file_size
-    before = next(scan.mapped_file for scan in reversed(look.log.files) if scan.file_end <= where.start)
-    starts = range(where.start, where.stop, size)
-    if len(starts) > _MOST_FILES:
-        raise Refusal(
-            f"{len(starts)} log files are missing from {where.start} to {where.stop}",
-            "Look at the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
-        )
-    for start in starts:
-        own = [position for position in positions if start <= max(where.start, position.start) < start + size]
-        file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
-        bridge = build_bridge(file, own if with_markers else ())
-        path = before.path.with_name(offset_to_name(start))
-        content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
-        changes.steps.append(Install(look.store.relative(path), content))
-        _note(changes, MappedFile(path, start, size), file, bridge, own)
-
-
-def _note(
-    changes: LogChanges, mapped_file: MappedFile, where: BridgeRange, bridge: Bridge, positions: list[LostPosition]
-) -> None:
-    """Note what a bridge makes of its range, and what the reports show of it."""
-    changes.replaced.append(Replaced(mapped_file, where.start, where.stop, bridge.records, bridge.blank))
-    changes.bridged.append({
-        "start": where.start, "stop": where.stop, "kind": "bridge", "markers": len(bridge.markers),
-        "fillers": len(bridge.filler), "lost": [
-            {"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset, "phy_offset": p.phy_offset}
-            for p in positions[:1000]
-        ], "lost_count": len(positions),
-    })
-
-
-def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
-    """Zeroes for all after the live log that is not zero already: stale records, end marks and what follows those."""
-    for scan in look.log.files:
-        base = scan.mapped_file.file_from_offset
-        start = max(base, cut_from)
-        old = look.old_end is not None and base <= look.old_end < scan.file_end
-        if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
-            yield from zeroes(look.store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
-
-
-def _drop_after_missing(store: Store, log: LogView, changes: LogChanges) -> None:
-    """Files without any data after missing ones at the log's end: left in place the log would lack these for ever."""
-    missing = [stop for start, stop in log.queue.missing_ranges() if start >= changes.cut_from]
-    for scan in log.files if missing else ():
-        mapped_file = scan.mapped_file
-        if mapped_file.file_from_offset >= min(missing) and not scan.written:
-            changes.steps.append(Retire(store.relative(mapped_file.path)))
-            changes.dropped.append(str(mapped_file.path))
-
-
-def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
-    """Full lengths, and nothing in the folders that is no log file."""
-    size = log.queue.file_size
-    for mapped_file in log.queue.wrong_lengths():
-        name = store.relative(mapped_file.path)
-        if str(mapped_file.path) in changes.dropped:
-            continue
-        if mapped_file.length == 0 and mapped_file == log.queue.files[-1]:
-            changes.steps.append(Retire(name))
-            changes.dropped.append(str(mapped_file.path))
-        elif mapped_file.length < size:
-            ends = [step.stop for step in changes.steps if isinstance(step, InPlace) and step.file == name]
-            reached = max([mapped_file.length, *ends])
-            if reached < size:
-                changes.steps.append(ZeroRange(name, reached, size))
-        else:
-            _write_anew(changes, name, name, mapped_file.path, size)
-    for odd in log.queue.odd:
-        if odd.is_file:
-            changes.steps.append(Retire(store.relative(odd.path)))
-    for twin in log.queue.duplicates:
-        changes.steps.append(Retire(store.relative(twin.path)))
-
-
-def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: int) -> None:
-    name = store.relative(mapped_file.path)
-    target = store.relative(mapped_file.path.with_name(offset_to_name(right)))
-    if any(step.file == name and not isinstance(step, InPlace) for step in changes.steps):
-        if mapped_file.length == store.mapped_file_size:
-            raise Refusal(
-                f"{name} belongs under the name {target}, and another file that has a wrong name under its own",
-                "Exchange the names by hand, as verify gives them: mqtool verify {store}", file=name,
-            )
-        raise Refusal(
-            f"{name} has a wrong name and a wrong length",
-            f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
-        )
-    _write_anew(changes, name, target, mapped_file.path, store.mapped_file_size)
-    changes.steps.append(Retire(name))
-
-
-def _write_anew(changes: LogChanges, name: str, target: str, path: Path, size: int) -> None:
-    """One new file in the place of the changes within the old one."""
-    within = [step for step in changes.steps if isinstance(step, InPlace) and step.file == name]
-    others = [step for step in changes.steps if not (isinstance(step, InPlace) and step.file == name)]
-    changes.steps = [*others, Install(target, changed_file(path, size, within))]
-
-
 def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     """Zero the log from `offset` to its file's end and put later files aside.
 
@@ -305,17 +293,13 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     log = look.log
     if not anywhere:
         _check_boundary(log, offset)
-    changes = LogChanges(cut_from=offset, cuts_only=True)
+    changes = LogChanges(look, offset, cuts_only=True)
     for scan in log.files:
-        mapped_file = scan.mapped_file
-        begins = mapped_file.file_from_offset
-        stays = begins < offset or begins == log.min_offset or (anywhere and begins == offset)
-        if not stays:
-            changes.steps.append(Retire(look.store.relative(mapped_file.path)))
-            changes.dropped.append(str(mapped_file.path))
+        begins = scan.mapped_file.file_from_offset
+        if not (begins < offset or begins == log.min_offset or (anywhere and begins == offset)):
+            changes.drop(scan.mapped_file)
         elif scan.file_end > offset:
-            name = look.store.relative(mapped_file.path)
-            changes.steps += zeroes(name, mapped_file.path, max(0, offset - begins))
+            changes.zero(scan.mapped_file, max(0, offset - begins))
     return changes
 
 

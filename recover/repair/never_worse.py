@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -316,11 +317,8 @@ def _changed(
         path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
         if path in gone:
             continue
-        at = base
-        for start, stop in sorted(within[path]):
-            stays.append(_Stretch(base, at, base + start))
-            at = max(at, base + stop)
-        stays.append(_Stretch(base, at, scan.file_end))
+        edges = [base, *(base + at for pair in sorted(within[path]) for at in pair), scan.file_end]
+        stays += map(_Stretch, repeat(base), edges[::2], edges[1::2])
         if not within[path]:
             files.append(scan)
             continue

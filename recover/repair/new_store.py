@@ -15,14 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
 from formats.names import offset_to_name
 from formats.record import encode_blank
-from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE
+from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE, RECORD
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
@@ -136,10 +135,7 @@ class _Log:
 
     def _rows(self, scan: FileScan) -> Rows:
         found = [split.records for split in scan.splits]
-        return np.concatenate(found) if found else np.empty(0, dtype=self._dtype())
-
-    def _dtype(self) -> Any:
-        return next(split.records.dtype for split in self.log.splits())
+        return np.concatenate(found) if found else np.empty(0, dtype=RECORD)
 
     @staticmethod
     def _placed(rows: Rows) -> Rows:
@@ -174,7 +170,7 @@ class _Log:
         """The pieces of one file, ascending."""
         stop = base + self.file_size
         kept = self.kept[np.searchsorted(self.kept, base) : np.searchsorted(self.kept, stop)]
-        rows = self._rows(scan) if scan is not None else np.empty(0, dtype=self._dtype())
+        rows = self._rows(scan) if scan is not None else np.empty(0, dtype=RECORD)
         taken = rows[np.isin(rows["phy_offset"], kept)]
         left = self._placed(rows[~np.isin(rows["phy_offset"], kept)])
         left = left[(left["queue_offset"] >= self.first[left["queue"]])

@@ -58,40 +58,25 @@ _PULLED = "pullOffsetTable"
 Members = dict[str | int, Json]
 
 
-class ConfigRepair(Struct):
-    """Steps, and for each file what was decided and why.
+class ConfigRepair:
+    """What recover does to config/: steps, and for each file what was decided and why. Files that no warning names are
+    not touched.
 
     A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, clamped),
     `text` for people, `members` kept, and the differences of the copies.
     """
 
-    steps: list[Step] = field(default_factory=list)
-    choices: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, store: Store, look: Survey, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
+        self.store, self.look = store, look
+        self.steps: list[Step] = []
+        self.choices: list[dict[str, Any]] = []
+        for pair in report.pairs:
+            self.pair, self.file = pair, store.relative(pair.main.path)
+            self.clamps = [above for above in report.above if clamp_offsets and above.file == self.file]
+            self._decide()
 
-
-def repair_config(store: Store, look: Survey, report: ConfigReport, *, clamp_offsets: bool = False) -> ConfigRepair:
-    """What recover does to config/. Files that no warning names are not touched."""
-    repair = ConfigRepair()
-    for pair in report.pairs:
-        clamps = [above for above in report.above if above.file == store.relative(pair.main.path)]
-        _Repairer(store, look, pair, repair, clamps if clamp_offsets else []).run()
-    return repair
-
-
-class _Repairer(Struct):
-    """Decides about one file and its backup."""
-
-    store: Store
-    look: Survey
-    pair: ConfigPair
-    repair: ConfigRepair
-    clamps: list[AboveMax]
-
-    @property
-    def file(self) -> str:
-        return self.store.relative(self.pair.main.path)
-
-    def run(self) -> None:
+    def _decide(self) -> None:
+        """Decide about one file and its backup."""
         main, backup, chosen = self.pair.main, self.pair.backup, self.pair.chosen
         if "unreadable" in (main.state, backup.state):
             return
@@ -117,7 +102,7 @@ class _Repairer(Struct):
             content = clamped(chosen, self.clamps)
             self._chose("clamped", _clamp_text(self.clamps), chosen)
         if content != main.content or main.missing:
-            self.repair.steps.append(WriteFile(self.file, content))
+            self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
             renewed = chosen.document if chosen.state != "sound" else chosen.content
             self._write_backup(renewed)
@@ -127,7 +112,7 @@ class _Repairer(Struct):
     def _guess(self) -> None:
         guess = guess_topics(self.store, self.look.topics, self.look.log, self.pair)
         content = guess.content()
-        self.repair.steps.append(WriteFile(self.file, content))
+        self.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:
             self._write_backup(content)
         read = f", {len(guess.read)} of them as the broken text has them" if guess.read else ""
@@ -143,7 +128,7 @@ class _Repairer(Struct):
         members = sum(len(table) for table in tables if isinstance(table, dict))
         if members:
             content = dumps(value, detect_style(pair.main.content or pair.backup.content))
-            self.repair.steps.append(WriteFile(self.file, content))
+            self.steps.append(WriteFile(self.file, content))
             if not pair.backup.missing:
                 self._write_backup(content)
             text = f"{members} members could be read and are kept; the rest is lost: {pair.known.lost}"
@@ -151,18 +136,18 @@ class _Repairer(Struct):
         else:
             # an empty or unreadable file is to every broker what no file is, or worse: some do not start
             copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
-            self.repair.steps += [Retire(name) for name, copy in copies if not copy.missing]
+            self.steps += [Retire(name) for name, copy in copies if not copy.missing]
             outcome = "the broker counts anew" if pair.name in STATISTICS else f"lost is {pair.known.lost}"
             self._note("taken-away", f"nothing in it can be read, so it is put aside: {outcome}", members=0)
 
     def _write_backup(self, content: bytes) -> None:
-        self.repair.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
+        self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
 
     def _chose(self, action: str, text: str, chosen: ConfigText) -> None:
         self._note(action, text, members=len(chosen.table), chosen=chosen.path.name)
 
     def _note(self, action: str, text: str, **facts: Any) -> None:
-        self.repair.choices.append({
+        self.choices.append({
             "file": self.file, "action": action, "text": f"{self.pair.name}: {text}", **facts, **self.pair.difference(),
         })
 
@@ -382,7 +367,7 @@ def _in_order(
         # a broker leaves the units alone of what its check passed, or what it never looked at
         unmended=after.damaged if as_broker else (),
     )
-    repair = repair_config(store, look, found, clamp_offsets=options.clamp_offsets)
+    repair = ConfigRepair(store, look, found, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
     # while a folder that stops brokers is left, the first start is still to come, with its own recovery

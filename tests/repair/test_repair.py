@@ -21,7 +21,7 @@ from recover.change.preconditions import seal
 from recover.check.config import check_config
 from recover.check.report import verify
 from recover.predict.start import predict
-from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover, repair_config
+from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.looks import carry_out, looked_at, opened
@@ -120,10 +120,10 @@ Make = Callable[[str], Path]
 def repair(root: Path, *, clamp: bool = False) -> ConfigRepair:
     """Repair the store at `root`, and check that a second run has nothing left to do."""
     store, look = looked_at(root)
-    done = repair_config(store, look, check_config(store, look), clamp_offsets=clamp)
+    done = ConfigRepair(store, look, check_config(store, look), clamp_offsets=clamp)
     carry_out(root, done.steps)
     store, look = looked_at(root)
-    assert repair_config(store, look, check_config(store, look), clamp_offsets=clamp).steps == []
+    assert ConfigRepair(store, look, check_config(store, look), clamp_offsets=clamp).steps == []
     return done
 
 
