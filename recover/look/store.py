@@ -380,11 +380,30 @@ def settings_of(
 
 
 NO_LOG = "commitlog-empty-queues-left"
+_CHUNK = 1 << 20
+
+
+def _holds_data(mapped_file: MappedFile) -> bool:
+    """Whether a byte of a file is not zero, or cannot be read."""
+    try:
+        with FileReader(mapped_file.path) as reader:
+            return any(
+                reader.read(at, min(_CHUNK, stop - at)).strip(b"\0")
+                for start, stop in reader.data_ranges(0, mapped_file.length) for at in range(start, stop, _CHUNK)
+            )
+    except OSError:
+        return True
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
-    """Queue or index files without any log: the one state in which a start does the worst."""
-    if any(mapped_file.length for mapped_file in store.commitlog.files) or COMMITLOG in held_elsewhere(store):
+    """Queue or index files without any log: the one state in which a start does the worst.
+
+    Files of zeros that are not the first are no log: brokers make the next file ahead, and never remove the one before
+    it without a message in this one.
+    """
+    files = store.commitlog.files
+    holds = any(map(_holds_data, files)) if store.commitlog.min_offset else any(file.length for file in files)
+    if holds or COMMITLOG in held_elsewhere(store):
         return
     queue_files = sum(
         1 for folder in store.queue_folders for mapped_file in MappedFileQueue.load((folder.path,), 0).files

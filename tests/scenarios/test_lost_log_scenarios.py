@@ -326,6 +326,20 @@ def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
     assert all(start["exit_code"] & exits.MESSAGES for start in page["starts"])
 
 
+@pytest.mark.parametrize("name", ["killed-plain-4.5.1", "killed-manyfiles-5.5.0"])
+def test_a_log_of_which_only_the_file_made_ahead_is_left_is_gone(drill: Start, name: str) -> None:
+    store = drill(name)
+    for file in walk.log_files(store.root):
+        if next(walk.records_of(file), None):
+            file.path.unlink()
+    with assert_unchanged(store.root):
+        said = store.run("verify")
+        assert {item["code"] for item in said.document["findings"] if item["severity"] == "error"} == {
+            "commitlog-empty-queues-left"}
+        assert store.run("predict", "--broker", "5.5.0").code == exits.MESSAGES
+        assert store.run("recover", "--yes").code & exits.OPERATIONAL
+
+
 def test_the_distance_of_a_wrong_name_does_not_say_how_long_log_files_are(drill: Start) -> None:
     store = drill("clean-4.5.1")
     first, last = sorted((store.root / "commitlog").iterdir())
