@@ -93,7 +93,8 @@ class Generation(Struct, frozen=True):
 
 def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     """All traces, the youngest first."""
-    of_checkpoint = _of_checkpoint(checkpoint, store.commitlog.max_offset)
+    younger = () if checkpoint is None else younger_fields(checkpoint, store.commitlog.max_offset)
+    of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
     found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
     evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
     least = evidence[0].release if evidence else OLDEST_COMPARED
@@ -115,11 +116,6 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
             yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
         yield Trace("4.9.3", "there are LMQ queues")
-
-
-def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Trace]:
-    for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
-        yield Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:

@@ -227,7 +227,9 @@ def keep_everything(
                     changes.write_end_mark(damage, damage.mapped_file)
                     continue
             positions = look.losses.by_damage[number]
-            restored = _restore(reader, damage, positions, mend_bits)
+            # the edits of all records that stood there, if that can be told of each of them
+            content = content_of(reader, damage) if positions or mend_bits else None
+            restored = [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
             if restored:
                 changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from
@@ -261,14 +263,6 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
             "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
             start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
         )
-
-
-def _restore(
-    reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
-) -> list[Edit]:
-    """The edits of all records that stood in a damage, if that can be told of each of them."""
-    content = content_of(reader, damage) if positions or mend_bits else None
-    return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
 
 
 def _edited(edit: Edit) -> dict[str, Any]:

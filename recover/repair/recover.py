@@ -100,7 +100,10 @@ class ConfigRepair:
             self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
         if self.clamps:
             content = clamped(chosen, self.clamps)
-            self._chose("clamped", _clamp_text(self.clamps), chosen)
+            shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}"
+                         for clamp in self.clamps], 8)
+            text = f"{count(len(self.clamps), 'offset')} lowered to the ends of their queues ({shown})"
+            self._chose("clamped", text, chosen)
         if content != main.content or main.missing:
             self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
@@ -194,11 +197,6 @@ def _lower(table: Members, key: str | int, end: int) -> None:
         offset = table.get(name)
         if isinstance(offset, (int, str)) and str(offset).isdecimal() and int(offset) > end:
             table[name] = end
-
-
-def _clamp_text(clamps: list[AboveMax]) -> str:
-    shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps], 8)
-    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown})"
 
 
 Policy = Literal["keep", "broker"]
