@@ -15,7 +15,7 @@ from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, check_config, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
@@ -328,7 +328,7 @@ def _judged_by(
         store, after, expectation, delays, tick=look.options.tick
     )
     then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
-    return then, check_index(store, after), check_checkpoint(store, after), check_config(store, then)
+    return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 
 
 def _asked_by(log: LogView) -> list[Any]:
