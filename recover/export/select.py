@@ -26,6 +26,7 @@ from recover.findings.model import count
 from recover.findings.refusal import UsageRefusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
+from recover.look.query import FOREVER as FOREVER
 from recover.look.query import Answer, Found, has_key
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
@@ -34,7 +35,6 @@ from recover.store.reader import FileReader, ReadFailure
 from recover.store.store import Store
 
 WINDOW = 8 << 20
-FOREVER = (1 << 63) - 1
 KINDS = ("stale", "superseded", "system")
 _BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
