@@ -137,7 +137,7 @@ def _claims(
     units: set[tuple[Place, int]] = set()
     for key, verdict in queues.verdicts.items():
         is_lmq = key.topic.startswith(LMQ_PREFIX)
-        numbers = {number for number, _, _ in verdict.wrong} if is_lmq else set()
+        numbers = {number for number, _, _ in verdict.wrong}
         for queue_offset, phy_offset, size in verdict.wrong:
             # two wrong units beside one another are the queue's fault
             if numbers.isdisjoint((queue_offset - 1, queue_offset + 1)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shlex
@@ -124,6 +125,17 @@ def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str
     assert (mended.code, store.verify().code) == (exits.CORRECTED, 0)
     (item,) = mended.document["bridged"]
     assert (item["field"], int(item["before"], 16) ^ int(item["after"], 16)) == ("sys_flag", 4)
+
+
+def test_the_queues_of_a_topic_under_another_name_move_no_message(drill: Start) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    topics = store.root / "config" / "topics.json"
+    table = json.loads(topics.read_text())
+    del table["topicConfigTable"]["Payments"]
+    topics.write_text(json.dumps(table))
+    (store.root / "consumequeue" / "Payments").rename(store.root / "consumequeue" / "payments")
+    assert not store.found("commitlog-contradicted-field")
+    store.finds("consumequeue-wrong-units", "consumequeue/payments/0/00000000000000000000", 0, exit_code=exits.DERIVED)
 
 
 # a file stands where most of its records say, and an early end mark hides nothing
