@@ -124,7 +124,7 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
 
     Only times of messages count: the clock of whoever looks at a copy says nothing.
     """
-    if log.min_offset == 0 or not log.newest_timestamp:
+    if log.min_offset == 0 or not log.files or not log.newest_timestamp:
         return
     stated = java_integer(store.options.settings.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
