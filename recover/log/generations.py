@@ -21,6 +21,8 @@ from recover.log.judge import LogReader, without_place
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 
+_TAKEN_UP = 3
+"""So many records in a row after a break that are not stale are the log again."""
 _RUN = 3
 """So many records of a queue that follow on one another may all have wrong numbers."""
 
@@ -138,7 +140,8 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
     records before, or when its store timestamp lies before those of the last two records before (three, where these
     two are not in order); before that of the last one alone where another one after the break bears that out, whose
     number its queue had come to. One record proves nothing: a wrong bit in its number or time, which no checksum
-    covers, would make all that follows stale. A file whose first record is not stale takes the chain up again.
+    covers, would make all that follows stale. Three records in a row that are not stale take the chain up again, as
+    does a file whose first record is not: the clock may go back after them.
     """
     if not _is_broken(scans):
         return 0
@@ -157,6 +160,7 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
                 doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
                            if not (isinstance(part, Split) and _is_younger(part, reached, last_times))}
                 stale = dict(zip(doubted, _stale([*doubted.values()], reached, last_times), strict=True))
+                _take_up(stretch, stale)
                 broken = 0 in stale and bool(stale[0][0])
             for at, part in enumerate(stretch):
                 times = _noted(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
@@ -218,6 +222,24 @@ def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Ro
                       & (records["store_timestamp"] <= max(last_times))))
         for records in stretch
     ]
+
+
+def _take_up(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
+    """Clear the rows of a stretch (`stale`: of some of its parts, bool arrays) after the first three that are live."""
+    live = 0
+    for at, part in enumerate(stretch):
+        mask = stale.get(at)
+        if mask is None:
+            live += part.size
+        elif live < _TAKEN_UP:
+            before = np.concatenate([np.zeros(live, dtype=bool), mask])
+            runs = np.convolve(~before, np.ones(_TAKEN_UP, dtype=np.int64), "valid") == _TAKEN_UP
+            if runs.any():
+                mask[max(0, int(runs.argmax()) - live) :], live = False, _TAKEN_UP
+            else:
+                live = int(np.argmax(before[::-1])) if before.any() else before.size
+        else:
+            mask[:] = False
 
 
 def _is_broken(scans: list[FileScan]) -> bool:

@@ -85,6 +85,17 @@ def test_messages_of_a_topic_that_was_made_anew_after_damage_are_not_stale(tmp_p
     assert (log.stale, log.messages, len(log.damaged)) == (0, 5 + 15 + 1, 2)
 
 
+def test_messages_after_the_clock_went_back_are_not_stale_because_of_earlier_damage(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20) for _ in range(30)]
+    for record in records:
+        writer.put("T", b"y" * 20, store_timestamp=record.store_timestamp - 3_600_000)
+    writer.close()
+    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
+    log = _log(tmp_path)
+    assert (log.stale, log.messages, len(log.damaged)) == (0, 59, 1)
+
+
 def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     records = [writer.put("T", b"x" * 20) for _ in range(30)]
