@@ -13,7 +13,8 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,7 +25,7 @@ from rich.text import Text as Text
 
 from mqtool import exits, version
 from mqtool.next_steps import NOTHING_GIVEN, Given, Step
-from mqtool.progress import Line, Progress, Steps
+from mqtool.progress import Line, Progress
 from mqtool.text import clean, count
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
@@ -222,8 +223,11 @@ class Printer:
         """A line of progress of a scan of `total` bytes."""
         return Progress(title, self.options.progress, self.stderr_console, total)
 
-    def steps(self, title: str) -> Steps:
-        return Steps(title, self.options.progress, self.stderr_console)
+    @contextmanager
+    def steps(self, title: str) -> Iterator[Callable[[int, int, str], None]]:
+        """A line of the steps of a plan; what the block gets is called with (done, total, what comes next)."""
+        with self.line() as line:
+            yield lambda done, total, what: line.show(f"{title}  step {min(done + 1, total)} of {total} · {what}")
 
     def line(self) -> Line:
         return Line(self.options.progress, self.stderr_console)

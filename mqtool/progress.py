@@ -55,17 +55,6 @@ class Line:
             self._console().print(Text(clean(line)))
 
 
-class Steps(Line):
-    """The steps of a plan; call it with (done, total, what comes next)."""
-
-    def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console]) -> None:
-        super().__init__(wanted, console)
-        self.title = title
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        self.show(f"{self.title}  step {min(done + 1, total)} of {total} · {what}")
-
-
 class Progress(Line):
     """A scan of `total` bytes; call it with the bytes and records done since the last call."""
 

@@ -25,7 +25,7 @@ from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
 from recover.change import disk
 from recover.change.copy_store import check_target, new_folder, sources_of
-from recover.drill import DRILLS, Rehearsal, rehearse
+from recover.drill import DRILLS, rehearse
 from recover.findings.refusal import Refusal, UsageRefusal
 
 _PANEL = "What to rehearse"
@@ -65,10 +65,21 @@ def drill(
         raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
         raise UsageRefusal(f"there is no drill named {name}", "`mqtool drill --list` shows the names.")
-    choice = StoreChoice(store=store, **structs.asdict(parts))
-    note = copy_to.absolute().with_name(copy_to.absolute().name + ".drill.json")
-    done = _copied(out, choice, broker, engine, name, seed, copy_to, note)
-    out.answer(**done.json(), copy=str(copy_to.absolute()), kept_in=str(note))
+    choice, target = StoreChoice(store=store, **structs.asdict(parts)), copy_to.absolute()
+    note = target.with_name(target.name + ".drill.json")
+    opened = choice.open(broker)
+    sources = sources_of(opened)
+    if note.exists():
+        raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
+    check_target(sources, copy_to)
+    # a copy that does not come to its damage, and to the note of it, is removed again
+    with new_folder(copy_to):
+        copy_with_progress(out, sources, copy_to)
+        with out.progress("scanning", log_size(opened)) as progress:
+            done = rehearse(target, name, seed, engine.scanner(), progress)
+        kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target), "tool": version()}
+        disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)
+    out.answer(**done.json(), copy=str(target), kept_in=str(note))
     changes = [[change.file, change.offset, change.what] for change in done.changes[:_SHOWN]]
     out.show(table("what was done to the copy", ["file", ">offset", "*what"], changes))
     if len(done.changes) > _SHOWN:
@@ -77,22 +88,3 @@ def drill(
     out.summary(f"{copy_to} is a copy of {store} with {count(len(done.changes), 'change')}: {DRILLS[name].summary} "
                 f"{note} keeps what was done", next_steps(Scene("inspected", given)))
     return exits.CLEAN
-
-
-def _copied(
-    out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, name: str, seed: int, target: Path,
-    note: Path,
-) -> Rehearsal:
-    """Make the copy, damage it, note what was done; a copy that does not come to this is removed again."""
-    opened = choice.open(broker)
-    sources = sources_of(opened)
-    if note.exists():
-        raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
-    check_target(sources, target)
-    with new_folder(target):
-        copy_with_progress(out, sources, target)
-        with out.progress("scanning", log_size(opened)) as progress:
-            done = rehearse(target.absolute(), name, seed, engine.scanner(), progress)
-        kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target.absolute()), "tool": version()}
-        disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)
-    return done

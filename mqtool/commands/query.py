@@ -128,8 +128,8 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
             raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
         with out.progress("scanning", log_size(store)) as progress:
             return list_messages(
-                store, topic, engine=engine.scanner(), memory=engine.memory or DEFAULT_MEMORY, queue=search.queue,
-                since=since, until=until, limit=search.limit, progress=progress)
+                store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),
+                memory=engine.memory or DEFAULT_MEMORY, limit=search.limit, progress=progress)
     if search.scan or search.include_stale:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":

@@ -98,7 +98,16 @@ class Facts:
             look = self.before.survey
             self.groups = groups_of(look, settings)
             self.starts = _starts(store, self.before, settings)
-            self.plan, self.refused = _plan(store, self.before, settings)
+            # what `recover --dry-run` plans, or why it refuses
+            self.plan: RecoverPlan | None = None
+            self.refused: Refusal | None = None
+            try:
+                made = plan_recover(store, RecoverOptions(settings=settings), self.before)
+                self.plan = refuse_worse(store, made, settings, 0) if bears(store, made) else made
+            except Interrupted:
+                raise
+            except Refusal as refusal:
+                self.refused = refusal
         self.assumed = [*assumed, *self.groups.prediction.assumptions]
         self.runs: list[Run] = []
         self.run_problem: str | None = None
@@ -160,19 +169,6 @@ def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
 
 
 # --- gathering -----------------------------------------------------------------------------------
-
-
-def _plan(
-    store: Store, before: VerifyReport, settings: BrokerSettings
-) -> tuple[RecoverPlan | None, Refusal | None]:
-    """What `recover --dry-run` plans, or why it refuses."""
-    try:
-        made = plan_recover(store, RecoverOptions(settings=settings), before)
-        return refuse_worse(store, made, settings, 0) if bears(store, made) else made, None
-    except Interrupted:
-        raise
-    except Refusal as refusal:
-        return None, refusal
 
 
 def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:

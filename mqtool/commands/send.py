@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.changing import ask
@@ -91,8 +91,8 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     position = Position(target.position, {
         "source": str(source.absolute()), "options": _digest(target, broker, which)})
     outbox = Outbox(rules)
-    plan = _look(messages, outbox, limit=which.limit, twice=rules.keep_delay)
-    due = plan.topics.total()
+    plan = _Plan(messages, outbox, limit=which.limit, twice=rules.keep_delay)
+    due = plan.due
     out.answer(
         endpoints=endpoints, source=str(source.absolute()), planned=due, topics=dict(sorted(plan.topics.items())),
         types=dict(sorted(plan.types.items())), left_out=dict(sorted(plan.left_out.items())), sent=0, refused=[],
@@ -178,36 +178,28 @@ class _Messages(Reading):
             yield item.message
 
 
-class _Plan(Struct):
+class _Plan:
     """What one look at all messages finds: those to be sent by topic and by type, the others by reason, and how many
-    `messages` of the source it covers."""
+    `messages` of the source it covers. `twice`: which delayed ones were delivered shows only once all were seen."""
 
-    topics: Counter[str] = field(default_factory=Counter)
-    types: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    size: int = 0
-    messages: int = 0
-
-
-def _look(messages: _Messages, outbox: Outbox, *, limit: int, twice: bool) -> _Plan:
-    """The plan; `twice`: which delayed messages were delivered shows only once all were seen."""
-    for message in messages if twice else ():
-        if not isinstance(message, str):
-            outbox.look(message)
-    plan, due = _Plan(), 0
-    for message in messages:
-        plan.messages += 1
-        outgoing = message if isinstance(message, str) else outbox.take(message)
-        if isinstance(outgoing, str):
-            plan.left_out[outgoing] += 1
-            continue
-        plan.topics[outgoing.topic] += 1
-        plan.types[outgoing.type] += 1
-        plan.size += len(outgoing.body)
-        due += 1
-        if due == limit:
-            break
-    return plan
+    def __init__(self, messages: _Messages, outbox: Outbox, *, limit: int, twice: bool) -> None:
+        self.topics, self.types, self.left_out = Counter[str](), Counter[str](), Counter[str]()
+        self.size = self.messages = self.due = 0
+        for message in messages if twice else ():
+            if not isinstance(message, str):
+                outbox.look(message)
+        for message in messages:
+            self.messages += 1
+            outgoing = message if isinstance(message, str) else outbox.take(message)
+            if isinstance(outgoing, str):
+                self.left_out[outgoing] += 1
+                continue
+            self.topics[outgoing.topic] += 1
+            self.types[outgoing.type] += 1
+            self.size += len(outgoing.body)
+            self.due += 1
+            if self.due == limit:
+                break
 
 
 class _Sending:
@@ -217,7 +209,7 @@ class _Sending:
         self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position,
     ) -> None:
         self.out, self.target, self.messages, self.outbox = out, target, messages, outbox
-        self.plan, self.position, self.due = plan, position, plan.topics.total()
+        self.plan, self.position, self.due = plan, position, plan.due
         self.refused: Counter[str] = Counter()
         self.list: list[dict[str, str]] = []
         self.sent = self.before = position.place.sent

@@ -166,8 +166,9 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
         for first, last in _written(view) if piece is not BLANK else ():
             pwrite(fd, path, at + first, view[first:last])
             stop = last
-        if stop >= CHUNK:
-            _begin_writeback(fd, at, stop)
+        if stop >= CHUNK and (call := _libc("sync_file_range")) is not None:
+            # the disk takes a range while the next is made, so that the sync at the end has little left to wait for
+            call(fd, ctypes.c_int64(at), ctypes.c_int64(stop), _WRITE)
         if not runs or runs[-1][1] != at:
             runs.append([at, at, 0])
         runs[-1][1:] = at + len(view), crc32c(view, runs[-1][2])
@@ -179,13 +180,6 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
     fault("truncate", path, length=size)
     os.ftruncate(fd, size)
     return size, crc
-
-
-def _begin_writeback(fd: int, start: int, size: int) -> None:
-    """Have the disk take a range while the next is made, so that the sync at the end has little left to wait for."""
-    call = _libc("sync_file_range")
-    if call is not None:
-        call(fd, ctypes.c_int64(start), ctypes.c_int64(size), _WRITE)
 
 
 def _written(view: memoryview) -> Iterator[tuple[int, int]]:

@@ -64,7 +64,8 @@ class InPlace(Step, frozen=True):
 
     @property
     def stop(self) -> int:
-        raise NotImplementedError
+        assert self.content is not None
+        return self.start + self.content.size
 
     def json(self) -> dict[str, Any]:
         return {**super().json(), "start": self.start, "stop": self.stop}
@@ -106,10 +107,6 @@ class WriteRange(_Given, InPlace, frozen=True):
 
     kind: ClassVar[str] = "write-range"
     given: Content | bytes
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.content.size
 
 
 class Retire(Step, frozen=True):

@@ -42,7 +42,8 @@ def detach(plan: Plan, root: Path) -> Plan:
     lock held and the preconditions checked: the whole file is noted as it is now."""
     patches: dict[str, list[InPlace]] = defaultdict(list)
     for step in plan.steps:
-        if isinstance(step, InPlace) and _shared(resolve(root, step.file)):
+        path = resolve(root, step.file)
+        if isinstance(step, InPlace) and (path.is_symlink() or os.stat(path).st_nlink > 1):
             patches[step.file].append(step)
     if not patches:
         return plan
@@ -58,10 +59,6 @@ def detach(plan: Plan, root: Path) -> Plan:
             states.append(structs.replace(observe_step(root, install), mtime_ns=sealed.mtime_ns))
             patches[step.file] = []
     return structs.replace(plan, steps=tuple(steps), preconditions=tuple(states))
-
-
-def _shared(path: Path) -> bool:
-    return path.is_symlink() or os.stat(path).st_nlink > 1
 
 
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:

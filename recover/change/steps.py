@@ -163,7 +163,10 @@ class Work:
         for name in reversed(self.facts["mkdirs"]):
             folder = resolve(self.run.root, name)
             if folder.is_dir():
-                _remove_folder(folder, name)
+                if os.listdir(folder):
+                    raise Refusal(f"{name} holds files that the run did not make",
+                                  "move them away, then run undo again", file=name)
+                disk.rmdir(folder)
             changed.append(folder.parent)
         return changed
 
@@ -310,17 +313,6 @@ class _InPlace(Work):
 def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]]) -> bool:
     holes = (hole for hole in between_extents(extents, start, stop) if hole[0] < hole[1])
     return not any(any(chunk) for first, last in holes for chunk in read_chunks(path, first, last))
-
-
-def _remove_folder(folder: Path, name: str) -> None:
-    try:
-        disk.rmdir(folder)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
-        raise Refusal(
-            f"{name} holds files that the run did not make", "move them away, then run undo again", file=name
-        ) from error
 
 
 class _Folder(Work):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
@@ -60,21 +60,6 @@ class AboveMax(Struct, frozen=True):
     end: int
 
 
-class ConfigReport(Struct):
-    """All known config files. `above` are the offsets after the end of their queues, which --clamp-offsets lowers."""
-
-    pairs: list[ConfigPair]
-    above: list[AboveMax] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-
-    def json(self) -> list[dict[str, Any]]:
-        """Each file that is there: its state and length, those of its backup, how many members each has."""
-        return [
-            {"name": pair.name, "main": pair.main.facts(), "backup": pair.backup.facts()}
-            for pair in self.pairs if pair.present
-        ]
-
-
 def queue_ranges(look: Survey) -> dict[QueueKey, range]:
     """Each queue's offsets, from the first message left to the last, as they will be once it agrees with the log."""
     least, most = look.log.tally.least, look.log.tally.most
@@ -97,20 +82,27 @@ def queue_ranges(look: Survey) -> dict[QueueKey, range]:
     return ranges
 
 
-class _Offsets:
-    """Judges the offsets of the copies that recover would keep; batch and static topics count otherwise."""
+class ConfigReport:
+    """Every known config file and its backup, and the offsets against the queues: what is wrong with them.
 
-    def __init__(self, store: Store, look: Survey, report: ConfigReport) -> None:
-        self.store, self.report, self.ranges = store, report, queue_ranges(look)
-        self.pairs = {pair.name: pair for pair in report.pairs}
-        topics = look.topics
+    `above` are the offsets after the end of their queues, which --clamp-offsets lowers. Those of the copies are judged
+    that recover would keep; batch and static topics count otherwise.
+    """
+
+    def __init__(self, look: Survey) -> None:
+        store, topics = look.store, look.topics
+        self.pairs = judged_pairs(store, topics, look.log)
+        self.above: list[AboveMax] = []
+        self.findings = pair_findings(store, topics, look.log, self.pairs)
+        self.findings += other_offsets(store, self.pairs, store.options.settings)
+        if not store.commitlog.files:
+            return
+        self.store, self.ranges = store, queue_ranges(look)
+        pairs = {pair.name: pair for pair in self.pairs}
         folders = set(topics.folders) | set(topics.configured or {})
         self.known = {key.topic for key in self.ranges} | folders | topics.batch
-        self.counted_otherwise = topics.batch | set(self.pairs[MAPPING_FILE].main.table)
-
-    def judge(self) -> None:
-        """Add findings and offsets above the end to the report."""
-        for pair in (self.pairs[name] for name in OFFSET_FILES):
+        self.counted_otherwise = topics.batch | set(pairs[MAPPING_FILE].main.table)
+        for pair in (pairs[name] for name in OFFSET_FILES):
             if pair.chosen is None:
                 continue
             offsets = read_consumer_offsets(pair.chosen.value)
@@ -118,13 +110,13 @@ class _Offsets:
                 self._member(pair, "offsetTable", topic, group, queues)
             for (topic, group), offset in offsets.lmq_offsets.items():
                 self._member(pair, "lmqOffsetTable", topic, group, {0: offset})
-        self._delays(self.pairs[DELAYS_FILE])
+        self._delays(pairs[DELAYS_FILE])
 
     def _member(self, pair: ConfigPair, table: str, topic: str, group: str, queues: dict[int, int]) -> None:
         if topic in self.counted_otherwise:
             return
         file = self.store.relative(pair.main.path)
-        found = self.report.findings
+        found = self.findings
         facts: dict[str, Any] = {"topic": topic, "group": group}
         if topic not in self.known:
             if not topic.startswith(LMQ_PREFIX) and any(queues.values()):
@@ -137,7 +129,7 @@ class _Offsets:
             held = self.ranges.get(QueueKey(topic, queue_id), range(0))
             if offset > held.stop:
                 above[queue_id] = (offset, held.stop)
-                self.report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.stop))
+                self.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.stop))
             elif 0 <= offset < held.start:
                 below[queue_id] = (offset, held.start)
         for code, odd, verb, limit, effect in (
@@ -161,8 +153,8 @@ class _Offsets:
         for level, offset in read_delay_offsets(pair.chosen.value).items():
             end = self.ranges.get(QueueKey(TOPIC_SCHEDULE, level - 1), range(0)).stop
             if offset > end:
-                self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
-                self.report.findings.append(finding(
+                self.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
+                self.findings.append(finding(
                     "delay-offset-above-max", file, level=level, value=offset, end=end,
                     effect="new delayed messages of this level may not be delivered until the queue has grown that far",
                 ))
@@ -352,14 +344,6 @@ def _names_nothing(text: ConfigText) -> bool:
 
 
 _NAMED_CONFIG = 20
-def check_config(store: Store, look: Survey) -> ConfigReport:
-    """Judge every config file, its backup, and the offsets against the queues."""
-    report = ConfigReport(judged_pairs(store, look.topics, look.log))
-    report.findings += pair_findings(store, look.topics, look.log, report.pairs)
-    report.findings += other_offsets(store, report.pairs, store.options.settings)
-    if store.commitlog.files:
-        _Offsets(store, look, report).judge()
-    return report
 
 
 def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from formats.record.rows import BITS_REJECTED
-from recover.check.config import ConfigReport, check_config, judged_pairs, pair_findings
+from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.flips import (
     Rejected,
     flipped_bit_findings,
@@ -176,7 +176,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
-    config = check_config(store, look) if "config" in wanted else None
+    config = ConfigReport(look) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, only))

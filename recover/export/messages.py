@@ -155,9 +155,7 @@ def encoded(content: bytes) -> tuple[str, str]:
         return base64.b64encode(content).decode("ascii"), "base64"
 
 
-@functools.lru_cache(maxsize=4096)
-def _host(host: tuple[bytes, int]) -> str:
-    return host_text(host)
+_host = functools.lru_cache(maxsize=4096)(host_text)
 
 
 def unfolded(message: Message, content: bytes) -> Iterator[Message]:

@@ -9,10 +9,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from formats.compression import decompress
 from formats.errors import FormatError
@@ -26,6 +26,7 @@ from recover.findings.model import count
 from recover.findings.refusal import UsageRefusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
+from recover.look.query import FOREVER as FOREVER
 from recover.look.query import Answer, Found, has_key
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
@@ -34,7 +35,6 @@ from recover.store.reader import FileReader, ReadFailure
 from recover.store.store import Store
 
 WINDOW = 8 << 20
-FOREVER = (1 << 63) - 1
 KINDS = ("stale", "superseded", "system")
 _BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -242,52 +242,15 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
 
 
 def scan_for(
-    store: Store, wanted: Wanted, *, engine: Engine, topic: str | None = None, queue: int | None = None,
-    only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
+    store: Store, wanted: Wanted, *, engine: Engine, memory: int = DEFAULT_MEMORY, topic: str | None = None,
+    queue: int | None = None, only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
+    lists: str | None = None,
 ) -> Answer:
-    """Every intact message that is wanted and stored under `topic` and `queue`, in log order; at most `limit`."""
-    answer = Answer("scan")
-    for item in _scanned(store, wanted, answer, engine, DEFAULT_MEMORY, progress):
-        message = item.message
-        if topic not in (None, message.stored_topic) or queue not in (None, message.stored_queue):
-            continue
-        if only_stale and message.state != "stale":
-            continue
-        if limit and len(answer.messages) >= limit:
-            answer.more = True
-            break
-        answer.messages.append(_found(item))
-    return answer
+    """Every intact message that is wanted and stored under `topic` and `queue`, in log order; at most `limit`.
 
-
-def list_messages(
-    store: Store, topic: str, *, engine: Engine, memory: int, queue: int | None = None, since: int = 0,
-    until: int = FOREVER, limit: int = 0, progress: ProgressCallback | None = None,
-) -> Answer:
-    """The live messages of `topic` stored within [since, until), in log order; all are counted, `limit` of them kept.
-    Delayed, half, retry and dead-letter messages count for the topic that they are meant for, too."""
-    if topic.startswith(LMQ_PREFIX):
-        raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
-                           "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
-    answer = Answer("list")
-    wanted = Wanted(topics=(glob.escape(topic),), queue=queue, since=since, until=until, include=frozenset({"system"}))
-    elsewhere = 0
-    for item in _scanned(store, wanted, answer, engine, memory, progress):
-        elsewhere += item.message.stored_topic != topic
-        if limit and len(answer.messages) >= limit:
-            answer.left_out += 1
-        else:
-            answer.messages.append(_found(item))
-    answer.more = answer.left_out > 0
-    if elsewhere:
-        answer.notes.append(f"{elsewhere} of them are stored under other topics: delayed, half, retry or dead-letter "
-                            "messages")
-    return answer
-
-
-def _scanned(
-    store: Store, wanted: Wanted, answer: Answer, engine: Engine, memory: int, progress: ProgressCallback | None,
-) -> Iterator[Selected]:
+    One that `lists` a topic counts all, and has those, too, that are meant for that topic and stored under another.
+    """
+    answer = Answer("scan" if lists is None else "list")
     scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
     for line in scanned.unread:
         answer.incomplete(line)
@@ -295,9 +258,31 @@ def _scanned(
     if answer.damaged_ranges:
         ranges = count(answer.damaged_ranges, "damaged range")
         answer.notes.append(f"{ranges} of the log may have held more: mqtool verify STORE")
-    yield from selected(scanned, wanted, answer.incomplete)
+    elsewhere = 0
+    for message, content in selected(scanned, wanted, answer.incomplete):
+        if topic not in (None, message.stored_topic) or queue not in (None, message.stored_queue):
+            continue
+        if only_stale and message.state != "stale":
+            continue
+        elsewhere += message.stored_topic != lists
+        if not limit or len(answer.messages) < limit:
+            record = decode(content, check_crc=False)
+            answer.messages.append(Found(record, message.state == "stale", message.state == "superseded"))
+            continue
+        answer.more = True
+        if lists is None:
+            break
+        answer.left_out += 1
+    if elsewhere and lists is not None:
+        answer.notes.append(f"{elsewhere} of them are stored under other topics: delayed, half, retry or dead-letter "
+                            "messages")
+    return answer
 
 
-def _found(item: Selected) -> Found:
-    state = item.message.state
-    return Found(decode(item.content, check_crc=False), state == "stale", state == "superseded")
+def list_messages(store: Store, topic: str, wanted: Wanted, **how: Any) -> Answer:
+    """The live messages of `topic` among those that are wanted, in log order."""
+    if topic.startswith(LMQ_PREFIX):
+        raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
+                           "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
+    wanted = structs.replace(wanted, topics=(glob.escape(topic),), include=frozenset({"system"}))
+    return scan_for(store, wanted, lists=topic, **how)

@@ -82,12 +82,20 @@ def trace(
 ) -> tuple[list[Life], Answer]:
     """Lives of the messages with this id, unique key or key, and how they were looked for: through the index, or with
     an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked."""
-    found, keys = _first(store, name, engine, progress)
+    found = query_id(store, name) if engine is None else _at_place(store, name)
+    if engine is not None:
+        placed = found.messages[0].record.uniq_key if found.messages else name
+        if placed is not None:
+            wanted = Wanted(key=placed, include=frozenset({"system"}))
+            found = scan_for(store, wanted, engine=engine, progress=progress)
+    keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
+    if len(keys) > _LIVES:
+        found.more, found.left_out = True, len(keys) - _LIVES
     if engine is None and not found.messages and not known_topics(store):
         raise Refusal("an index finds messages by topic, and which topics there are is not known",
                       "Add --scan to look through the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
-    for key in keys:
+    for key in keys[:_LIVES]:
         records = [item.record for item in found.messages if item.record.uniq_key == key]
         if key is not None and engine is None:
             more = query_key(store, known_topics(store), key)
@@ -113,22 +121,6 @@ def trace(
                 for row in committed if (row.topic, row.queue) == (event.topic, event.queue)]
             lives.append(life)
     return lives, found
-
-
-def _first(
-    store: Store, name: str, engine: Engine | None, progress: ProgressCallback | None,
-) -> tuple[Answer, list[str | None]]:
-    """Records to begin with, and the unique keys that they have."""
-    found = query_id(store, name) if engine is None else _at_place(store, name)
-    if engine is not None:
-        placed = found.messages[0].record.uniq_key if found.messages else name
-        if placed is not None:
-            wanted = Wanted(key=placed, include=frozenset({"system"}))
-            found = scan_for(store, wanted, engine=engine, progress=progress)
-    keys: list[str | None] = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
-    if len(keys) > _LIVES:
-        found.more, found.left_out = True, len(keys) - _LIVES
-    return found, keys[:_LIVES]
 
 
 def _at_place(store: Store, name: str) -> Answer:

@@ -73,20 +73,15 @@ def detect(path: Path, reader: FileReader) -> FileReport:
         found, base = ("commitlog", "the records in it"), log_base
     found = found or _by_content(reader)
     if found is None:
-        if (at := _first_head(reader)) is not None:
+        heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
+        if heads.size:
             raise NotAStore(
-                f"{path} does not begin like a RocketMQ file, but has a record's head at byte {at}: a piece of a log, "
-                "or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
+                f"{path} does not begin like a RocketMQ file, but has a record's head at byte {heads[0]}: a piece of a "
+                "log, or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     kind, why = found
     return FileReport(str(path), kind, KINDS[kind].title, why, reader.length, base)
-
-
-def _first_head(reader: FileReader) -> int | None:
-    """Where the first head of a record stands, near the begin of a file."""
-    heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
-    return int(heads[0]) if heads.size else None
 
 
 def _plain_name(name: str) -> str:
@@ -173,10 +168,6 @@ def _is_batch(sample: bytes, reader: FileReader) -> bool:
         and _is_time(first.store_timestamp)
 
 
-def _is_ext(sample: bytes, reader: FileReader) -> bool:
-    return any(_is_time(first.store_timestamp) for _, first in islice(units(sample), 1))
-
-
 def _is_index(sample: bytes, reader: FileReader) -> bool:
     header = INDEX_HEADER.decode(sample)
     return INDEX_HEADER.size < reader.length <= _INDEX_SEARCHED and header.index_count >= 2 \
@@ -187,10 +178,6 @@ def _is_index(sample: bytes, reader: FileReader) -> bool:
 def _is_checkpoint(sample: bytes, reader: FileReader) -> bool:
     return reader.length == checkpoint_format.FILE_SIZE and checkpoint_format.rest_is_zero(sample) \
         and _is_time(checkpoint_format.decode(sample).physic_msg_timestamp)
-
-
-def _is_timerlog(sample: bytes, reader: FileReader) -> bool:
-    return _is_time(timer.decode(sample).write_timestamp)
 
 
 def _is_dledger(sample: bytes, reader: FileReader) -> bool:
@@ -377,7 +364,7 @@ KINDS: dict[str, Kind] = {
         dledger.DLEDGER_INDEX_UNIT, lambda unit: unit.magic == dledger.MAGIC_ENTRY, numbered=True)),
     "timerlog": Kind("timerlog file", table_of(
         timer.TIMER_LOG_UNIT, lambda unit: unit.size == timer.TIMER_LOG_UNIT.size), folder="timerlog",
-        test=_is_timerlog),
+        test=lambda sample, _: _is_time(timer.decode(sample).write_timestamp)),
     "checkpoint": Kind("checkpoint", _checkpoint, names=("checkpoint",), test=_is_checkpoint),
     "index": Kind("index file", _index, test=_is_index),
     "config": Kind("config file", _config, test=_is_config),
@@ -385,7 +372,9 @@ KINDS: dict[str, Kind] = {
                               part="batchconsumequeue", test=_is_batch),
     "consumequeue": Kind("consume queue file", table_of(CQ_UNIT, is_valid, numbered=True), part="consumequeue",
                          test=_is_consumequeue),
-    "consumequeue-ext": Kind("consumequeue_ext file", ext_items, part="consumequeue_ext", test=_is_ext),
+    "consumequeue-ext": Kind(
+        "consumequeue_ext file", ext_items, part="consumequeue_ext",
+        test=lambda sample, _: any(_is_time(first.store_timestamp) for _, first in islice(units(sample), 1))),
     "compaction-log": Kind("compaction log file", log_items, part="compactionLog"),
     "compaction-queue": Kind("compaction queue file", table_of(BATCH_CQ_UNIT, is_valid_batch), part="compactionCq"),
     "timerwheel": Kind("timerwheel", table_of(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, numbered=True),

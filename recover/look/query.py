@@ -103,10 +103,9 @@ def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
 FOREVER = (1 << 63) - 1
 
 
-def has_key(record: object, key: str) -> bool:
+def has_key(record: Record, key: str) -> bool:
     """Whether a record carries a key: as its unique key, or as a word of KEYS."""
-    uniq_key, keys = getattr(record, "uniq_key", None), getattr(record, "keys", None)
-    return key == uniq_key or (bool(keys) and key in str(keys).split(" "))
+    return key == record.uniq_key or bool(record.keys and key in record.keys.split(" "))
 
 
 def query_key(

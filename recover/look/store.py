@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, to_builtins
 
 from formats import abort
 from formats import properties as props
@@ -71,17 +71,20 @@ def _limits(store: Store) -> Iterator[Trace]:
 _SAMPLED = 500
 
 
-class Generation(Struct, frozen=True):
-    """The newest release that the traces prove, and the traces. Later ones may have started on the store, too, but none
-    from `before` on; None where nothing tells."""
+class Generation:
+    """The newest release that the traces prove, and the traces, the youngest first. Later ones may have started on the
+    store, too, but none from `before` on; None where nothing tells."""
 
-    at_least: BrokerVersion
-    evidence: list[Trace]
-    limits: list[Trace] = field(default_factory=list)
-
-    @property
-    def before(self) -> BrokerVersion | None:
-        return self.limits[0].release if self.limits else None
+    def __init__(self, store: Store, checkpoint: Checkpoint | None) -> None:
+        younger = () if checkpoint is None else younger_fields(checkpoint, store.commitlog.max_offset)
+        of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
+        found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
+        self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
+        self.at_least = self.evidence[0].release if self.evidence else OLDEST_COMPARED
+        # what is there outweighs what is missing: files get lost, they do not come by themselves
+        limits = sorted(_limits(store), key=lambda item: item.release)
+        self.limits = [limit for limit in limits if limit.release > self.at_least]
+        self.before = self.limits[0].release if self.limits else None
 
     def json(self) -> dict[str, object]:
         return {
@@ -89,17 +92,6 @@ class Generation(Struct, frozen=True):
             "evidence": [item._asdict() for item in self.evidence],
             "limits": [{"before": item.since, "why": item.why} for item in self.limits],
         }
-
-
-def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
-    """All traces, the youngest first."""
-    of_checkpoint = _of_checkpoint(checkpoint, store.commitlog.max_offset)
-    found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
-    evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
-    least = evidence[0].release if evidence else OLDEST_COMPARED
-    # what is there outweighs what is missing: files get lost, they do not come by themselves
-    limits = sorted(_limits(store), key=lambda item: item.release)
-    return Generation(least, evidence, [limit for limit in limits if limit.release > least])
 
 
 def _evidence_of_files(store: Store) -> Iterator[Trace]:
@@ -115,11 +107,6 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
             yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
         yield Trace("4.9.3", "there are LMQ queues")
-
-
-def _of_checkpoint(checkpoint: Checkpoint | None, log_end: int) -> Iterator[Trace]:
-    for name in younger_fields(checkpoint, log_end) if checkpoint is not None else ():
-        yield Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:
@@ -277,7 +264,7 @@ class StoreReport:
         self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
                       "index_slots": slots, "index_entries": entries}
         self.root, self.parts = str(store.root), list_parts(store)
-        self.generation = find_generation(store, pointers.checkpoint)
+        self.generation = Generation(store, pointers.checkpoint)
         self.exit_state, self.config = exit_state(store), config_health(store)
         self.starts = _starts(store, pointers, versions or boundaries())
         self.log_files = len(store.commitlog.files)
@@ -350,7 +337,7 @@ def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: Broker
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
     of equal ones; named by its first release."""
-    generation = find_generation(store, store.checkpoint())
+    generation = Generation(store, store.checkpoint())
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
     fitting = [least, *(version for version in boundaries() if least < version < newest)]

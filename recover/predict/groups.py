@@ -13,7 +13,7 @@ from msgspec import Struct
 from formats.config.tables import read_consumer_offsets
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
-from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, check_config
+from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
@@ -74,7 +74,7 @@ def groups_of(
     look: Survey, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
 ) -> Groups:
     """Every committed offset of the groups and topics that fit these patterns."""
-    config = check_config(look.store, look)
+    config = ConfigReport(look)
     unread: list[str] = []
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]

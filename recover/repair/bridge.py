@@ -8,7 +8,7 @@ was tried on real brokers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import Struct, structs
@@ -63,64 +63,51 @@ def range_between(
     return BridgeRange(start, stop, to_file_end, timestamp, any(item.bits & BIT_PROP_CRC for item in there))
 
 
-class Bridge(Struct, frozen=True):
-    """What is written over a range from its start on: its `content`, the markers, the filler after them, and the blank.
+class Bridge:
+    """What is written over a range from its start on: its `content`, the markers, the filler after them, and the blank:
+    a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
 
     `content` can be shorter than the range: after a blank the bytes do not matter. That of a wide range is made when it
-    is asked for.
+    is asked for. `Refusal` (8) for a range between two records that is too narrow for any record.
     """
 
-    content: Content
-    markers: tuple[Record, ...]
-    filler: tuple[Record, ...]
-    blank: int | None
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """All records in log order."""
-        return self.markers + self.filler
-
-
-def build_bridge(where: BridgeRange, lost: Iterable[LostPosition]) -> Bridge:
-    """Fill a range: a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
-
-    `Refusal` (8) for a range between two records that is too narrow for any record.
-    """
-    room = where.stop - where.start - (BLANK_SIZE if where.to_file_end else 0)
-    stood_for, markers = [], []
-    position = where.start
-    for lost_position in lost:
-        # LMQ queues are filled by the records of other topics
-        if not lost_position.key.topic.startswith(LMQ_PREFIX):
-            record = _marker(where, lost_position, position)
-            if position + record.total_size <= where.start + room:
-                stood_for.append(lost_position)
-                markers.append(record)
-                position += record.total_size
-    rest = where.start + room - position
-    filler: list[Record] = []
-    if where.to_file_end:
-        if not markers and rest >= _least_filler(where):
-            # one piece of filler tells later scans that something stood here
-            filler = [_filler(where, position, _least_filler(where))]
-            position += filler[0].total_size
-    elif rest:
-        filler = _filler_pieces(where, position, rest)
-        if not filler and markers:
-            markers[-1] = _marker(where, stood_for[-1], markers[-1].phy_offset, stretch=rest)
-        elif not filler:
-            raise Refusal(
-                f"{count(rest, 'byte')} at {where.start} between two intact records are too few for a bridge",
-                "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
-                start=where.start,
-            )
-        position = where.stop
-    blank = position if where.to_file_end else None
-    end_mark = b"" if blank is None else encode_blank(where.stop - blank)
-    return Bridge(_content(where.start, [*markers, *filler], end_mark), tuple(markers), tuple(filler), blank)
+    def __init__(self, where: BridgeRange, lost: Iterable[LostPosition]) -> None:
+        room = where.stop - where.start - (BLANK_SIZE if where.to_file_end else 0)
+        stood_for, markers = [], []
+        position = where.start
+        for lost_position in lost:
+            # LMQ queues are filled by the records of other topics
+            if not lost_position.key.topic.startswith(LMQ_PREFIX):
+                record = _marker(where, lost_position, position)
+                if position + record.total_size <= where.start + room:
+                    stood_for.append(lost_position)
+                    markers.append(record)
+                    position += record.total_size
+        rest = where.start + room - position
+        filler: list[Record] = []
+        if where.to_file_end:
+            if not markers and rest >= _least_filler(where):
+                # one piece of filler tells later scans that something stood here
+                filler = [_filler(where, position, _least_filler(where))]
+                position += filler[0].total_size
+        elif rest:
+            filler = _filler_pieces(where, position, rest)
+            if not filler and markers:
+                markers[-1] = _marker(where, stood_for[-1], markers[-1].phy_offset, stretch=rest)
+            elif not filler:
+                raise Refusal(
+                    f"{count(rest, 'byte')} at {where.start} between two intact records are too few for a bridge",
+                    "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
+                    start=where.start,
+                )
+            position = where.stop
+        self.blank = position if where.to_file_end else None
+        end_mark = b"" if self.blank is None else encode_blank(where.stop - self.blank)
+        self.markers, self.filler, self.records = tuple(markers), tuple(filler), (*markers, *filler)
+        self.content = _content(where.start, self.records, end_mark)
 
 
-def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
+def _content(start: int, records: Sequence[Record], end_mark: bytes) -> Content:
     def made() -> Iterator[bytes]:
         yield from map(encode, records)
         yield end_mark

@@ -29,7 +29,7 @@ from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
-from recover.repair.bridge import Bridge, BridgeRange, build_bridge, range_between
+from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
@@ -103,7 +103,7 @@ class LogChanges:
         """Bridge a range of a file."""
         mapped_file = self.look.log.queue.find(where.start)
         assert mapped_file is not None
-        bridge = build_bridge(where, positions if with_markers else ())
+        bridge = Bridge(where, positions if with_markers else ())
         file, base = self._name(mapped_file), mapped_file.file_from_offset
         self.steps.append(WriteRange(file, where.start - base, bridge.content))
         end = where.start + bridge.content.size
@@ -127,7 +127,7 @@ class LogChanges:
         for start in starts:
             own = [position for position in positions if start <= max(where.start, position.start) < start + size]
             file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
-            bridge = build_bridge(file, own if with_markers else ())
+            bridge = Bridge(file, own if with_markers else ())
             made = MappedFile(before.path.with_name(offset_to_name(start)), start, size)
             content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
             self.steps.append(Install(self._name(made), content))
@@ -227,7 +227,9 @@ def keep_everything(
                     changes.write_end_mark(damage, damage.mapped_file)
                     continue
             positions = look.losses.by_damage[number]
-            restored = _restore(reader, damage, positions, mend_bits)
+            # the edits of all records that stood there, if that can be told of each of them
+            content = content_of(reader, damage) if positions or mend_bits else None
+            restored = [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
             if restored:
                 changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from
@@ -261,14 +263,6 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
             "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
             start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
         )
-
-
-def _restore(
-    reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
-) -> list[Edit]:
-    """The edits of all records that stood in a damage, if that can be told of each of them."""
-    content = content_of(reader, damage) if positions or mend_bits else None
-    return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
 
 
 def _edited(edit: Edit) -> dict[str, Any]:

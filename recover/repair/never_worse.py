@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from itertools import accumulate, repeat
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -184,12 +183,8 @@ _DELIVERY = np.dtype([
 """A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
 
 
-class _Stretch(NamedTuple):
-    """A part of the log that a plan leaves as it is: its file, by its first offset, start and stop."""
-
-    file: int
-    start: int
-    stop: int
+Stretch = tuple[int, int, int]
+"""A part of the log that a plan leaves as it is: its file, by its first offset, start and stop."""
 
 
 class Missed(Struct, frozen=True):
@@ -305,7 +300,7 @@ def bears(store: Store, made: RecoverPlan) -> bool:
 
 def _changed(
     view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
-) -> tuple[LogView, list[_Stretch]]:
+) -> tuple[LogView, list[Stretch]]:
     """The rows of what stays as it is, and where that is; brokers' own check judges the rest."""
     within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
     gone: set[Path] = set()
@@ -315,13 +310,13 @@ def _changed(
         else:
             gone.add(store.path(step.file))
     files: list[FileScan] = []
-    stays: list[_Stretch] = []
+    stays: list[Stretch] = []
     for scan in view.files:
         path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
         if path in gone:
             continue
         edges = [base, *(base + at for pair in sorted(within[path]) for at in pair), scan.file_end]
-        stays += map(_Stretch, repeat(base), edges[::2], edges[1::2])
+        stays += zip(repeat(base), edges[::2], edges[1::2])
         if not within[path]:
             files.append(scan)
             continue
@@ -340,7 +335,7 @@ def _changed(
 
 def missed_between(
     store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
-    stays: Collection[_Stretch] = (),
+    stays: Collection[Stretch] = (),
 ) -> list[Missed]:
     """What the broker of these settings delivers from `store` and not from `planned`; nothing if it does not start.
 
@@ -352,7 +347,7 @@ def missed_between(
         def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
             both = {file.file_from_offset for file in log.files if log.scan_of(file)} & {
                 file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
-            same = np.array([part[1:] for part in stays if part.file in both], dtype=np.int64).reshape(-1, 2)
+            same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
             asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
             held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
             sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from formats.names import offset_to_name
 from formats.record import encode_blank
@@ -36,7 +36,7 @@ from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
-from recover.repair.bridge import build_bridge, range_between
+from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import untold_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
@@ -51,19 +51,6 @@ _MODE = 0o644
 _PIECE = 8 << 20
 _TIMER = ("timerwheel", "timerlog")
 _TIMER_CHECK = "timercheck"
-
-
-class NewStore(Struct, frozen=True):
-    """What was written: messages by topic, their bytes, places that bridges stand for, and how a verify finds it.
-
-    `assumed_settings`: by its setting, a length of files that nothing told.
-    """
-
-    topics: Counts
-    size: int
-    bridged: int
-    report: VerifyReport
-    assumed_settings: dict[str, int]
 
 
 def write_store(
@@ -85,20 +72,23 @@ def write_store(
             raise Refusal(f"{target} exists", "Name a new folder, or remove that one.", path=str(target))
         check_target(sources, target)
     with new_folder(part):
-        log = _Log(scanned, wanted, note)
-        log.write(part, progress, interrupted)
-        report, assumed = _derive(scanned, wanted, part, options, settings)
+        made = NewStore(scanned, wanted, note)
+        made.write_log(part, progress, interrupted)
+        made.derive(part, options, settings)
         disk.rename(part, output)
         disk.fsync_dir(output.parent)
-    return NewStore(log.topics, log.size, log.bridged, report, assumed)
+    return made
 
 
-class _Log:
-    """The log of the new store: which rows it keeps, and its files."""
+class NewStore:
+    """Which rows the log keeps, and what is written: messages by topic, their bytes, places that bridges stand for, and
+    how a verify finds it. `assumed_settings`: by its setting, a length of files that nothing told."""
+
+    report: VerifyReport
+    assumed_settings: dict[str, int]
 
     def __init__(self, scanned: Scanned, wanted: Wanted, note: Callable[[str], None]) -> None:
-        self.log = scanned.log
-        self.store = scanned.source.store
+        self.log, self.store, self.takes_all = scanned.log, scanned.source.store, wanted.takes_all
         self.topics: Counts = Counter()
         self.size = self.bridged = 0
         offsets = array("q")
@@ -150,7 +140,7 @@ class _Log:
         losses = lost_positions(self.log, expect(self.log, topics, include_deleted=True), None)
         return {damage.start: losses.by_damage[number] for number, damage in enumerate(self.log.damaged)}
 
-    def write(
+    def write_log(
         self, root: Path, progress: Callable[[int, int], None] | None, interrupted: Callable[[], bool],
     ) -> None:
         disk.mkdir(root / COMMITLOG)
@@ -213,7 +203,7 @@ class _Log:
                     lost.append(position)
         lost.sort(key=lambda position: (position.key, position.queue_offset))
         self.bridged += len(lost)
-        bridge = build_bridge(range_between(start, stop, (self.before, behind), to_file_end=to_file_end), lost)
+        bridge = Bridge(range_between(start, stop, (self.before, behind), to_file_end=to_file_end), lost)
         at = start - base
         for chunk in bridge.content.chunks():
             yield at, chunk
@@ -224,36 +214,29 @@ class _Log:
         topic, queue_id = self.log.queues[number]
         return QueueKey(topic_text(topic), queue_id)
 
+    def derive(self, root: Path, options: ScanOptions, settings: dict[str, str]) -> None:
+        """Config, queues, index and checkpoint; then whatever recover finds left to do."""
+        source = self.store
+        if source is not None:
+            _copy_config(source, root, whole=self.takes_all)
+        opened = Store(root, StoreOptions(mapped_file_size=self.file_size, settings=settings))
+        self.assumed_settings = untold_sizes(opened)
+        if source is not None and source.queue_file_size_is_told:
+            opened.queue_file_size, self.assumed_settings = source.queue_file_size, {}
+        fresh = structs.replace(options, include_deleted=True)
+        write_derived(opened, RebuildOptions(scan=fresh), root, source)
+        made = plan_recover(Store.open(root, opened.options), RecoverOptions(scan=options, clamp_offsets=True))
+        self.report = made.before
+        if made.plan.steps:
+            apply_plan(root, seal(made.plan, root))
+            disk.remove_tree(root / JOURNAL_DIR)
+            self.report = verify(Store.open(root, opened.options), options)
+
 
 def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]:
     with FileReader(scan.mapped_file.path) as reader:
         for at in range(start - base, stop - base, _PIECE):
             yield at, bytes(reader.read(at, min(_PIECE, stop - base - at)))
-
-
-def _derive(
-    scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions, settings: dict[str, str]
-) -> tuple[VerifyReport, dict[str, int]]:
-    """Config, queues, index and checkpoint; then whatever recover finds left to do, and how a verify finds it all.
-
-    With it the lengths of files that nothing told, by their setting.
-    """
-    source = scanned.source.store
-    if source is not None:
-        _copy_config(source, root, whole=wanted.takes_all)
-    opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=settings))
-    assumed = untold_sizes(opened)
-    if source is not None and source.queue_file_size_is_told:
-        opened.queue_file_size, assumed = source.queue_file_size, {}
-    fresh = structs.replace(options, include_deleted=True)
-    write_derived(opened, RebuildOptions(scan=fresh), root, source)
-    store = Store.open(root, opened.options)
-    made = plan_recover(store, RecoverOptions(scan=options, clamp_offsets=True))
-    if not made.plan.steps:
-        return made.before, assumed
-    apply_plan(root, seal(made.plan, root))
-    disk.remove_tree(root / JOURNAL_DIR)
-    return verify(Store.open(root, opened.options), options), assumed
 
 
 def _copy_config(source: Store, root: Path, *, whole: bool) -> None:

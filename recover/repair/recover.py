@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct, field, structs
@@ -15,7 +15,7 @@ from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, check_config, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
@@ -100,7 +100,10 @@ class ConfigRepair:
             self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
         if self.clamps:
             content = clamped(chosen, self.clamps)
-            self._chose("clamped", _clamp_text(self.clamps), chosen)
+            shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}"
+                         for clamp in self.clamps], 8)
+            text = f"{count(len(self.clamps), 'offset')} lowered to the ends of their queues ({shown})"
+            self._chose("clamped", text, chosen)
         if content != main.content or main.missing:
             self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
@@ -196,11 +199,6 @@ def _lower(table: Members, key: str | int, end: int) -> None:
             table[name] = end
 
 
-def _clamp_text(clamps: list[AboveMax]) -> str:
-    shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps], 8)
-    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown})"
-
-
 Policy = Literal["keep", "broker"]
 _SHARE = 4
 """What part of the memory for the columns of the log those of the log as it will be may take."""
@@ -243,7 +241,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
             edits=[*before.survey.contradictions, *rejected, *before.flipped],
         )
-    made = plan_from_changes(store, before, changes, options, prediction)
+    made = _planned(before, changes, options, prediction)
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
@@ -259,16 +257,16 @@ def plan_truncate(
     check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
     changes = cut_log(before.survey, offset)
     given_up = refuse_missing_files(before, options.max_loss, offset)
-    made = plan_from_changes(store, before, changes, options, None)
+    made = _planned(before, changes, options, None)
     made.given_up_messages = given_up
     return made
 
 
-def plan_from_changes(
-    store: Store, before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
+def _planned(
+    before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
-    look = before.survey
+    look, store = before.survey, before.survey.store
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
@@ -280,8 +278,7 @@ def plan_from_changes(
             f"If that is what you want: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
             lost_messages=dropped, max_loss=options.max_loss,
         )
-    config: list[dict[str, Any]] = []
-    steps = list(_in_order(store, before, changes, after, options, config, prediction))
+    steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
         look.options.scanner.confirm()
     cut = changes.cut_from if changes.cuts_only else None
@@ -318,14 +315,14 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
 
 
 def _judged_by(
-    store: Store, before: VerifyReport, after: LogView, *, rewritten: bool
+    before: VerifyReport, after: LogView, *, rewritten: bool
 ) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
     """The survey with the log `after` and its queues, and index, checkpoint and config judged against that log.
 
     `rewritten`: records changed. What `before` says of the files holds as long as the log asks the same.
     """
-    look = before.survey
-    same = not rewritten and _says_the_same(look.log, after)
+    look, store = before.survey, before.survey.store
+    same = not rewritten and not look.log.stale and _asked_by(look.log) == _asked_by(after)
     if same and before.index and before.checkpoint and before.config:
         return structs.replace(look, log=after), before.index, before.checkpoint, before.config
     delays = DelayTable(look.delays.levels)
@@ -335,47 +332,37 @@ def _judged_by(
         store, after, expectation, delays, tick=look.options.tick
     )
     then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
-    return then, check_index(store, after), check_checkpoint(store, after), check_config(store, then)
+    return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 
 
-def _says_the_same(before: LogView, after: LogView) -> bool:
-    """True if everything in the log is the same that derived files are judged by."""
-    if before.stale:
-        return False
-    same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
-    return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)
-
-
-def _damage(log: LogView) -> list[tuple[int, int]]:
-    return [(damage.start, damage.stop) for damage in log.damaged]
+def _asked_by(log: LogView) -> list[Any]:
+    """All in a log that derived files are judged by."""
+    return [log.min_offset, log.log_end, log.messages, log.superseded, log.fillers, log.markers, log.newest_timestamp,
+            *((damage.start, damage.stop) for damage in log.damaged)]
 
 
 def _in_order(
-    store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
-    config: list[dict[str, Any]], prediction: Prediction | None,
-) -> Iterator[Step]:
-    """All steps in the order they run; `config` takes what was decided about each config file."""
-    yield from changes.steps
+    before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions, prediction: Prediction | None
+) -> tuple[list[Step], list[dict[str, Any]]]:
+    """All steps in the order they run, and what was decided about each config file."""
+    store, as_broker = before.survey.store, options.policy == "broker"
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
-    yield from map(RetireFolder, movable)
-    look, index, checkpoint, found = _judged_by(
-        store, before, after, rewritten=bool(changes.replaced or changes.dropped))
-    as_broker = options.policy == "broker"
-    yield from derived_steps(
+    look, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
+    derived = derived_steps(
         look, index, checkpoint, options.zone, visible=options.lost == "visible",
         # a broker leaves the units alone of what its check passed, or what it never looked at
         unmended=after.damaged if as_broker else (),
     )
     repair = ConfigRepair(store, look, found, clamp_offsets=options.clamp_offsets)
-    config += repair.choices
-    yield from repair.steps
+    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
     # while a folder that stops brokers is left, the first start is still to come, with its own recovery
     still_to_come = len(movable) < len(stray)
     if as_broker:
         still_to_come |= _abnormal_is_better(after, changes, options, prediction)
     if store.has_abort and not _needs_a_start(before) and not still_to_come:
-        yield Retire(store.relative(store.abort_path))
+        steps.append(Retire(store.relative(store.abort_path)))
+    return steps, repair.choices
 
 
 def _needs_a_start(before: VerifyReport) -> list[str]:

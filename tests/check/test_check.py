@@ -19,7 +19,7 @@ from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
-from recover.check.config import check_config, queue_ranges
+from recover.check.config import ConfigReport, queue_ranges
 from recover.check.parts import PARTS, check_parts
 from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
@@ -38,7 +38,7 @@ WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
 
 
 def findings(root: Path) -> list[Finding]:
-    return check_config(*looked_at(root)).findings
+    return ConfigReport(looked_at(root)[1]).findings
 
 
 def codes(root: Path) -> list[str]:

@@ -25,7 +25,7 @@ from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import command
 from mqtool.printer import OutputOptions, Printer, table
-from mqtool.progress import Progress, Steps
+from mqtool.progress import Progress
 from mqtool.text import clean
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
@@ -325,7 +325,10 @@ def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
 
 def test_steps_name_what_comes_next_without_raw_controls() -> None:
     stream = io.StringIO()
-    with Steps("applying", True, lambda: Console(file=stream, force_terminal=True, width=100)) as steps:
+    printer = Printer()
+    printer.options = OutputOptions(progress=True)
+    printer.stderr_console = lambda: Console(file=stream, force_terminal=True, width=100)  # type: ignore[method-assign]
+    with printer.steps("applying") as steps:
         steps(0, 2, "install evil\x1b]0;x\x07")
     assert "step 1 of 2" in stream.getvalue()
     assert "\x1b]0;" not in stream.getvalue()

@@ -15,7 +15,7 @@ from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import restore
 from recover.findings.refusal import Refusal
-from recover.repair.bridge import PIECE, Bridge, BridgeRange, build_bridge
+from recover.repair.bridge import PIECE, Bridge, BridgeRange
 from tests.support.commitlog import placed_records
 
 START = 1 << 20
@@ -50,7 +50,7 @@ def test_a_bridge_is_exactly_as_long_as_its_gap(
     length: int, crc: bool, to_end: bool, lost: list[tuple[str, int]]
 ) -> None:
     where = BridgeRange(START, START + length, to_end, 1_700_000_000_000, crc)
-    bridge = build_bridge(where, [_lost(topic, offset) for topic, offset in lost])
+    bridge = Bridge(where, [_lost(topic, offset) for topic, offset in lost])
     records = _walk(bridge, where.stop)
     if not to_end:
         assert sum(record.total_size for record in records) == length
@@ -66,20 +66,20 @@ def test_a_bridge_is_exactly_as_long_as_its_gap(
 
 def test_a_gap_between_records_that_no_record_fits_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
-        build_bridge(BridgeRange(START, START + 60, False, 5, False), [])
+        Bridge(BridgeRange(START, START + 60, False, 5, False), [])
     assert refused.value.exit_code == 8
 
 
 def test_a_narrow_end_of_a_file_gets_a_blank_alone() -> None:
-    bridge = build_bridge(BridgeRange(START, START + 8, True, 5, False), [_lost("T", 1)])
+    bridge = Bridge(BridgeRange(START, START + 8, True, 5, False), [_lost("T", 1)])
     assert (bridge.markers, bridge.filler, bridge.blank) == ((), (), START)
 
 
 def test_a_bridge_over_wide_damage_is_not_in_memory() -> None:
     tracemalloc.start()
     try:
-        bridge = build_bridge(BridgeRange(START, START + 20 * PIECE, True, 5, True), [_lost("T", 4)])
-        wide = build_bridge(BridgeRange(START, START + 20 * PIECE, False, 5, True), [_lost("T", 4)])
+        bridge = Bridge(BridgeRange(START, START + 20 * PIECE, True, 5, True), [_lost("T", 4)])
+        wide = Bridge(BridgeRange(START, START + 20 * PIECE, False, 5, True), [_lost("T", 4)])
         size = sum(len(chunk) for chunk in wide.content.chunks())
         _, most = tracemalloc.get_traced_memory()
     finally:
@@ -90,13 +90,13 @@ def test_a_bridge_over_wide_damage_is_not_in_memory() -> None:
 
 
 def test_lmq_queues_get_filler_only() -> None:
-    bridge = build_bridge(BridgeRange(START, START + 900, False, 5, False), [_lost("%LMQ%light", 4)])
+    bridge = Bridge(BridgeRange(START, START + 900, False, 5, False), [_lost("%LMQ%light", 4)])
     assert not bridge.markers and bridge.filler
 
 
 def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
     """TimerMessageStore takes a unit up again and again whose record has no time, no real topic or no real queue."""
-    bridge = build_bridge(BridgeRange(START, START + 900, False, 5, False), [_lost("rmq_sys_wheel_timer", 4)])
+    bridge = Bridge(BridgeRange(START, START + 900, False, 5, False), [_lost("rmq_sys_wheel_timer", 4)])
     properties = bridge.markers[0].property_map()
     assert properties["TIMER_OUT_MS"] == "5"
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("MQTOOL_FILLER", "0")
@@ -104,7 +104,7 @@ def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
 
 def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:
     where = BridgeRange(START, START + 900, False, 5, False)
-    (record,) = build_bridge(where, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
+    (record,) = Bridge(where, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
     values = record.property_map()
     assert (values["DELAY"], values["REAL_TOPIC"], values["REAL_QID"]) == ("3", "MQTOOL_FILLER", "0")
 

@@ -22,7 +22,7 @@ from recover.check.survey import ScanOptions, survey
 from recover.log import generations
 from recover.log.file_scan import FileScan
 from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, scan_log, stamps_of
-from recover.look.store import Generation, default_broker, find_generation
+from recover.look.store import Generation, default_broker
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
@@ -111,7 +111,7 @@ def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: P
 
 def generation(root: Path) -> Generation:
     store = Store.open(root)
-    return find_generation(store, store.checkpoint())
+    return Generation(store, store.checkpoint())
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -18,7 +18,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.carry_out import apply_plan
 from recover.change.model import Retire, ZeroRange
 from recover.change.preconditions import seal
-from recover.check.config import check_config
+from recover.check.config import ConfigReport
 from recover.check.report import verify
 from recover.predict.start import predict
 from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
@@ -120,16 +120,16 @@ Make = Callable[[str], Path]
 def repair(root: Path, *, clamp: bool = False) -> ConfigRepair:
     """Repair the store at `root`, and check that a second run has nothing left to do."""
     store, look = looked_at(root)
-    done = ConfigRepair(store, look, check_config(store, look), clamp_offsets=clamp)
+    done = ConfigRepair(store, look, ConfigReport(look), clamp_offsets=clamp)
     carry_out(root, done.steps)
     store, look = looked_at(root)
-    assert ConfigRepair(store, look, check_config(store, look), clamp_offsets=clamp).steps == []
+    assert ConfigRepair(store, look, ConfigReport(look), clamp_offsets=clamp).steps == []
     return done
 
 
 def codes(root: Path) -> list[str]:
     """What is wrong; that topics are a guess is a note."""
-    return [item.code for item in check_config(*looked_at(root)).findings if item.severity != "info"]
+    return [item.code for item in ConfigReport(looked_at(root)[1]).findings if item.severity != "info"]
 
 
 def topics_of(path: Path) -> dict[str, object]:
@@ -154,7 +154,7 @@ def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str,
     else:
         assert codes(root) == []
         assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
-    report = check_config(*looked_at(root))
+    report = ConfigReport(looked_at(root)[1])
     assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
 
 
@@ -175,12 +175,12 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_turned_back(store: Make, name: 
         backup.unlink(missing_ok=True)
     elif bak == "flipped":
         backup.write_bytes(flipped)
-    (found,) = check_config(*looked_at(root)).findings
+    (found,) = ConfigReport(looked_at(root)[1]).findings
     assert (found.code, found.offset, found.severity) == ("config-broken", at, "warning")
     assert f"bit 2 of byte {at}" in found.message
     assert [choice["action"] for choice in repair(root).choices] == ["name-restored"]
     assert main.read_bytes() == sound and (bak != "flipped" or backup.read_bytes() == sound)
-    assert not check_config(*looked_at(root)).findings
+    assert not ConfigReport(looked_at(root)[1]).findings
 
 
 @pytest.mark.parametrize("bak", ["sound", "missing"])
@@ -200,7 +200,7 @@ def test_a_text_that_brokers_give_up_for_an_offset_is_restored_or_goes_without_i
     members = len(read_config(main, BY_NAME[name]).table)
     if bak == "missing":
         backup.unlink()
-    (found,) = check_config(*looked_at(root)).findings
+    (found,) = ConfigReport(looked_at(root)[1]).findings
     assert found.code == ("config-broken" if bak == "sound" else "config-lost") and "not a number" in found.message
     assert [choice["action"] for choice in repair(root).choices] == ["restored" if bak == "sound" else "put-together"]
     kept = main.read_bytes()
@@ -237,7 +237,7 @@ def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make)
     (root / "config").mkdir()
     (choice,) = repair(root).choices
     assert choice["action"] == "guessed"
-    missing, guess = sorted(check_config(*looked_at(root)).findings, key=lambda item: item.code)
+    missing, guess = sorted(ConfigReport(looked_at(root)[1]).findings, key=lambda item: item.code)
     assert (missing.code, missing.file) == ("config-missing", "config/consumerOffset.json")
     assert (guess.code, guess.file) == ("config-topics-are-a-guess", "config/topics.json")
     # a broker writes the file without the mark
@@ -263,7 +263,7 @@ def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
         backup.unlink()
     assert right in content
     main.write_bytes(content.replace(right, wrong, 1))
-    (found,) = check_config(*looked_at(root)).findings
+    (found,) = ConfigReport(looked_at(root)[1]).findings
     guessed = name == "topics.json" and bak == "missing"
     assert found.code == ("config-broken" if bak == "sound" else "config-topics-guessed" if guessed else "config-lost")
     repair(root)
