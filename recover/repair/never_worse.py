@@ -12,10 +12,11 @@ import os
 import stat
 import tempfile
 import time
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from itertools import accumulate, repeat
 from pathlib import Path
 
 import numpy as np
@@ -49,16 +50,18 @@ class _Overlaid(Source):
 
     def __init__(self, path: Path, changes: Iterable[InPlace]) -> None:
         self._changes = sorted(changes, key=lambda change: change.start)
+        self._starts = [change.start for change in self._changes]
+        self._reached = [*accumulate((change.stop for change in self._changes), max)]
         self._below = LocalFile(path)
 
     @property
     def length(self) -> int:
-        return max(self._below.length, *(change.stop for change in self._changes))
+        return max(self._below.length, self._reached[-1])
 
     def read(self, offset: int, length: int) -> bytes:
         stop = min(offset + length, self.length)
         found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
-        for change in self._changes:
+        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
             first, last = max(offset, change.start), min(stop, change.stop)
             if first < last:
                 found[first - offset : last - offset] = _bytes(change, first, last)

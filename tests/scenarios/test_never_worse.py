@@ -6,18 +6,21 @@ import random
 import shutil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.damage import of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.change.model import Plan, ZeroRange
+from recover.change.model import Plan, WriteRange, ZeroRange
 from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal
 from recover.log.scan import scan_log
-from recover.repair.never_worse import missed_between, refuse_worse
+from recover.repair.never_worse import as_planned, missed_between, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
+from recover.store.reader import FileReader
 from recover.store.store import Store
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
@@ -47,6 +50,27 @@ def refused_or_as_good(store: Drill, name: str) -> bool:
         one, other = Store.open(before), Store.open(store.root)
         assert missed_between(one, scan_log(one.commitlog), other, scan_log(other.commitlog), settings) == []
     return False
+
+
+@given(st.data())
+def test_a_planned_file_reads_as_its_steps_would_leave_it(data: st.DataObject) -> None:
+    store = Store.open(unpacked("clean-plain-4.9.7"))
+    path, name = store.commitlog.files[0].path, store.relative(store.commitlog.files[0].path)
+    wanted = bytearray(path.read_bytes())
+    places = st.integers(0, len(wanted) + 100)
+    steps: list[WriteRange | ZeroRange] = []
+    for start in sorted(data.draw(st.lists(places, min_size=1, max_size=8))):
+        if data.draw(st.booleans()):
+            steps.append(WriteRange(name, start, data.draw(st.binary(min_size=1, max_size=90))))
+        else:
+            steps.append(ZeroRange(name, start, start + data.draw(st.integers(1, 5_000))))
+        wanted += bytes(max(0, steps[-1].stop - len(wanted)))
+        wanted[start : steps[-1].stop] = b"".join(steps[-1].new_bytes())
+    with as_planned(store, steps) as (_, planned), FileReader(planned(path)) as reader:
+        assert reader.length == len(wanted)
+        for start in [0, *data.draw(st.lists(places, max_size=5)), *(step.start for step in steps)]:
+            length = data.draw(st.integers(0, 9_000))
+            assert reader.read(start, length) == wanted[start : start + length]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
