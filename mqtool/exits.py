@@ -5,7 +5,6 @@ Commands return bits and errors are mapped to bits here; Python's own 1 and the 
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import signal
@@ -31,7 +30,7 @@ from recover.findings.code import (
     UNSUPPORTED,
     USAGE,
 )
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import Refusal, remedy_of
 
 
 class ExitBit(NamedTuple):
@@ -98,22 +97,12 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
                        "Lower --threads, or set --memory below what is free.")
     if isinstance(error, OSError):
         where = f"{os.fspath(error.filename)!s}: " if error.filename else ""
-        return Failure(OPERATIONAL | found, "io", f"{where}{error.strerror or error}", _os_error_remedy(error))
+        return Failure(OPERATIONAL | found, "io", f"{where}{error.strerror or error}", remedy_of(error))
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "mqtool"
         return Failure(USAGE, "usage", " ".join(error.format_message().split()), f"See `{path} --help`.")
     return Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
-
-
-def _os_error_remedy(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room there, or name a place on another disk."
-    if isinstance(error, PermissionError):
-        return "Run as the user that the broker runs as, or as root."
-    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-        return "A file stands where a folder belongs, or the other way round; move it away first."
-    return ""
 
 
 def bug_report(error: BaseException) -> str:

@@ -30,7 +30,7 @@ from recover.derived.expected import (
 )
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import unreadable
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Rows, within
 from recover.store.derived_files import (
@@ -323,7 +323,7 @@ class _Checker:
         try:
             yield
         except OSError as error:
-            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
+            raise unreadable(error) from error
 
     def _look(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
         """What the files of a queue hold if it is right, by the queue's `tally`; the verdict on one that has no file;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from recover.findings.code import INTERRUPTED, OPERATIONAL, USAGE
 
 
@@ -31,3 +33,19 @@ class Interrupted(Refusal):
     """Stopped by a signal; what was begun can be resumed (exit 32)."""
 
     exit_code = INTERRUPTED
+
+
+def unreadable(error: OSError) -> Refusal:
+    """The refusal over what cannot be listed or opened."""
+    return Refusal(f"cannot read {error.filename}: {error.strerror}", remedy_of(error), path=str(error.filename))
+
+
+def remedy_of(error: OSError) -> str:
+    """What a person does about it; empty where the error says all that is known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room there, or name a place on another disk."
+    if isinstance(error, PermissionError):
+        return "Run as the user that the broker runs as, or as root."
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return "A file stands where a folder belongs, or the other way round. Move it aside and run again."
+    return ""

@@ -20,7 +20,7 @@ from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.errors import FormatError
 from formats.names import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
-from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
+from recover.findings.refusal import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, entries_if_there, names_in
@@ -122,7 +122,7 @@ class Store:
                 f"no permission to read {error.filename}", "Run as the broker's user or as root.", path=error.filename
             ) from error
         except OSError as error:
-            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=error.filename) from error
+            raise unreadable(error) from error
         return store
 
     def _check_shape(self) -> None:
