@@ -22,6 +22,7 @@ from recover.store.reading import (
     between_extents,
     crc32c,
     crc_joined,
+    crc_with_zeros,
     data_extents,
     in_order,
 )
@@ -171,7 +172,8 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
             call(fd, ctypes.c_int64(at), ctypes.c_int64(stop), _WRITE)
         if not runs or runs[-1][1] != at:
             runs.append([at, at, 0])
-        runs[-1][1:] = at + len(view), crc32c(view, runs[-1][2])
+        crc = runs[-1][2]
+        runs[-1][1:] = at + len(view), crc_with_zeros(crc, len(view)) if piece is BLANK else crc32c(view, crc)
     size = crc = 0
     for start, stop, own in sorted(runs):
         if start != size:

@@ -295,13 +295,13 @@ def check_owners(store: Store) -> Iterator[Finding]:
     in_all = _usual([rights for files in found.values() for rights in files.values()])
     for part, files in found.items():
         usual = _usual([*files.values()]) or in_all
-        odd = sorted(part / name for name, rights in files.items() if usual is not None and rights != usual)
+        odd = sorted((name for name, rights in files.items() if rights != usual), key=lambda name: name.split("/"))
         if usual is None or not odd:
             continue
-        first = files[str(odd[0].relative_to(part))]
+        first, names = files[odd[0]], [store.relative(part / name) for name in odd]
         yield finding(
-            "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
-            names=few([*map(store.relative, odd)]), has=_text(first), usual=_text(usual),
+            "file-owner-or-mode", store.relative(part), None, count=len(odd), first=names[0],
+            names=few(names), has=_text(first), usual=_text(usual),
             owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
         )
 

@@ -183,8 +183,8 @@ def compare_file(
     """Whether a file holds the very units that the log calls for from its first live one on; None where not.
 
     Their sum is that of the keys, which is asked where their rows are; chains, slots and header follow from the units.
-    Before that only units of messages before `min_offset` of the log may stand. `beside` adds the units up where nobody
-    `held` did. `ReadFailure` when a part of the file cannot be read.
+    Before that only units of messages before `min_offset` of the log may stand. `held`: the sum of the units; without
+    it `beside` adds them up. `ReadFailure` when a part of the file cannot be read.
     """
     if file.length != geometry.size:
         return None

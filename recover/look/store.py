@@ -49,7 +49,7 @@ class Trace(NamedTuple):
 
 
 def _limits(store: Store) -> Iterator[Trace]:
-    """Nothing of a folder in which nobody has started a broker: it has neither lock nor checkpoint."""
+    """Nothing of a folder without lock and checkpoint, in which no broker was ever started."""
     told_by = ("lock", "checkpoint", "rocksdbstore", "abort.bak", "timerwheel")
     there = {name for name in told_by if (store.root / name).exists()}
     if not there & {"lock", "checkpoint"}:

@@ -155,7 +155,7 @@ class LogChanges:
                 self.zero(scan.mapped_file, start - base)
 
     def mend_files(self) -> None:
-        """Full lengths, right names, and nothing in the folders that is no log file."""
+        """Repair lengths and names, and take away whatever in the folders is not a log file."""
         queue = self.look.log.queue
         # files without any data after missing ones at the log's end: left in place the log would lack these for ever
         missing = [stop for start, stop in queue.missing_ranges() if start >= self.cut_from]

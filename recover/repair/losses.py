@@ -175,7 +175,7 @@ def check_plannable(
 
     So too when the log is gone while queues or index are there, which rebuilding them would empty; where something else
     stands in place of a log file, where nothing tells how long log files are, and, unless `max_loss` allows for that,
-    where hardly anything of the log can be read, or a file of it is no log's or another's.
+    where hardly anything of the log can be read, or a file of it is invalid or of another log.
     """
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:

@@ -101,7 +101,7 @@ def derived_steps(
             store, log, look.expectation, look.queues, Spool(), visible=visible, wanted=wanted,
             evidence=Evidence(starts, stops), producer=producer,
         )
-    # whoever asks for an index alone gets one where it is switched off
+    # asked for alone, an index is made even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)
     if INDEX in parts and (asked or any(item.severity != "info" for item in index.findings)):
         yield from rebuild_index(store, log, report=index, zone=zone, producer=producer).steps(store)
