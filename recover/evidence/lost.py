@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
-from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, NOT_LIVE
+from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, NOT_LIVE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
@@ -274,7 +274,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
     """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
 
     A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
-    Stale ones may be among them.
+    Stale ones may be among them, and filler where old ones were damaged.
     """
     if not log.superseded:
         return None
@@ -284,7 +284,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not rows:
             continue
         records = np.concatenate(rows)
-        live = np.flatnonzero((records["bits"] & NOT_LIVE) == 0)
+        live = np.flatnonzero((records["bits"] & (NOT_LIVE | BIT_FILLER)) == 0)
         run = records[live[-1] + 1 if live.size else 0 :]
         chained = run[(run["bits"] & BIT_SUPERSEDED) != 0]
         if not live.size or not full[chained["queue"]].any():

@@ -22,7 +22,7 @@ from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
-from recover.evidence.lost import LostPosition, Surroundings
+from recover.evidence.lost import LostPosition, Surroundings, old_end
 from recover.evidence.restore import content_of, put_back
 from recover.findings.model import count
 from recover.findings.refusal import Refusal, UsageRefusal
@@ -212,7 +212,7 @@ def keep_everything(
     Those of them that nobody does unasked are done with `mend_bits`; so are bits that explain a damage.
     `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
     """
-    log = look.log
+    log, edits = look.log, list(edits)
     changes = LogChanges(look, end_of_live_log(log) if look.old_end is None else look.old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
@@ -241,6 +241,12 @@ def keep_everything(
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
+    if look.old_end is None and log.superseded:
+        # damage among old records hides that they end the log: they go, too, as they would by a second run
+        old = old_end(log_after(log, changes, look.options.memory), look.store.queue_file_size)
+        if old is not None:
+            return keep_everything(structs.replace(look, old_end=old), lost=lost, bridge=bridge, mend_bits=mend_bits,
+                                   edits=edits)
     changes.zero_dirty_end()
     changes.mend_files()
     return changes

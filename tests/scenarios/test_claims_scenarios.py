@@ -171,6 +171,21 @@ def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start
         assert plain.delivered(store.root) == delivered
 
 
+def test_damage_among_old_records_does_not_keep_them_at_the_end(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    path, delivered = store.root / "commitlog" / file_name(131072), plain.delivered(store.root)
+    before = path.read_bytes()
+    older_records_at_the_end(store.root, random.Random(2), back=1000)
+    content = path.read_bytes()
+    added = range(len(before.rstrip(b"\0")), len(content.rstrip(b"\0")))
+    flip_bit(store.root, path, added[len(added) // 3], 0)
+    store.struck()
+    assert not store.found("commitlog-old-end")
+    with store.recovered():
+        assert path.read_bytes() == before
+        assert plain.delivered(store.root) == delivered
+
+
 def test_two_generations_of_old_records_after_a_break_are_cut_in_one_run(drill: Start) -> None:
     store = drill("killed-lmq-4.9.7")
     delivered = plain.delivered(store.root)
