@@ -15,9 +15,11 @@ from recover.evidence.edits import Edit
 from recover.evidence.lost import (
     Losses,
     LostPosition,
+    end_named_elsewhere,
     file_named_elsewhere,
     lost_positions,
     named_behind,
+    note_damage,
     note_damage_behind,
     old_end,
 )
@@ -37,7 +39,7 @@ from recover.look.pointers import index_ends, indexed_to
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
-from recover.store.store import CONSUMEQUEUE, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.store.unread import Elsewhere, held_elsewhere
 
 
@@ -143,9 +145,12 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-        gone = file_named_elsewhere(log.files, log.newest_timestamp, index_ends(store), store.checkpoint())
+    if (with_queues or with_keys) and COMMITLOG not in elsewhere:
+        ends, checkpoint = index_ends(store), store.checkpoint()
+        gone = (file_named_elsewhere(log.files, log.newest_timestamp, ends, checkpoint)
+                or end_named_elsewhere(log, ends, checkpoint, lambda: index(log).behind))
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
-            log.damaged = [*log.damaged, gone]
+            note_damage(log, [gone])
     old = _without_old_end(log, store)
     denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:

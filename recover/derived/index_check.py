@@ -88,8 +88,8 @@ class IndexFileVerdict(Struct):
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
     `by_log_file`: of a file with wrong units, how many messages these name rightly and wrongly in each log file (its
-    first offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without
-    that key.
+    first offset). `behind`: the physical offsets after the log's end that units name. `other_keys` are (phy offset,
+    key hash) of units in their right chains that name a record without that key.
     """
 
     file: IndexFileName
@@ -106,6 +106,7 @@ class IndexFileVerdict(Struct):
     counts_entries: bool | None = None
     other_keys: list[tuple[int, int]] = field(default_factory=list)
     by_log_file: dict[int, tuple[int, int]] = field(default_factory=dict)
+    behind: tuple[int, ...] = ()
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -134,6 +135,11 @@ class IndexReport(Struct):
     switched_off: bool = False
     findings: list[Finding] = field(default_factory=list)
     unreadable: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def behind(self) -> Rows:
+        """The physical offsets after the log's end that units name, ascending."""
+        return np.unique([place for verdict in self.verdicts for place in verdict.behind])
 
     def total(self, name: str) -> int:
         """The sum of a count of the verdicts."""
@@ -510,6 +516,7 @@ class _Judge:
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
         if self._count(_ASTRAY) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
+            verdict.behind = tuple(np.unique(self.offsets[self._numbers(_BEYOND)]).tolist())
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
                                   for number in self._numbers(_ONLY_OTHER_KEY).tolist()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -358,13 +358,18 @@ def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, 
     may_be_missing = witness or log.files[-1].blank is not None
     ends = [position.stop for position in named if position.start >= log.files[-1].file_end and may_be_missing]
     found = [*_ranges_in_files(log, named, witness), *([_missing_files(log.files[-1], max(ends) - 1)] if ends else ())]
+    note_damage(log, found)
+    return bool(found)
+
+
+def note_damage(log: LogView, found: list[Damage]) -> None:
+    """Add ranges after the end of the log to its damage; what of its tail is in them is none any more."""
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
             rest = Tail(damage.stop, tail.stop, tail.reason, tail.mapped_file)
             log.tail = rest if damage.stop < tail.stop else None
     log.damaged = sorted([*log.damaged, *found], key=lambda damage: damage.start)
-    return bool(found)
 
 
 def _queues_adjoin(named: list[LostPosition]) -> bool:
@@ -416,6 +421,27 @@ def file_named_elsewhere(
         return None
     # how many files are missing nobody can say for sure: a wrong offset names one far away
     return _missing_files(files[-1], min(said))
+
+
+def end_named_elsewhere(
+    log: LogView, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None, indexed: Callable[[], Rows]
+) -> Damage | None:
+    """Where messages were after the log's end, if index and checkpoint both know of later ones; else None.
+
+    For what no queue names. `index_ends` as in `file_named_elsewhere`; `indexed`: the physical offsets, ascending, that
+    units of the index name behind the log.
+    """
+    if not log.files or log.files[-1].blank is not None or checkpoint is None:
+        return None
+    newest, start = log.newest_timestamp, log.log_end
+    believed = (place for place, time in index_ends if time > newest and _fits(log, place, MIN_RECORD_SIZE))
+    last = max(believed, default=-1)
+    end = next((scan for scan in log.files if scan.mapped_file.file_from_offset <= start < scan.file_end), None)
+    if last < 0 or end is None or max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) <= newest:
+        return None
+    stop = min(last + MIN_RECORD_SIZE, end.file_end)
+    facts = {INDEXED: int(np.searchsorted(indexed(), stop))}
+    return Damage(start, stop, ZEROED if log.tail is None else TORN_RECORD, 0, "record", False, end.mapped_file, facts)
 
 
 def _missing_files(end: FileScan, last: int) -> Damage:

@@ -178,6 +178,15 @@ def test_t22_zeros_are_lost_messages_when_more_than_one_queue_tells_of_them(dril
         assert (done["damaged_messages"], stated(done)) == (sum(row[2] for row in lost), lost)
 
 
+def test_t22_zeros_are_lost_messages_when_index_and_checkpoint_tell_of_them(drill: Start) -> None:
+    store = drill("clean-5.3.3")  # each of its messages has a key
+    zero_log_from(store, store.records()[-60].record.phy_offset)
+    leave_units_of(store, "", 0)
+    assert store.finds("commitlog-damaged-range", exit_code=6)["facts"]["reason"] == "zeroed"
+    with store.recovered() as done:
+        assert (done["damaged_messages"], [row["messages"] for row in done["plan"]["loss"]]) == (60, [60])
+
+
 def test_t22_what_a_single_queue_claims_is_stated_though_no_message_is_proven_to_be_gone(drill: Start) -> None:
     store = drill(PLAIN)
     zero_log_from(store, store.records()[-40].record.phy_offset)

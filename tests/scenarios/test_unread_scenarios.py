@@ -13,6 +13,7 @@ from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import begins_late, messages
+from tests.support import plain_reader as plain
 from tests.support.stores import KINDS, real_store, unpacked
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import FIRST, add_batch_queue, add_rocksdb, put, to_dledger, to_rocksdb
@@ -141,6 +142,26 @@ def test_damage_is_not_bridged_where_the_units_of_lost_messages_are_in_rocksdb(f
     root = to_rocksdb(real_store(CLEAN, folder))
     damage("bit-in-body", root)
     refuses(root, "recover")
+
+
+@pytest.mark.parametrize(("gone", "code"), [
+    ("file", "commitlog-missing-file"), ("zeros", "commitlog-damaged-range"), ("torn", "commitlog-damaged-range"),
+])
+def test_index_and_checkpoint_tell_of_messages_at_the_end_where_queues_are_in_rocksdb(
+    folder: Path, gone: str, code: str
+) -> None:
+    root = to_rocksdb(real_store(MANY, folder))
+    files = sorted(path for path in (root / "commitlog").iterdir() if any(path.read_bytes()))
+    if gone == "file":
+        for path in sorted((root / "commitlog").iterdir())[len(files) - 1:]:
+            path.unlink()
+    else:
+        content = files[-1].read_bytes()
+        kept = sum(len(record.content) for record in plain.chain(content, int(files[-1].name))) // 2
+        files[-1].write_bytes((content[:kept] + b"\xee" * (36 if gone == "torn" else 0)).ljust(len(content), b"\0"))
+    found = verify(root)
+    assert code in found.notable and found.code & (exits.MESSAGES | UNREAD) == exits.MESSAGES | UNREAD
+    assert found.document["commitlog"]["damaged_messages"] > 0
 
 
 def test_a_setting_says_where_queues_are_before_there_is_a_file_of_them(folder: Path) -> None:
