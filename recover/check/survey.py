@@ -111,6 +111,7 @@ def survey(
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     elsewhere = not_looked_at(store, with_queues=with_queues)
+    names_the_end = with_queues and COMMITLOG not in elsewhere
     with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
@@ -145,7 +146,7 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-    if (with_queues or with_keys) and COMMITLOG not in elsewhere:
+    if names_the_end and log.has_keys:
         ends, checkpoint = index_ends(store), store.checkpoint()
         gone = (file_named_elsewhere(log.files, log.newest_timestamp, ends, checkpoint)
                 or end_named_elsewhere(log, ends, checkpoint, lambda: index(log).behind))

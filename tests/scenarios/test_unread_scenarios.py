@@ -162,6 +162,7 @@ def test_index_and_checkpoint_tell_of_messages_at_the_end_where_queues_are_in_ro
     found = verify(root)
     assert code in found.notable and found.code & (exits.MESSAGES | UNREAD) == exits.MESSAGES | UNREAD
     assert found.document["commitlog"]["damaged_messages"] > 0
+    assert all(verify(root, "--only", part).code & exits.BUG == 0 for part in ("consumequeue", "index", "checkpoint"))
 
 
 def test_a_setting_says_where_queues_are_before_there_is_a_file_of_them(folder: Path) -> None:
