@@ -132,7 +132,7 @@ class Facts:
         """The loss statement: of the plan, else of the damage."""
         if self.plan is not None:
             return self.plan.plan.loss
-        return [*loss_of_damage(self.before.survey, []), *loss_of_unproven(self.before.survey)]
+        return [*loss_of_damage(self.before.survey, []), *loss_of_unproven(self.before.survey)[1]]
 
 
 @command(

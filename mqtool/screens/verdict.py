@@ -180,7 +180,7 @@ def _size(step: Step) -> int:
 
 def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
     if not loss:
-        return Text("No message is lost.", style="green")
+        return Text("No message is known to be lost.", style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),
              item.get("cause", "")] for item in loss]
     columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
@@ -221,7 +221,8 @@ def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> st
         (made.given_up_messages, f"{count(made.given_up_messages, 'message')} of missing log files given up"),
         (lost, f"{count(lost, 'damaged message')} lost{'' if made.left_messages else mended}"),
         (made.left_messages, f"{count(made.left_messages, 'damaged message')} left{mended}"),
-        (made.unproven_messages, f"{count(made.unproven_messages, 'message')} lost that only a queue names"),
+        (made.unproven_messages,
+         f"{count(made.unproven_messages, 'message')} lost that only a queue or the index names"),
     ) if number]
     text = ", ".join(parts) if parts else "0 messages lost"
     sizes = [f"{name}={size}" for name, size in made.assumed_settings.items()]

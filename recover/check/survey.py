@@ -15,11 +15,11 @@ from recover.evidence.edits import Edit
 from recover.evidence.lost import (
     Losses,
     LostPosition,
-    end_named_elsewhere,
     file_named_elsewhere,
+    indexed_behind,
     lost_positions,
     named_behind,
-    note_damage,
+    named_by_index_alone,
     note_damage_behind,
     old_end,
 )
@@ -35,7 +35,7 @@ from recover.findings.refusal import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
-from recover.look.pointers import index_ends, indexed_to
+from recover.look.pointers import index_ends
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
@@ -133,7 +133,7 @@ def survey(
     delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
-    behind: list[LostPosition] = []
+    behind, by_index = list[LostPosition](), list[LostPosition]()
     found = Overwritten([], [], [])
     index = IndexCheck(store)
     if with_queues:
@@ -144,14 +144,14 @@ def survey(
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
-        if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
-            queues = check_consumequeue(store, log, expectation, delays)
     if names_the_end and log.has_keys:
-        ends, checkpoint = index_ends(store), store.checkpoint()
-        gone = (file_named_elsewhere(log.files, log.newest_timestamp, ends, checkpoint)
-                or end_named_elsewhere(log, ends, checkpoint, lambda: index(log).behind))
+        ends = index_ends(store)
+        by_index = indexed_behind(log, ends, lambda: index(log).behind)
+        if (behind or by_index) and note_damage_behind(log, behind, by_index, _last_time(store)) and queues is not None:
+            queues = check_consumequeue(store, log, expectation, delays)
+        gone = file_named_elsewhere(log.files, log.newest_timestamp, ends, store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
-            note_damage(log, [gone])
+            log.damaged = [*log.damaged, gone]
     old = _without_old_end(log, store)
     denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:
@@ -161,6 +161,7 @@ def survey(
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         old = _without_old_end(log, store)
         losses = lost_positions(log, expectation, queues, behind)
+    losses.indexed = named_by_index_alone(by_index, log, losses)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {

@@ -130,12 +130,13 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `unexplained` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
-    the units of queues names, after the end of the log.
+    the units of queues names, after the end of the log, `indexed` as many more messages as the index alone names there.
     """
 
     by_damage: list[list[LostPosition]]
     unexplained: list[UnexplainedGap] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
+    indexed: int = 0
 
     @property
     def total(self) -> int:
@@ -145,7 +146,7 @@ class Losses(Struct):
     @property
     def records(self) -> int:
         """Records that were lost in one way or the other, as far as anything names them."""
-        return sum(map(record_count, [*self.by_damage, self.unproven]))
+        return sum(map(record_count, [*self.by_damage, self.unproven])) + self.indexed
 
 
 INDEXED = "indexed"
@@ -301,6 +302,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
 # later message, or the index of one at that very place. Without such a witness the queue may as well be what is wrong.
 
 
+NO_QUEUE = QueueKey("", -1)
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"
 
@@ -319,6 +321,29 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
         if _fits(log, position.start, position.stop - position.start):
             found.setdefault((position.key, position.start), position)
     return list(_in_reach(log, found.values()))
+
+
+def indexed_behind(
+    log: LogView, index_ends: Iterable[tuple[int, int]], units: Callable[[], Rows]
+) -> list[LostPosition]:
+    """The messages after the last record of the log that the index names, in no queue, ascending by phy_offset.
+
+    `index_ends` as in `file_named_elsewhere`; `units`: the offsets that units of the index name there. Both have to say
+    so. Of a message's size only the least is known.
+    """
+    if not log.files or log.queue.file_size <= 0:
+        return []
+    said = [place for place, time in index_ends if time > log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
+    places = units().tolist() if said else []
+    return list(_in_reach(log, [LostPosition(NO_QUEUE, -1, place, MIN_RECORD_SIZE) for place in places
+                                if place <= max(said) and _fits(log, place, MIN_RECORD_SIZE)]))
+
+
+def named_by_index_alone(by_index: list[LostPosition], log: LogView, losses: Losses) -> int:
+    """How many of `indexed_behind` stood in no damaged range, and are in no queue either."""
+    ranges = [(damage.start, damage.stop) for damage in log.damaged]
+    known = {position.start for position in losses.unproven}
+    return sum(position.start not in known and not _is_in(ranges, position.start) for position in by_index)
 
 
 def _fits(log: LogView, phy_offset: int, size: int) -> bool:
@@ -346,30 +371,30 @@ def _is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
     return at >= 0 and offset < ranges[at][1]
 
 
-def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, last_indexed: int | None) -> bool:
+def note_damage_behind(
+    log: LogView, by_queues: list[LostPosition], by_index: list[LostPosition], last_time: int
+) -> bool:
     """Add to `log.damaged` the ranges after its end in which messages were; whether there are any.
 
-    `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of, `last_indexed` the
-    phy offset of the last one of the index.
+    `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of.
     """
-    indexed = any(position.start == last_indexed for position in named)
-    witness = indexed or last_time > log.newest_timestamp or _queues_adjoin(named)
+    indexed = {position.start for position in by_index}
+    witness = last_time > log.newest_timestamp or _queues_adjoin(by_queues) or any(
+        position.start in indexed for position in by_queues)
+    named = sorted([*by_queues, *by_index], key=lambda position: position.start)
     # without an end mark before it there was no file after the last one
     may_be_missing = witness or log.files[-1].blank is not None
     ends = [position.stop for position in named if position.start >= log.files[-1].file_end and may_be_missing]
     found = [*_ranges_in_files(log, named, witness), *([_missing_files(log.files[-1], max(ends) - 1)] if ends else ())]
-    note_damage(log, found)
-    return bool(found)
-
-
-def note_damage(log: LogView, found: list[Damage]) -> None:
-    """Add ranges after the end of the log to its damage; what of its tail is in them is none any more."""
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
             rest = Tail(damage.stop, tail.stop, tail.reason, tail.mapped_file)
             log.tail = rest if damage.stop < tail.stop else None
+        inside = sum(damage.start <= start < damage.stop for start in indexed)
+        damage.facts |= {INDEXED: inside} if inside else {}
     log.damaged = sorted([*log.damaged, *found], key=lambda damage: damage.start)
+    return bool(found)
 
 
 def _queues_adjoin(named: list[LostPosition]) -> bool:
@@ -421,27 +446,6 @@ def file_named_elsewhere(
         return None
     # how many files are missing nobody can say for sure: a wrong offset names one far away
     return _missing_files(files[-1], min(said))
-
-
-def end_named_elsewhere(
-    log: LogView, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None, indexed: Callable[[], Rows]
-) -> Damage | None:
-    """Where messages were after the log's end, if index and checkpoint both know of later ones; else None.
-
-    For what no queue names. `index_ends` as in `file_named_elsewhere`; `indexed`: the physical offsets, ascending, that
-    units of the index name behind the log.
-    """
-    if not log.files or log.files[-1].blank is not None or checkpoint is None:
-        return None
-    newest, start = log.newest_timestamp, log.log_end
-    believed = (place for place, time in index_ends if time > newest and _fits(log, place, MIN_RECORD_SIZE))
-    last = max(believed, default=-1)
-    end = next((scan for scan in log.files if scan.mapped_file.file_from_offset <= start < scan.file_end), None)
-    if last < 0 or end is None or max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) <= newest:
-        return None
-    stop = min(last + MIN_RECORD_SIZE, end.file_end)
-    facts = {INDEXED: int(np.searchsorted(indexed(), stop))}
-    return Damage(start, stop, ZEROED if log.tail is None else TORN_RECORD, 0, "record", False, end.mapped_file, facts)
 
 
 def _missing_files(end: FileScan, last: int) -> Damage:

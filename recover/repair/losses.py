@@ -22,7 +22,7 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
 
 if TYPE_CHECKING:
     from recover.predict.prediction import Prediction
@@ -50,8 +50,9 @@ class RecoverPlan(Struct):
     """A plan, what it was made from, and what it will cost.
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue names, after the end of the log. Of damaged ones,
-    `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
+    `unproven_messages` those that nothing but the units of a queue, or the index, names after the end of the log.
+    Of damaged ones, `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was
+    stored.
     `given_up_messages` are those of the damaged ones that were in log files which are missing.
     `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.
     `assumptions` are what neither files nor settings tell, and the plan depends on; lengths of files among them
@@ -97,15 +98,20 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
     return statement.entries()
 
 
-def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -> list[dict[str, Any]]:
-    """One entry a queue (of `wanted`, if given) for messages that nothing but the units of a queue names."""
-    statement = Statement()
-    for position in look.losses.unproven:
-        key = position.key
-        if wanted is None or key in wanted:
-            last, at = look.log.last_timestamp, position.queue_offset
-            statement.add(*key, (at, at), (last, last), "beyond-log")
-    return statement.entries()
+def loss_of_unproven(
+    look: Survey, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many messages only the units of a queue (of `wanted`, if given) name, or only the index; an entry for each
+    queue, and one for the index. `parts`: whose word is to be taken back."""
+    statement, last = Statement(), look.log.last_timestamp
+    positions = [position for position in look.losses.unproven
+                 if CONSUMEQUEUE in parts and (wanted is None or position.key in wanted)]
+    for position in positions:
+        statement.add(*position.key, (position.queue_offset, position.queue_offset), (last, last), "beyond-log")
+    indexed = look.losses.indexed if INDEX in parts else 0
+    if indexed:
+        statement.add(None, None, None, (last, last), "beyond-log", indexed)
+    return record_count(positions) + indexed, statement.entries()
 
 
 class Statement:
@@ -216,7 +222,7 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
     `Refusal` (8) if `max_loss` is less than those of all: what derives from the log is judged without them.
     """
     missing = [
-        (damage, max(1, record_count(positions)))
+        (damage, max(1, held_records(damage, positions)))
         for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
         if damage.reason == MISSING_FILE
     ]

@@ -25,7 +25,6 @@ from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
-from recover.evidence.lost import record_count
 from recover.findings.model import FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import Damage
@@ -63,7 +62,6 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     assert before.index is not None and before.checkpoint is not None
     wanted = chosen_queues(before.survey, options)
     seen, parts = before.survey, options.parts
-    drops_units = CONSUMEQUEUE in parts
     # a rebuild does not mend the log, so it must not remove what tells recover how
     steps = list(derived_steps(seen, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
                                unmended=seen.log.damaged))
@@ -74,9 +72,8 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
         "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
         "contradictions": len(seen.contradictions),
     }
-    plan = Plan(options.command, tuple(replacing(steps)), loss_of_unproven(seen, wanted) if drops_units else [],
-                summary, store.folders_elsewhere)
-    unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
+    unproven, only_named = loss_of_unproven(seen, wanted, parts)
+    plan = Plan(options.command, tuple(replacing(steps)), only_named, summary, store.folders_elsewhere)
     return RecoverPlan(
         plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
         left_messages=before.damaged_messages,

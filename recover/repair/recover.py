@@ -23,7 +23,6 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
-from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED
 from recover.findings.model import count, few
@@ -282,11 +281,11 @@ def _planned(
     if steps:
         look.options.scanner.confirm()
     cut = changes.cut_from if changes.cuts_only else None
-    loss = [*loss_of_damage(look, changes.bridged, cut or 0), *loss_of_unproven(look)]
+    unproven, only_named = loss_of_unproven(look)
+    loss = [*loss_of_damage(look, changes.bridged, cut or 0), *only_named]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
     restored = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
     damaged = max(0, before.damaged_messages - len(restored))
-    unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)

@@ -281,7 +281,7 @@ def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     assert "not known" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
     page = tmp_path / "page.md"
     mqtool("report", root, "-o", page)
-    assert "No message is lost" not in page.read_text() and "not known: the log" in page.read_text()
+    assert "No message is known to be lost" not in page.read_text() and "not known: the log" in page.read_text()
 
 
 # --- mqtool report: one page that says what the other commands say, that is harmless, and that changes nothing.
@@ -391,7 +391,7 @@ def test_a_sound_store_has_nothing_to_be_done(tmp_path: Path) -> None:
     result = mqtool("report", unpacked("clean-5.3.3"), "-o", tmp_path / "r.html", "--json")
     assert result.code == exits.CLEAN
     page = harmless(tmp_path / "r.html")
-    assert "No message is lost." in page.text and "Nothing is to be changed." in page.text
+    assert "No message is known to be lost." in page.text and "Nothing is to be changed." in page.text
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
