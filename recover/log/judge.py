@@ -17,8 +17,7 @@ from formats.record import (
     HEAD_SIZE,
     HEADS,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
+    MAGICS,
     MIN_RECORD_SIZE,
     PROPERTY_CRC_SIZE,
     Record,
@@ -118,7 +117,7 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
     if len(head) < HEAD_SIZE:
         raise FormatError("short", 0, "no room for a record", available=len(head), needed=MIN_RECORD_SIZE)
     fields = HEAD.decode(head)
-    size, is_here = fields.total_size, fields.magic in (MAGIC_V1, MAGIC_V2) and fields.phy_offset == offset
+    size, is_here = fields.total_size, fields.magic in MAGICS and fields.phy_offset == offset
     if is_here and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
         raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
     if is_here and sums is not None and size > _LARGE:
@@ -173,7 +172,7 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
         return 0
     fields = HEAD.decode(head)
     offset = base + position
-    if fields.magic not in (MAGIC_V1, MAGIC_V2) or fields.phy_offset != offset:
+    if fields.magic not in MAGICS or fields.phy_offset != offset:
         return 0
     most = min(file_end - offset - BLANK_SIZE, sums.length - position)
     if not MIN_RECORD_SIZE <= fields.total_size <= most:
