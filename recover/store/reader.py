@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from recover.store.reading import reads_of
@@ -131,14 +131,6 @@ class ReadAhead:
 
 _BLOCK = 4096
 _MOST_KEPT = 64
-
-
-def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[ReadFailure]:
-    if not failures or not behind or failures[-1].offset + failures[-1].wanted != behind[0].offset:
-        return failures + behind
-    last, first = failures[-1], behind[0]
-    joined = ReadFailure(last.path, last.offset, last.wanted + first.wanted, 0, last.cause)
-    return [*failures[:-1], joined, *behind[1:]]
 
 
 class _KeptOpen:
@@ -280,19 +272,25 @@ class FileReader:
 
         Bytes filled, fewer only at the end of the file, and each range that could not be read.
         """
-        try:
-            return self.read_into(buffer, offset), []
-        except ReadFailure as failure:
-            size = len(buffer)
-            middle = (offset + size // 2) // _BLOCK * _BLOCK - offset
-            if size <= _BLOCK or not 0 < middle < size:
-                buffer[:] = bytes(size)
-                return size, [ReadFailure(self.path, offset, size, 0, failure.cause)]
-        filled, failures = self.salvage_into(buffer[:middle], offset)
-        if filled < middle:
-            return filled, failures
-        more, behind = self.salvage_into(buffer[middle:], offset + middle)
-        return filled + more, _joined(failures, behind)
+        failures: list[ReadFailure] = []
+        with suppress(ReadFailure):
+            return self.read_into(buffer, offset), failures
+        at = 0
+        while at < len(buffer):
+            # a block that cannot be read is tried once more, and no other with it: each try may take seconds
+            block = buffer[at : at + _BLOCK - (offset + at) % _BLOCK]
+            try:
+                got = self.read_into(block, offset + at)
+            except ReadFailure as failure:
+                got, start = len(block), offset + at
+                block[:] = bytes(got)
+                if failures and failures[-1].offset + failures[-1].wanted == start:
+                    start = failures.pop().offset
+                failures.append(ReadFailure(self.path, start, offset + at + got - start, 0, failure.cause))
+            at += got
+            if got < len(block):
+                break
+        return at, failures
 
 
 def read_small(path: Path, limit: int) -> bytes:
