@@ -54,9 +54,7 @@ def parse_index_name(name: str, zone: datetime.tzinfo) -> int:
     try:
         if len(name) != INDEX_NAME_DIGITS or not (name.isascii() and name.isdecimal()):
             raise ValueError(name)
-        # strptime does the same, and takes 0.005 s to import what it needs
-        month, day, hour, minute, second = (int(name[at:at + 2]) for at in range(4, _INDEX_SECONDS_DIGITS, 2))
-        local = datetime.datetime(int(name[:4]), month, day, hour, minute, second, tzinfo=zone)
+        local = datetime.datetime.strptime(name[:_INDEX_SECONDS_DIGITS], "%Y%m%d%H%M%S").replace(tzinfo=zone)
         seconds = local.timestamp()
     except (OverflowError, ValueError):
         raise FormatError("bad-file-name", 0, f"{name!r} is not the name of an index file", name=name) from None

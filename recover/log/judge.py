@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from formats.crc import CRC31_MASK
@@ -49,11 +48,9 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for reader in self._readers.values():
-            reader.__exit__(kind, error, trace)
+            reader.close()
         self._readers.clear()
 
     def read(self, phy_offset: int, length: int) -> bytes:

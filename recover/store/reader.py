@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from recover.store.reading import reads_of
 from recover.store.source import ReadFailure, Source, missing, open_source
@@ -19,15 +18,10 @@ _BURST_SECONDS = 0.05
 
 
 class Pace:
-    """Lets at most `rate` bytes a second be read; None for no limit. `clock` and `sleep` are those of `time`."""
+    """Lets at most `rate` bytes a second be read; None for no limit."""
 
-    def __init__(
-        self, rate: int | None = None, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, rate: int | None = None) -> None:
         self._rate = rate
-        self._clock = clock
-        self._sleep = sleep
         self._lock = threading.Lock()
         self._free_at = 0.0
 
@@ -36,11 +30,11 @@ class Pace:
         if self._rate is None or size <= 0:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._free_at = max(self._free_at, now) + size / self._rate
             wait = self._free_at - now
         if wait > _BURST_SECONDS:
-            self._sleep(wait)
+            time.sleep(wait)
 
 
 _pace = Pace()
@@ -231,9 +225,11 @@ class FileReader:
     def __enter__(self) -> FileReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
         if self._kept is not None:
             self._kept.give(self._path, self.source)
         else:
