@@ -115,11 +115,11 @@ def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> N
         assert store.run("predict").code == 0
 
 
-@pytest.mark.parametrize("command", [
-    ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("rebuild", "--output", "made"),
-    ("truncate", "--to", "0"),
-], ids=" ".join)
-@pytest.mark.parametrize("recipe", ["log-middle-missing", "log-last-missing"])
+@pytest.mark.parametrize(("command", "recipe"), [
+    (("rebuild",), "log-last-missing"), (("rebuild-consumequeue",), "log-middle-missing"),
+    (("rebuild-index",), "log-last-missing"), (("rebuild", "--output", "made"), "log-middle-missing"),
+    (("truncate", "--to", "0"), "log-middle-missing"),
+])
 def test_t22_no_command_goes_on_without_missing_log_files_unasked(
     drill: Start, tmp_path: Path, recipe: str, command: tuple[str, ...]
 ) -> None:
@@ -149,8 +149,7 @@ def test_t22_truncate_states_what_it_gives_up_and_leaves_other_damage(drill: Sta
     assert f"{gone} messages of missing log files given up" in first["summary"]
 
 
-@pytest.mark.parametrize("kind", ["zeros", "noise"])
-@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize(("kind", "files"), [("zeros", 1), ("noise", 3)])
 def test_t22_messages_of_overwritten_last_files_are_lost_and_named(drill: Start, kind: str, files: int) -> None:
     store = drill(MANY_FILES)
     overwrite_log(store, kind, slice(-files, None))
@@ -253,7 +252,7 @@ def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
 # --- T38: no log at all -------------------------------------------------------------------------------------
 
 
-LOOKS = {"random": "nothing in it is known", "kafka": "Kafka", "gzip": "gzip", "text": "text"}
+LOOKS = {"random": "nothing in it is known", "kafka": "Kafka"}
 
 
 @pytest.mark.parametrize("kind", LOOKS)
@@ -287,7 +286,15 @@ def other_formats() -> dict[str, bytes]:
     return {kind: content[:1 << 16].ljust(1 << 16, b"\0") for kind, content in begin.items()}
 
 
-@pytest.mark.parametrize(("kind", "queues"), [*((kind, True) for kind in other_formats()), ("text", False)])
+def test_t38_file_of_another_format_among_the_log_is_told_with_its_format(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    file = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][3]
+    for kind, content in other_formats().items():
+        file.path.write_bytes(content)
+        assert kind in store.finds("commitlog-foreign", f"commitlog/{file.path.name}", 0, exit_code=4)["message"]
+
+
+@pytest.mark.parametrize(("kind", "queues"), [("tar", True), ("text", False)])
 def test_t38_file_of_another_format_among_the_log_is_asked_for(drill: Start, kind: str, queues: bool) -> None:
     store = drill(MANY_FILES)
     file = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][3]
@@ -296,7 +303,7 @@ def test_t38_file_of_another_format_among_the_log_is_asked_for(drill: Start, kin
     if not queues:
         shutil.rmtree(store.root / "consumequeue")
     found = store.finds("commitlog-foreign", f"commitlog/{file.path.name}", 0, exit_code=4 | 2 * (not queues))
-    assert kind in found["message"] and found["facts"]["lost"] == len(store.lost)
+    assert found["facts"]["lost"] == len(store.lost)
     assert store.run("predict").code & exits.MESSAGES
     for command, *options in (["recover", "--max-loss", len(store.lost) - 1], ["rebuild"], ["truncate", "--to", 0]):
         with assert_unchanged(store.root):
