@@ -39,14 +39,12 @@ class LoadedFiles(Protocol):
     @property
     def files(self) -> Sequence[MappedFile]:
         """In name order; each is `file_size` bytes long."""
-        ...
 
     @property
     def file_size(self) -> int: ...
 
     def read_at(self, index: int) -> ReadAt:
         """Reads from file `index` at a position in it."""
-        ...
 
 
 class LogSource(LoadedFiles, Protocol):
@@ -54,18 +52,15 @@ class LogSource(LoadedFiles, Protocol):
 
     def rows(self, index: int) -> Rows:
         """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
-        ...
 
 
 class DispatchTarget(Protocol):
     """What takes the messages that a scan passes over, in log order."""
 
-    def rows(self, rows: Rows) -> None:
-        ...
+    def rows(self, rows: Rows) -> None: ...
 
     def checked(self, message: Checked) -> None:
         """A record that only the broker's own check has accepted."""
-        ...
 
 
 class ScanEnd(Struct, frozen=True):
