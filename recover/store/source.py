@@ -445,14 +445,15 @@ class RemoteTree(Tree):
         listed: dict[str, dict[str, os.stat_result]] = {"": {}}
         for info in found:
             is_folder = info.type == FileType.Directory
-            name = PurePosixPath(info.path[len(root) :].strip("/"))
+            name = "/".join(PurePosixPath(info.path[len(root) :].strip("/")).parts)
             mode = stat.S_IFDIR if is_folder else stat.S_IFREG
             status = status_of(mode, 0 if is_folder else info.size, info.mtime_ns or 0)
             if is_folder:
-                listed.setdefault(_text(name), {})
-            for inner, folder in zip((name, *name.parents), name.parents, strict=False):
-                listed.setdefault(_text(folder), {}).setdefault(inner.name, status)
-                status = status_of(stat.S_IFDIR, 0, 0)
+                listed.setdefault(name, {})
+            while name:
+                folder, _, own = name.rpartition("/")
+                listed.setdefault(folder, {}).setdefault(own, status)
+                name, status = folder, status_of(stat.S_IFDIR, 0, 0)
         return listed
 
     def status(self, name: str) -> os.stat_result:
@@ -520,10 +521,6 @@ def expect(paths: Iterable[Path]) -> None:
     first = next(paths := iter(paths), None)
     if isinstance(first, StorePath) and isinstance(tree := first.tree, RemoteTree):
         tree.expect(path.within for path in chain([first], paths) if isinstance(path, StorePath))
-
-
-def _text(path: PurePosixPath) -> str:
-    return "" if path == PurePosixPath(".") else str(path)
 
 
 @cache

@@ -19,7 +19,7 @@ from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.errors import FormatError
 from formats.names import offset_in_name
-from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
+from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
@@ -318,7 +318,7 @@ def named_by_record(path: Path) -> int | None:
     except OSError:
         return None
     head = HEAD.decode(begin) if len(begin) == HEAD.size else None
-    return head.phy_offset if head is not None and head.magic in (MAGIC_V1, MAGIC_V2) else None
+    return head.phy_offset if head is not None and head.magic in MAGICS else None
 
 
 def _is_misnamed(mapped_file: MappedFile) -> bool:

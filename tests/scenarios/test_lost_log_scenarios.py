@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import walk
+from fixtures.damage.patch import flip_bit
 from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from mqtool.text import count
@@ -357,18 +358,22 @@ def test_the_distance_of_a_wrong_name_does_not_say_how_long_log_files_are(drill:
     assert kept <= messages(store.root)
 
 
-def test_two_log_files_with_exchanged_names_are_not_called_too_long_and_not_cut_as_a_broker_would(drill: Start) -> None:
+@pytest.mark.parametrize("files", [2, 3])
+def test_log_files_that_exchanged_their_names_get_them_back(drill: Start, files: int) -> None:
     store = drill("clean-manyfiles-5.3.3")
-    one, other = (store.root / "commitlog" / file_name(at) for at in (65536, 131072))
-    one.rename(aside := one.with_name("aside"))
-    other.rename(one)
-    aside.rename(other)
-    assert store.verify().document["finding_counts"]["commitlog-misnamed-file"] == 2
+    paths = [store.root / "commitlog" / file_name(number << 16) for number in range(1, files + 1)]
+    before = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, before[1:] + before[:1], strict=True):
+        path.write_bytes(content)
+    flip_bit(store.root, paths[0], 30_000, 3)
+    store.struck()
+    assert store.verify().document["finding_counts"]["commitlog-misnamed-file"] == files
     with assert_unchanged(store.root):
-        refused = store.run("recover", "--yes")
         as_broker = store.run("recover", "--policy", "broker", "--broker", "5.3.3", "--max-loss", "all", "--yes")
-    assert refused.code & as_broker.code & exits.OPERATIONAL
-    assert "length" not in refused.stderr and "Exchange the names by hand" in refused.stderr
+    assert as_broker.code & exits.OPERATIONAL
+    with store.recovered():
+        assert messages(store.root) >= store.intact
+        assert [path.read_bytes() for path in paths if path != paths[1]] == [before[0], *before[2:]]
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
