@@ -75,8 +75,10 @@ def test_a_kill_before_every_operation(name: str, lock: bool, one_in: int, folde
     count("fault points killed by SIGKILL", _each_point(case, one_in) + _each_undo_point(case, one_in))
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(PLANS))
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.deep if name in ("everything", "folders") else pytest.mark.long)
+    for name in sorted(PLANS)
+])
 def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
     case = Case(folder, name, False)
     case.fresh()
