@@ -9,7 +9,6 @@ from __future__ import annotations
 from formats.errors import FormatError
 from formats.layout import Buffer
 
-FILE_NAME = "abort"
 BACKUP_NAME = "abort.bak"
 _LONGEST_PID = 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 from formats.errors import FormatError
 
@@ -10,7 +11,8 @@ OFFSET_DIGITS = 20
 INDEX_NAME_DIGITS = 17
 MAX_OFFSET = 2**63 - 1
 
-_TOPIC_CHARACTERS = frozenset("%|-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+LEGAL_TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")
+"""A topic that TopicValidator takes, its length aside."""
 _DIRECTORY_NAME_MAX_BYTES = 255
 _INDEX_SECONDS_DIGITS = INDEX_NAME_DIGITS - 3
 
@@ -54,9 +56,7 @@ def parse_index_name(name: str, zone: datetime.tzinfo) -> int:
     try:
         if len(name) != INDEX_NAME_DIGITS or not (name.isascii() and name.isdecimal()):
             raise ValueError(name)
-        # strptime does the same, and takes 0.005 s to import what it needs
-        month, day, hour, minute, second = (int(name[at:at + 2]) for at in range(4, _INDEX_SECONDS_DIGITS, 2))
-        local = datetime.datetime(int(name[:4]), month, day, hour, minute, second, tzinfo=zone)
+        local = datetime.datetime.strptime(name[:_INDEX_SECONDS_DIGITS], "%Y%m%d%H%M%S").replace(tzinfo=zone)
         seconds = local.timestamp()
     except (OverflowError, ValueError):
         raise FormatError("bad-file-name", 0, f"{name!r} is not the name of an index file", name=name) from None
@@ -73,8 +73,8 @@ def is_index_name(name: str) -> bool:
 
 
 def is_legal_topic(topic: str) -> bool:
-    """True when a broker would let a client create the topic, its length aside (TopicValidator)."""
-    return bool(topic) and _TOPIC_CHARACTERS.issuperset(topic)
+    """True when a broker would let a client create the topic, its length aside."""
+    return LEGAL_TOPIC.fullmatch(topic.encode("utf-8", "surrogatepass")) is not None
 
 
 def is_safe_directory_name(name: str) -> bool:

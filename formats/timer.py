@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple
 
 from formats.errors import FormatError
 from formats.layout import I32, I64, Buffer, Layout
+from formats.record.layout import MAGIC_BLANK
 
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
-MAGIC_BLANK = -875286124
 _KNOWN_MAGIC_BITS = 0xF
 
 WHEEL_SLOTS = 7 * 24 * 3600 * 2

@@ -10,6 +10,9 @@ enum { NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, CLASS = 7, WRONG_T
 enum { SLOT_OUT_OF_RANGE = 1, SLOT_WRONG = 2 };
 enum { MAX_TIME_DIFF = 0x7FFFFFFF, POSITIVE = 0x7FFFFFFF };
 
+/* A word as the file has it, or of the file in native order. */
+PART int32_t swapped(int64_t word) { return (int32_t)__builtin_bswap32((uint32_t)word); }
+
 /* Seconds from `begin` to `timestamp` (both ms) as IndexFile.putKey stores them. */
 PART int32_t time_diff(int64_t begin, int64_t timestamp) {
     if (begin <= 0 || timestamp <= begin) return 0;
@@ -103,15 +106,14 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
     int64_t row = state[RECORD], key = state[KEY], number = state[NUMBER], at = state[HASH], used = state[USED_SLOTS];
     divisor by = divisor_of(slot_count);
     limit = least(limit, base + unit_rows);
-#define WORD(value) (int32_t)__builtin_bswap32((uint32_t)(value))
     for (; row < rows; row++, key = 0) {
         const record_row *it = records + row;
         int64_t wanted = least(wanted_keys(it, row, take, takes), hash_count - at);
         if (key < wanted && number < limit) {
             int64_t phy = it->phy_offset, stored = it->store_timestamp;
-            int32_t high = WORD(phy >> 32), low = WORD(phy);
+            int32_t high = swapped(phy >> 32), low = swapped(phy);
             /* that of the file's first unit counts from the end of the file before */
-            int32_t seconds = WORD(time_diff(state[BEGIN], stored));
+            int32_t seconds = swapped(time_diff(state[BEGIN], stored));
             if (number == 1) state[BEGIN] = stored, state[BEGIN_OFFSET] = phy;
             state[END] = stored, state[END_OFFSET] = phy;
             for (; key < wanted && number < limit; key++, number++) {
@@ -119,11 +121,11 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
                 if (at + key + AHEAD < hash_count)
                     __builtin_prefetch(slots + slot_of(hashes[at + key + AHEAD], by), 1);
                 int32_t *slot = slots + slot_of(hashes[at + key], by), *unit = units + (number - base) * WORDS;
-                unit[KEY_HASH] = WORD(hashes[at + key]);
+                unit[KEY_HASH] = swapped(hashes[at + key]);
                 unit[HIGH] = high;
                 unit[LOW] = low;
                 unit[TIME] = seconds;
-                unit[PREVIOUS] = WORD(*slot);
+                unit[PREVIOUS] = swapped(*slot);
                 /* a branch would be guessed wrong every second time, and have to wait for the slot */
                 used += *slot == 0;
                 *slot = (int32_t)number;
@@ -133,7 +135,6 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
         if (key < wanted) break;
         at += it->hashes;
     }
-#undef WORD
     state[RECORD] = row, state[KEY] = key, state[HASH] = at, state[NUMBER] = number, state[USED_SLOTS] = used;
 }
 
@@ -143,19 +144,17 @@ void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, in
     divisor by = divisor_of(most(slot_count, 1));
     uint64_t sum = 0;
     int64_t wrong = 0;
-#define NATIVE(word) (int32_t)__builtin_bswap32((uint32_t)(word))
     for (int64_t row = 0; row < unit_rows; row++, number++) {
         const int32_t *unit = units + row * WORDS;
-        int32_t hash = NATIVE(unit[KEY_HASH]);
-        int64_t phy = (int64_t)((uint64_t)(uint32_t)NATIVE(unit[HIGH]) << 32 | (uint32_t)NATIVE(unit[LOW]));
-        sum += place_hash((uint64_t)seed, number, phy, hash, NATIVE(unit[TIME]));
+        int32_t hash = swapped(unit[KEY_HASH]);
+        int64_t phy = (int64_t)((uint64_t)(uint32_t)swapped(unit[HIGH]) << 32 | (uint32_t)swapped(unit[LOW]));
+        sum += place_hash((uint64_t)seed, number, phy, hash, swapped(unit[TIME]));
         if (!slot_count) continue;
         if (row + AHEAD < unit_rows)
-            __builtin_prefetch(slots + slot_of(NATIVE(unit[AHEAD * WORDS + KEY_HASH]), by), 1);
+            __builtin_prefetch(slots + slot_of(swapped(unit[AHEAD * WORDS + KEY_HASH]), by), 1);
         int32_t *slot = slots + slot_of(hash, by);
-        wrong += NATIVE(unit[PREVIOUS]) != *slot;
+        wrong += swapped(unit[PREVIOUS]) != *slot;
         *slot = (int32_t)number;
     }
-#undef NATIVE
     result[0] = (int64_t)sum, result[1] = wrong;
 }

@@ -81,20 +81,17 @@ static bool java_hash_of_any(text it, uint32_t *hash) {
     return true;
 }
 
-#define TIMES_2(x) ((x) * (x))
-enum { P1 = 31, P2 = 961 };
-static const uint32_t P4 = 923521u, P8 = 923521u * 923521u, P12 = 923521u * 923521u * 923521u,
-                      P16 = TIMES_2(TIMES_2(923521u));
-
 /* The same, quickly for ASCII. At least 16 bytes of the record stand before the text, as its head does. */
 PART bool java_hash(text it, uint32_t *hash) {
 #if defined(__SSE2__)
     static const uint8_t kept[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                                      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-    static const uint32_t powers[16] = {
+    /* of 31 */
+    static const uint32_t powers[17] = {
         1u, 31u, 961u, 29791u, 923521u, 28629151u, 887503681u, 887503681u * 31u, 887503681u * 961u,
         887503681u * 29791u, 887503681u * 923521u, 887503681u * 28629151u, 887503681u * 887503681u,
         887503681u * 887503681u * 31u, 887503681u * 887503681u * 961u, 887503681u * 887503681u * 29791u,
+        887503681u * 887503681u * 923521u,
     };
     const __m128i zero = _mm_setzero_si128();
     uint32_t h = *hash;
@@ -103,18 +100,18 @@ PART bool java_hash(text it, uint32_t *hash) {
     /* what stands before the text counts as zeros, which leave a hash of zero as it is */
     __m128i mask = _mm_loadu_si128((const __m128i *)(kept + odd));
     uint32_t factor = powers[odd];
-    if (!odd) p += 16, mask = _mm_set1_epi8(-1), factor = P16;
+    if (!odd) p += 16, mask = _mm_set1_epi8(-1), factor = powers[16];
     for (; p < stop; p += 16) {
         __m128i block = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), mask);
         if (_mm_movemask_epi8(block)) return java_hash_of_any(it, hash);
         /* pairs, fours: 31 a + b, then 961 (31 a + b) + (31 c + d) */
-        __m128i by_31 = _mm_set1_epi32(1 << 16 | P1), by_961 = _mm_set1_epi32(1 << 16 | P2);
+        __m128i by_31 = _mm_set1_epi32(1 << 16 | 31), by_961 = _mm_set1_epi32(1 << 16 | 961);
         __m128i low = _mm_madd_epi16(_mm_unpacklo_epi8(block, zero), by_31);
         __m128i high = _mm_madd_epi16(_mm_unpackhi_epi8(block, zero), by_31);
         uint32_t fours[4];
         _mm_storeu_si128((__m128i *)fours, _mm_madd_epi16(_mm_packs_epi32(low, high), by_961));
-        h = h * factor + fours[0] * P12 + fours[1] * P8 + fours[2] * P4 + fours[3];
-        mask = _mm_set1_epi8(-1), factor = P16;
+        h = h * factor + fours[0] * powers[12] + fours[1] * powers[8] + fours[2] * powers[4] + fours[3];
+        mask = _mm_set1_epi8(-1), factor = powers[16];
     }
     *hash = h;
     return true;
@@ -218,6 +215,7 @@ typedef struct {
 
 typedef struct {
     int64_t bits, count, tags_code;
+    text real_topic, real_queue, due; /* what a service of brokers reads; without an address those that are not there */
 } properties;
 
 /* A range of a field of the head: see range_table of formats/record/grammar.py. */
@@ -252,13 +250,14 @@ PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     return NEED_MORE;
 }
 
-/* Read the properties that matter to queues and, `with_keys`, to index and tags codes. */
-static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, bool with_keys,
-                           output *out, properties *found) {
+/* Read the properties that matter to queues, to services and, `with_keys`, to index and tags codes. */
+static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, output *out,
+                           properties *found) {
+    bool with_keys = out->with_keys;
     text tags = {0}, words = {0}, uniq = {0}, delay = {0}, base = {0}, number = {0};
     const uint8_t *i = all.at, *end = all.at + all.length, *block = i;
     uint64_t marks = below_3(block, end, readable);
-    found->bits = found->count = found->tags_code = 0;
+    *found = (properties){0};
     while (i < end) {
         /* the next byte below 3 has to split name from value, the one after it to end the item; a zero instead is
          * most likely a page that never reached the disk */
@@ -282,15 +281,20 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
             break;
         case 8:
             if (is_same(name, TEXT("UNIQ_KEY"))) uniq = value;
+            else if (is_same(name, TEXT("REAL_QID"))) found->real_queue = value;
             break;
         case 9:
             if (is_same(name, TEXT("INNER_NUM"))) number = value, found->bits |= BIT_INNER_BATCH;
             break;
         case 10:
             if (is_same(name, TEXT("INNER_BASE"))) base = value;
+            else if (is_same(name, TEXT("REAL_TOPIC"))) found->real_topic = value;
             break;
         case 11:
             if (is_same(name, TEXT("MQTOOL_LOST"))) found->bits |= BIT_MARKER;
+            break;
+        case 12:
+            if (is_same(name, TEXT("TIMER_OUT_MS"))) found->due = value;
             break;
         case 20:
             if (is_same(name, TEXT("INNER_MULTI_DISPATCH"))) found->bits |= BIT_LMQ;
@@ -337,31 +341,16 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     return NEED_MORE;
 }
 
-/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.record.grammar`). */
-static int service_of(text all, text topic) {
+/* SERVED, UNSERVED or UNSURE, by what `take_properties` has found (`formats.record.grammar`). */
+static int service_of(text topic, const properties *found) {
     bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
     if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))
         return SERVED;
-    bool has_topic = false, has_queue = false, has_time = false;
-    const uint8_t *i = all.at, *end = all.at + all.length;
-    while (i < end) {
-        const uint8_t *split = memchr(i, 1, (size_t)(end - i));
-        if (!split) return UNSURE;
-        const uint8_t *stop = memchr(split + 1, 2, (size_t)(end - split - 1));
-        if (!stop) stop = end;
-        text name = {i, split - i}, value = {split + 1, stop - split - 1};
-        if (is_same(name, TEXT("REAL_TOPIC"))) {
-            has_topic = is_plain_topic(value);
-            if (!has_topic) return UNSURE;
-        } else if (is_same(name, TEXT("REAL_QID"))) {
-            has_queue = is_number(value, QUEUE_ID_DIGITS);
-        } else if (is_same(name, TEXT("TIMER_OUT_MS"))) {
-            has_time = is_number(value, TIME_DIGITS);
-        }
-        i = stop + 1;
-    }
+    bool has_topic = found->real_topic.at, has_queue = is_number(found->real_queue, QUEUE_ID_DIGITS);
+    bool has_time = is_timer && is_number(found->due, TIME_DIGITS);
+    if (has_topic && !is_plain_topic(found->real_topic)) return UNSURE;
     if (has_topic && has_queue && (has_time || !is_timer)) return SERVED;
-    return has_topic || has_queue || (has_time && is_timer) ? UNSERVED : SERVED;
+    return has_topic || has_queue || has_time ? UNSERVED : SERVED;
 }
 
 /* See `formats.sysflag.contradicted_by`. */
@@ -431,10 +420,10 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
         bits |= BIT_CONTRADICTED_FLAG;
     }
     properties found;
-    int status = take_properties(all, readable, topic, topic_hash, out->with_keys, out, &found);
+    int status = take_properties(all, readable, topic, topic_hash, out, &found);
     if (status != NEED_MORE) return status;
     if (!(bits & BIT_PROP_CRC)) {
-        int service = service_of(all, topic);
+        int service = service_of(topic, &found);
         if (service == UNSURE) return DISLIKED;
         if (service == UNSERVED) bits |= BIT_UNSERVED;
     }

@@ -13,14 +13,8 @@ from formats.errors import FormatError
 from formats.native.library import BOOL, INT, Array, kernel, library
 from formats.record import check_strict
 from formats.record.grammar import RANGE_COLUMNS
-from formats.record.layout import (
-    BLANK_SIZE,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-)
-from formats.record.rows import BIT_DELAY, RECORD, row_of
+from formats.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
+from formats.record.rows import RECORD, row_of
 
 NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
 """Why a walk stopped."""
@@ -62,7 +56,7 @@ def walk_records(
         size, magic = _START_OF_RECORD.unpack_from(content, position)
         if magic == MAGIC_BLANK:
             return position, AT_BLANK
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_RECORD_SIZE:
+        if magic not in MAGICS or size < MIN_RECORD_SIZE:
             return position, DISLIKED
         if window_offset + position + size + BLANK_SIZE <= file_end and position + size > limit:
             return position, NEED_MORE
@@ -74,10 +68,7 @@ def walk_records(
         used = int(state[3])
         if queue == len(queues) and (queue >= queue_table.shape[0] or used + len(record.topic) > names.size):
             return position, OUTPUT_FULL
-        row, values = row_of(record, queue)
-        if not with_keys:
-            row["hashes"], values = 0, values[:0]
-            row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        row, values = row_of(record, queue, with_keys=with_keys)
         if state[1] + values.size > hashes.size:
             return position, OUTPUT_FULL
         hashes[state[1] : state[1] + values.size] = values

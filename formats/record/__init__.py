@@ -12,6 +12,7 @@ from formats.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    MAGICS,
     MIN_RECORD_SIZE,
     OFFSET_SYS_FLAG,
     PROPERTY_CRC_SIZE,

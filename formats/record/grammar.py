@@ -21,6 +21,7 @@ from formats import sysflag
 from formats.crc import crc31
 from formats.errors import FormatError
 from formats.layout import Buffer
+from formats.names import LEGAL_TOPIC
 from formats.record.layout import (
     BLANK,
     BLANK_SIZE,
@@ -31,6 +32,7 @@ from formats.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    MAGICS,
     MIN_RECORD_SIZE,
     OFFSET_PHY_OFFSET,
     OFFSET_SYS_FLAG,
@@ -300,7 +302,6 @@ def _lengths(it: Candidate) -> Result | None:
     return it.lengths if it.lengths.ok is not None else None
 
 
-_TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # The broker makes these names itself, out of a group, a topic (joined by "+" in the second
 # kind of pop retry topic) or a cluster name that nothing has validated.
 _BROKER_MADE_TOPIC = re.compile(
@@ -311,7 +312,7 @@ _BROKER_MADE_TOPIC = re.compile(
 
 def valid_topic(topic: bytes) -> bool:
     """Whether a broker can have stored a message under this name (`TopicValidator`, or its own names)."""
-    return _TOPIC.fullmatch(topic) is not None or _BROKER_MADE_TOPIC.fullmatch(topic) is not None
+    return LEGAL_TOPIC.fullmatch(topic) is not None or _BROKER_MADE_TOPIC.fullmatch(topic) is not None
 
 
 def _topic(it: Candidate) -> Result | None:
@@ -471,7 +472,7 @@ _PORTS = range(1 << 16)
 RULES: tuple[Rule, ...] = (
     Rule("room", "short", "total_size", "size and magic are there", FRAME, ALWAYS, test=_room),
     Rule("magic", "bad-magic", "magic", "DAA320A7, or from 5.1.0 DAA320AB", FRAME, ALWAYS,
-         values=(MAGIC_V1, MAGIC_V2), test=_magic),
+         values=MAGICS, test=_magic),
     Rule("size", "bad-size", "total_size", f"{MIN_RECORD_SIZE} or more; a blank of {BLANK_SIZE} bytes fits after it",
          FRAME, "room-checked", test=_size),
     Rule("head", "short", "total_size", "the head is there", FRAME, ALWAYS,

@@ -15,6 +15,8 @@ from formats.layout import I8, I16, I32, I64, Layout, raw
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
+MAGICS = (MAGIC_V1, MAGIC_V2)
+"""Of records."""
 MAGIC_BLANK = -875286124
 
 IPV4_LENGTH = 4

@@ -184,11 +184,6 @@ def host_text(host: Host) -> str:
 # --- Records and blanks, values to bytes; the reader of records is `formats.record.grammar`. -------------------------
 
 
-def property_crc_digits(covered: Buffer) -> bytes:
-    """The ten digits of the property CRC, lowest first, of the record bytes before that property."""
-    return crc_digits(crc31(covered))
-
-
 def encode(record: Record) -> bytes:
     """The bytes of a record, exactly as its fields say: checksums are stored, not computed.
 
@@ -275,7 +270,7 @@ def make_record(
     if property_crc:
         if text and not text.endswith(props.PROPERTY_BYTE):
             text += props.PROPERTY_BYTE
-        text += PROPERTY_CRC_START + property_crc_digits(b"") + props.PROPERTY_BYTE
+        text += PROPERTY_CRC_START + crc_digits(0) + props.PROPERTY_BYTE
     size = (HEADS[sys_flag & sysflag.HOSTS_V6].size + len(body) + TOPIC_LENGTHS[magic].size + len(topic)
             + PROPERTIES_LENGTH.size + len(text))
     record = Record(
@@ -288,9 +283,6 @@ def make_record(
 
 def with_property_crc(record: Record) -> Record:
     """The record with the digits of its property CRC computed anew; it must have that property."""
-    covered = encode(record)[:-PROPERTY_CRC_SIZE]
+    digits = crc_digits(crc31(encode(record)[:-PROPERTY_CRC_SIZE]))
     text = record.properties[:-PROPERTY_CRC_SIZE]
-    return structs.replace(
-        record,
-        properties=text + PROPERTY_CRC_START + property_crc_digits(covered) + props.PROPERTY_BYTE,
-    )
+    return structs.replace(record, properties=text + PROPERTY_CRC_START + digits + props.PROPERTY_BYTE)

@@ -76,8 +76,11 @@ def is_filler(record: Record) -> bool:
     return record.transaction_type == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(record.topic_name)
 
 
-def row_of(record: Record, queue: int) -> tuple[Any, Any]:
-    """One RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number `queue`."""
+def row_of(record: Record, queue: int, *, with_keys: bool = True) -> tuple[Any, Any]:
+    """One RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number `queue`.
+
+    Not `with_keys` it has neither hashes nor a tags code, but a delay level.
+    """
     values = record.property_map()
     level = delay_level(record)
     bits = sum(
@@ -97,11 +100,11 @@ def row_of(record: Record, queue: int) -> tuple[Any, Any]:
         )
         if is_set
     )
-    hashes = np.array([index_key_hash(key) for key in iter_index_keys(record)], dtype=np.int32)
+    hashes = np.array([index_key_hash(key) for key in iter_index_keys(record)] if with_keys else [], dtype=np.int32)
     row = np.zeros(1, dtype=RECORD)
     row[0] = (
         record.phy_offset, record.queue_offset, record.store_timestamp,
-        level if level is not None and level > 0 else tags_code(record),
+        level if level is not None and level > 0 else tags_code(record) if with_keys else 0,
         record.total_size, queue, record.sys_flag, bits, min(hashes.size, 0xFFFF),
     )
     return row, hashes[:0xFFFF]

@@ -40,7 +40,7 @@ from recover.derived.index_files import (
     read_words,
 )
 from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units
-from recover.findings.code import BY_HAND
+from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Asking, Rows, Split, ask, ask_together, roomy
@@ -565,7 +565,7 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
     if odd.kind == FILE:
         return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
     return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
-                   remedy="mqtool recover {store} --dry-run" if odd.is_directory else BY_HAND)
+                   remedy=RECOVER if odd.is_directory else BY_HAND)
 
 
 def check_index(store: Store, log: LogView) -> IndexReport:

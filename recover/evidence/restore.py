@@ -21,8 +21,7 @@ from formats.record import (
     HEAD,
     HEADS,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
+    MAGICS,
     MIN_RECORD_SIZE,
     Record,
     check_strict,
@@ -189,7 +188,7 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
     yield _field("total_size", len(damaged))
     if HEAD.decode(damaged).magic == MAGIC_BLANK:
         # an end mark was written over the record: its first two fields, which the record after it and a checksum tell
-        for magic in (MAGIC_V1, MAGIC_V2):
+        for magic in MAGICS:
             yield "total_size", 0, _field("total_size", len(damaged))[2] + _field("magic", magic)[2]
     if HEAD.decode(damaged).total_size != len(damaged):
         # then that is the one field; as in every range that many records stood in, with a lost position for each

@@ -22,6 +22,10 @@ OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 Severity = Literal["info", "warning", "error"]
 Leads = Literal["", "find", "setting", "stop"]
 
+RECOVER = "mqtool recover {store} --dry-run"
+READ_ON = "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."
+BAD_DISK = "A failing disk, a lost mount, or missing permission."
+"""The cause of what the operating system refuses to read."""
 BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
 """The remedy for a pipe, a socket, a device, or a folder in the place of a file: no plan moves these."""
 

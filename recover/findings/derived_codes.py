@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import OPERATIONAL, Code
+from recover.findings.code import BAD_DISK, OPERATIONAL, READ_ON, RECOVER, Code
 
 _REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
 
@@ -95,7 +95,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} is not a queue file ({why})", "mqtool recover {store} --dry-run",
+        "{name} is not a queue file ({why})", RECOVER,
         meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
@@ -113,9 +113,9 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-unreadable", "error",
-        "{topic}/{queue}: {wanted:byte} could not be read: {error}", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
+        "{topic}/{queue}: {wanted:byte} could not be read: {error}", READ_ON,
         meaning="The operating system refused to read this part.",
-        cause="A failing disk, a lost mount, or missing permission.",
+        cause=BAD_DISK,
         broker="It dies at the first touch of that page.",
         action="Save a copy of the store, then rebuild the queue from the log.",
         bits=8,
@@ -333,7 +333,6 @@ INDEX_CODES: tuple[Code, ...] = (
 # --- Findings about the checkpoint.
 
 
-_RECOVER = "mqtool recover {store} --dry-run"
 _PAGE = "It records how far log, queues and index were flushed; only a start after an unclean stop uses it."
 
 CHECKPOINT_CODES: tuple[Code, ...] = (
@@ -341,7 +340,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "checkpoint-missing", "warning",
         "the checkpoint is missing; after an unclean stop a broker up to 5.3 would read the whole log again "
         "({log_bytes} bytes) and drop every index file",
-        _RECOVER,
+        RECOVER,
         meaning=_PAGE,
         cause="It was deleted, or a copy of the store left it out.",
         broker="It makes one of zeros. Up to 5.3 an abnormal recovery then begins at the first file; from 5.4 on at "
@@ -351,7 +350,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     Code(
         "checkpoint-short", "warning",
         "the checkpoint is {length:byte} long instead of {expected}; the fields that are cut off count as zero",
-        _RECOVER,
+        RECOVER,
         meaning="A broker maps one page of 4096 bytes and writes it whole.",
         cause="A copy that stopped, or a crash while the file system was full.",
         broker="It lengthens the file with zeros and believes those.",
@@ -361,7 +360,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "checkpoint-all-zero", "warning",
         "the checkpoint is all zeros although the log has records; after an unclean stop a broker up to 5.3 "
         "would read the whole log again ({log_bytes} bytes) and drop every index file",
-        _RECOVER,
+        RECOVER,
         meaning=_PAGE,
         cause="A power cut that reached the file's length but not its content.",
         broker="As without a checkpoint: up to 5.3 recovery begins at the first file, from 5.4 on at the tenth newest.",
@@ -371,7 +370,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "checkpoint-later-than-log", "warning",
         "the checkpoint's {field} is {value:time}, {ahead_ms:span} after the newest record of the log ({newest:time}); after an "
         "unclean stop a broker would begin too late",
-        _RECOVER,
+        RECOVER,
         meaning="No part can be flushed up to a time at which no record was stored.",
         cause="The log lost its end, the checkpoint is of another store, or its bytes are damaged.",
         broker="An abnormal recovery begins at the newest file that is not younger than the checkpoint says, and gives "
@@ -379,7 +378,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         action="Recover: the times are lowered to the last record's.",
     ),
     Code(
-        "checkpoint-impossible-time", "warning", "the checkpoint's {field} is {value}, not a valid time", _RECOVER,
+        "checkpoint-impossible-time", "warning", "the checkpoint's {field} is {value}, not a valid time", RECOVER,
         meaning="Times are milliseconds since 1970, or 0 for never.",
         cause="Damaged bytes.",
         broker="An abnormal recovery reads the whole log, or drops the index.",
@@ -388,7 +387,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     Code(
         "checkpoint-offset-no-record", "warning",
         "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
-        _RECOVER,
+        RECOVER,
         meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
         cause="The log was cut after the checkpoint was written, or bytes of it are damaged.",
         broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
@@ -399,7 +398,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
         "{store}",
         meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
-        cause="A failing disk, a lost mount, or missing permission.",
+        cause=BAD_DISK,
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",
         bits=8,

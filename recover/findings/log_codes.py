@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import Code
+from recover.findings.code import BAD_DISK, READ_ON, RECOVER, Code
 
-_RECOVER = "mqtool recover {store} --dry-run"
 _MEND = "mqtool recover {store} --mend-bits --dry-run"
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
@@ -28,7 +27,7 @@ STANDS_FOR = "{name} stands for a log file that is not here: it has another name
 COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-record", "error",
-        "one message at {start} is damaged ({reason}){intact_after:; intact message lies after it|intact messages lie after it}", _RECOVER,
+        "one message at {start} is damaged ({reason}){intact_after:; intact message lies after it|intact messages lie after it}", RECOVER,
         meaning="A whole record of which a checksum or a field is not what was stored.",
         cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
         broker=_CUTS,
@@ -101,7 +100,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-range", "error",
         "no intact record in {bytes:byte} from {start} to {stop} ({reason}){intact_after:; intact message lies after|intact messages lie after}",
-        _RECOVER,
+        RECOVER,
         meaning="The chain of records breaks here and goes on at the end of the range.",
         cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
         broker=_CUTS,
@@ -110,7 +109,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-end-mark", "warning",
         "the end mark of the file at {start} is damaged ({reason}); no message is",
-        _RECOVER,
+        RECOVER,
         meaning="The blank that closes a full log file is not what it must be. All messages before it are intact.",
         cause="A flipped bit, or a crash between the last record of a file and the next file.",
         broker=_CUTS,
@@ -179,7 +178,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-torn-tail", "warning",
-        "the last record is followed by {bytes:byte} of no message, from {start} on ({reason})", _RECOVER,
+        "the last record is followed by {bytes:byte} of no message, from {start} on ({reason})", RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
         cause="The broker died while it appended. That write was never acknowledged as flushed.",
         broker="It cuts here too, but leaves the bytes on disk, where they can come back to life after the next crash.",
@@ -187,7 +186,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-ghosts", "warning",
-        "stale records stand after a break of the log, from {start} on ({count})", _RECOVER,
+        "stale records stand after a break of the log, from {start} on ({count})", RECOVER,
         one="one stale record stands after a break of the log, at {start}",
         meaning="Records of an earlier generation of the log: their queue offsets or times do not continue it.",
         cause="A truncation moved the write position back; the bytes after it stayed on disk.",
@@ -205,7 +204,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-old-end", "warning",
-        "older records stand at the end of the log, from {start} on ({count}), and a queue of theirs ends with a full file", _RECOVER,
+        "older records stand at the end of the log, from {start} on ({count}), and a queue of theirs ends with a full file", RECOVER,
         one="an older record stands at the end of the log, at {start}, and its queue ends with a full file",
         meaning="The records are of an earlier generation of the log; newer ones have their places in the queues.",
         cause="The log was cut here once before, and new records ended just where old ones begin.",
@@ -214,7 +213,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-bad-file-length", "warning",
-        "the log file is {length:byte} long, the others {expected}", _RECOVER,
+        "the log file is {length:byte} long, the others {expected}", RECOVER,
         meaning="A broker maps log files at their configured size and refuses another length.",
         cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
         broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
@@ -235,7 +234,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-odd-name", "warning",
-        "{name} is not a commitlog file (the name is not 20 digits)", _RECOVER,
+        "{name} is not a commitlog file (the name is not 20 digits)", RECOVER,
         meaning="Log files are named by 20 digits; anything else does not belong there.",
         cause="A backup, an editor or a copy tool left it there.",
         broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
@@ -255,7 +254,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-far-file", "warning",
-        "this empty log file stands far after the log, which ends at {log_end} in a file with room left", _RECOVER,
+        "this empty log file stands far after the log, which ends at {log_end} in a file with room left", RECOVER,
         meaning="There is no file before it, and none is missing: a broker begins the next file when one is full.",
         cause="A pre-allocated file under a wrong name.",
         broker="It starts, and deletes the file (4.5.1 to 5.5.0 were asked).",
@@ -263,7 +262,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-duplicate-file", "warning",
-        "{name} stands in two folders of the commitlog; {kept} is the live one", _RECOVER,
+        "{name} stands in two folders of the commitlog; {kept} is the live one", RECOVER,
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",
         cause="A file was copied by hand, or made twice when a disk filled up.",
         broker="It loads both, and reads whichever comes first.",
@@ -289,9 +288,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-unreadable", "error", "{wanted:byte} could not be read: {error}",
-        "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
+        READ_ON,
         meaning="The operating system refused to read this range; it counts as damaged.",
-        cause="A failing disk, a lost mount, or missing permission.",
+        cause=BAD_DISK,
         broker="It dies at the first touch of that page.",
         action="Save what can be read: copy the store with a tool that reads on past errors, then work on the copy. Recover refuses "
         "until then: a second try might show intact messages.",
@@ -341,7 +340,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-misnamed-file", "warning",
-        "the records in this file belong to the file {right}", _RECOVER,
+        "the records in this file belong to the file {right}", RECOVER,
         meaning="Every record says where in the log it stands, and that is not where the file's name puts it.",
         cause="The file was renamed or copied under a wrong name.",
         broker="It takes the name for true: units do not find their messages.",
@@ -419,8 +418,8 @@ _ALL = (
            "A disk that is not mounted, a copy without it, or a deleted file.",
            "It passes over the gap; what the file held cannot be consumed.",
            "Find the file: another path, the source of this copy, a replica, a backup. Then `mqtool verify` again."),
-    Reason("unreadable", "The operating system refused to read the bytes.", "A failing disk, a lost mount, or missing permission.",
-           "It dies at the first touch of that page.", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."),
+    Reason("unreadable", "The operating system refused to read the bytes.", BAD_DISK,
+           "It dies at the first touch of that page.", READ_ON),
     Reason("unread", "The bytes were a record by the time that they were looked at again.", "A broker writes to the store.",
            "Nothing.", "Run the command again, on a copy or with the broker stopped."),
     Reason("overwritten", "Older records stand here, whole and with the right own offset, but queue units name other messages here, which "

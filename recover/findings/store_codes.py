@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import OPERATIONAL, UNSUPPORTED, Code
+from recover.findings.code import BAD_DISK, OPERATIONAL, RECOVER, UNSUPPORTED, Code
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -26,7 +26,7 @@ QUEUE_DATABASE = "consume queues in RocksDB"
 
 PARTS_CODES: tuple[Code, ...] = (
     Code(
-        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store} --dry-run",
+        "abort-present", "warning", "the abort file is present: {detail}", RECOVER,
         meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
         broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
@@ -109,7 +109,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "part-unreadable", "error", "{part} could not be read: {error}",
         "Check the disk and the permissions, then run again.",
         meaning="The operating system refused to list or read the part.",
-        cause="A failing disk, a lost mount, or missing permission.",
+        cause=BAD_DISK,
         broker="It does not start, or not without the part.",
         action="Make it readable and run again.",
         bits=8,
@@ -258,7 +258,6 @@ PARTS_CODES: tuple[Code, ...] = (
 # --- Findings about the files in config/.
 
 
-_RECOVER = "mqtool recover {store} --dry-run"
 _PERSISTED = (
     "A power cut or a crash while the broker wrote the file: up to 5.3 it writes in place and without fsync, and a "
     "shorter text over a longer one leaves the end of the old one."
@@ -270,7 +269,7 @@ _LOAD = (
 
 CONFIG_CODES: tuple[Code, ...] = (
     Code(
-        "config-broken", "warning", "{name} {problem}; {outcome}", _RECOVER,
+        "config-broken", "warning", "{name} {problem}; {outcome}", RECOVER,
         meaning="The file is not the JSON text that a broker wrote, but a whole text is still there; or the name of its table "
         "is one bit away from what it should be.",
         cause=_PERSISTED + " Or a flipped bit.",
@@ -291,7 +290,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "config-missing", "warning", "{name} {problem}: {outcome}", _RECOVER,
+        "config-missing", "warning", "{name} {problem}: {outcome}", RECOVER,
         meaning="The broker had such a file, with something in it: its backup, the other files of config/, the queues or the log "
         "show so. The same is said of all of config/ where the store holds messages.",
         cause="The store was copied without it, its disk is not mounted, somebody removed or emptied it, or a crash came between "
@@ -307,7 +306,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics:topic} can "
         "be guessed from the queues and the log: {names}",
-        _RECOVER,
+        RECOVER,
         meaning="Names come from folders and records, queue numbers from the highest queue in use. Permissions are set "
         "to read and write; queues never used, order flags and attributes cannot be known.",
         cause=_PERSISTED,
@@ -325,7 +324,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         action="Compare it with what you know before the start; `mqadmin updateTopic` corrects single topics.",
     ),
     Code(
-        "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", _RECOVER,
+        "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", RECOVER,
         meaning="The broker would have nothing to fall back to.",
         cause=_PERSISTED,
         broker="It does not look at the backup while the file itself is sound, and replaces it at the next write.",
@@ -336,7 +335,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
         "{store}",
         meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
-        cause="A failing disk, a lost mount, or missing permission.",
+        cause=BAD_DISK,
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
         bits=8,
@@ -459,7 +458,7 @@ FLEET_CODES: tuple[Code, ...] = (
 
 PREDICT_CODES: tuple[Code, ...] = (
     Code(
-        "start-refused", "error", "broker {broker} would not start: {reason}", "mqtool recover {store} --dry-run",
+        "start-refused", "error", "broker {broker} would not start: {reason}", RECOVER,
         meaning="The broker ends, or waits for ever, before it serves anybody.",
         cause="A mapped file of another length than the setting says, a stray folder or name among mapped files, a "
         "config file without a usable copy, a size field that asks for more memory than there is, or a gap that "

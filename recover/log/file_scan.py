@@ -36,9 +36,9 @@ from formats.record import (
     encode_blank,
 )
 from formats.record.grammar import range_table
-from formats.record.rows import BIT_DELAY, RECORD, row_of
+from formats.record.rows import RECORD, row_of
 from formats.sysflag import HOSTS_V6
-from recover.log.judge import envelope_size, judge, reason_of
+from recover.log.judge import ReadAt, envelope_size, is_intact, judge, reason_of
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
@@ -111,107 +111,6 @@ class Window:
         return memoryview(self.data.data)[inside : min(inside + length, self.filled)]
 
 
-Found = tuple[str, int]
-"""What stands there, "record" or "blank", and its position in the file."""
-
-_FEW = 16
-"""So many heads of a stretch are judged one by one; of those after them all together whose bodies are not what was
-stored."""
-_LARGEST_HEAD = max(layout.size for layout in HEADS.values())
-
-
-class HoleSearch(Struct, frozen=True):
-    """In one mapped file, through a window over it: `base` is its physical offset, `file_end` where it ends at its full
-    size, `length` what of it is there, and what begins at `stop` in it belongs to another scan."""
-
-    window: Window
-    base: int
-    length: int
-    stop: int
-    file_end: int
-
-    def first_intact(self, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
-        """The first intact record or end mark at or after `first`, and the end of the last data from `position` on.
-
-        `last_data` is where that ends before `position`.
-        """
-        window = self.window
-        end = min(self.length, self.stop)
-        for start, stop in self._stored(position, end):
-            at = start
-            while at < stop:
-                window.load(at)
-                loaded = window.filled
-                data_end = walk.last_nonzero(window.data, 0, min(loaded, end - at))
-                if data_end >= 0:
-                    last_data = max(last_data, self.base + at + data_end + 1)
-                found = self._next_candidate(at, max(at, first), min(loaded, stop - at + HEAD_SIZE))
-                if found is not None and found[1] < self.stop:
-                    return found, last_data
-                if loaded < min(HEAD_SIZE, end - at):
-                    # the file has become shorter under the scan: nothing of it is left further on
-                    return None, last_data
-                at += max(1, loaded - HEAD_SIZE)
-        return None, last_data
-
-    def _stored(self, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of [position, end) in which something can begin: what the file system stores, and a head before.
-
-        Holes read as zeros, and so may the first bytes of a record or an end mark: the size that it begins with.
-        Parts that are close together are one, so that the buffer is not filled for each.
-        """
-        last: tuple[int, int] | None = None
-        for start, stop in self.window.reader.data_ranges(position, end):
-            start = max(position, start - HEAD_SIZE)
-            if last is not None and start - last[1] > self.window.data.size:
-                yield last
-                last = None
-            last = (start if last is None else last[0], stop)
-        if last is not None:
-            yield last
-
-    def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:
-        window, base = self.window, self.base + start
-        data = window.data[:filled]
-        blank = end_mark(data, first - start, base, self.file_end)
-        heads = own_heads(data, first - start, base)
-        heads = heads[heads < blank] if blank >= 0 else heads
-        for some in (heads[:_FEW], heads[_FEW:]):
-            for head in (some if some.size <= _FEW else self._doubtful(start, some, filled)).tolist():
-                if self._is_intact(start, start + head):
-                    return "record", start + head
-        return None if blank < 0 else ("blank", start + blank)
-
-    def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
-        """Those of these heads in the window that nothing in them or in their body's sum rules out."""
-        data = self.window.data[:filled]
-        whole = at <= filled - _LARGEST_HEAD
-        kept = [at[~whole]]
-        at = at[whole]
-        hosts = field_at(data, at, HEAD, "sys_flag") & HOSTS_V6
-        for flag, layout in HEADS.items():
-            own = at[hosts == flag]
-            size, length = (field_at(data, own, layout, name) for name in ("total_size", "body_length"))
-            begin, left = start + own + layout.size, self.length - start - own
-            fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (length >= 0) & (layout.size + length <= size)
-            stored = field_at(data, own, layout, "body_crc")
-            summed = fits & (length > 0)
-            sums = self.window.sums.crcs(begin[summed], (begin + length)[summed], start, data)
-            fits[summed] = (sums & CRC31_MASK) == stored[summed]
-            kept.append(own[fits])
-        return np.sort(np.concatenate(kept))
-
-    def _is_intact(self, start: int, position: int) -> bool:
-        try:
-            judge(self.window.bytes_at, position, self.base, self.file_end, self.window.sums)
-        except FormatError:
-            return False
-        finally:
-            if self.window.start != start:
-                self.window.load(start)
-        return True
-
-
 _EVEN, _ODD = (int.from_bytes(MAGIC_V1.to_bytes(4, "big", signed=True)[at : at + 2], "little") for at in (0, 1))
 """Two bytes of both magics, as they are met at an even position of the first."""
 
@@ -255,6 +154,14 @@ def wire_at(data: Numbers, at: Numbers, wire: Wire) -> Numbers:
     every = np.ndarray((max(0, data.size - kind.itemsize + 1),), kind, data, strides=(1,))
     return np.asarray(every[at].astype(kind.newbyteorder("=")))
 
+
+Found = tuple[str, int]
+"""What stands there, "record" or "blank", and its position in the file."""
+
+_FEW = 16
+"""So many heads of a stretch are judged one by one; of those after them all together whose bodies are not what was
+stored."""
+_LARGEST_HEAD = max(layout.size for layout in HEADS.values())
 
 WINDOW = 2 << 20
 WHOLE = 1 << 62
@@ -416,15 +323,17 @@ class QueueTable:
 
 
 class _Scanner:
-    """The state of the scan of one split."""
+    """The state of the scan of one split: what begins at `stop` in the file belongs to another scan."""
 
     def __init__(
-        self, part: SplitRange, columns: ColumnStore, progress: ProgressCallback | None, *, with_keys: bool
+        self, part: SplitRange, reader: FileReader, window: int, columns: ColumnStore,
+        progress: ProgressCallback | None, *, with_keys: bool,
     ) -> None:
         self.part = part
         self.base = part.mapped_file.file_from_offset
         self.length = min(part.mapped_file.length, part.file_size)
         self.stop = WHOLE if part.is_last else part.stop
+        self.window = Window(reader, self.length, window, self.stop)
         self.result = FileScan(part.mapped_file, part.file_size)
         self.open_gap: Gap | None = None
         self.columns = columns
@@ -436,39 +345,43 @@ class _Scanner:
         self.rows = Split(np.empty(_ROWS, dtype=RECORD), np.empty(_HASHES if with_keys else 1, dtype=np.int32))
         self._reported = 0
 
-    def run(self, reader: FileReader, window_size: int, entry: int | None) -> SplitScan:
-        window = Window(reader, self.length, window_size, self.stop)
+    def run(self, entry: int | None) -> SplitScan:
         enters_at, last_data = "chain", 0
         position = entry
         if entry is None:
-            found, last_data = self._search(window, self.part.start, self.part.start, 0)
+            found, last_data = self._first_intact(self.part.start, self.part.start, 0, self.stop)
             if found is not None:
                 enters_at, entry = found
                 position = entry if enters_at == "record" else None
                 if enters_at == "blank":
-                    self._end_at_blank(window, entry)
+                    self._end_at_blank(entry)
         while position is not None:
-            position = self._walk(window, position)
+            position = self._walk(position)
             if position is not None and position >= self.stop:
                 break
-        window.close()
+        self.window.close()
         self._flush()
         # a record that begins here may reach into the next split, and not all of a gap was reported
         self._report(self.part.stop - self.part.start - self._reported, 0)
         result = self.result
-        result.queues, result.unreadable = self.queues.keys(), window.failures
+        result.queues, result.unreadable = self.queues.keys(), self.window.failures
         goes_on = self.open_gap is None and result.blank is None and result.end >= self.base + self.stop
         crossed = result.end - self.base if entry is not None and goes_on else None
         return SplitScan(self.part, result, entry, enters_at, crossed, self.open_gap, last_data)
 
-    def _walk(self, window: Window, position: int) -> int | None:
+    def _place(self, position: int) -> tuple[ReadAt, int, int, int, RangeSums]:
+        """A position in the file, as `recover.log.judge` takes one."""
+        return self.window.bytes_at, position, self.base, self.result.file_end, self.window.sums
+
+    def _walk(self, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
+        window = self.window
         if not window.holds(position):
             window.load(position)
         inside = position - window.start
         while True:
             taken = int(self.state[0])
-            inside, status = self._kernel(window, inside)
+            inside, status = self._kernel(inside)
             self._report(window.start + inside - position, int(self.state[0]) - taken)
             position = window.start + inside
             self.result.end = self.base + position
@@ -477,19 +390,20 @@ class _Scanner:
             if status == walk.OUTPUT_FULL:
                 self._make_room()
             elif status == walk.AT_BLANK:
-                return self._at_blank(window, position)
+                return self._at_blank(position)
             elif status == walk.NEED_MORE and window.advance(position):
                 inside = 0
             else:
-                step = self._judge(window, position)
+                step = self._judge(position)
                 if step is None:
-                    return self._resynchronise(window, position)
+                    return self._resynchronise(position)
                 position += step
                 if position - window.start > window.filled - BLANK_SIZE or window.start > position:
                     window.load(position)
                 inside = position - window.start
 
-    def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
+    def _kernel(self, inside: int) -> tuple[int, int]:
+        window = self.window
         return walk.walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             self.rows.records, self.rows.hashes, self.queues.slots,
@@ -497,54 +411,56 @@ class _Scanner:
             window.stop - window.start, self.ranges,
         )
 
-    def _judge(self, window: Window, position: int) -> int | None:
+    def _judge(self, position: int) -> int | None:
         """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
         try:
-            record = judge(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+            record = judge(*self._place(position))
         except FormatError:
             return None
         self._flush()
-        row, hashes = row_of(record, self.queues.number(record.topic, record.queue_id))
-        if not self.with_keys:
-            row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
-            row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        number = self.queues.number(record.topic, record.queue_id)
+        row, hashes = row_of(record, number, with_keys=self.with_keys)
         self.result.splits.append(self.columns.keep(row, hashes))
         self._report(record.total_size, 1)
         return record.total_size
 
-    def _at_blank(self, window: Window, position: int) -> int | None:
-        size = decode_blank(window.bytes_at(position, BLANK_SIZE))
+    def _at_blank(self, position: int) -> int | None:
+        size = decode_blank(self.window.bytes_at(position, BLANK_SIZE))
         if size == self.result.file_end - self.base - position:
-            self._end_at_blank(window, position)
+            self._end_at_blank(position)
             return None
-        return self._resynchronise(window, position)
+        return self._resynchronise(position)
 
-    def _end_at_blank(self, window: Window, position: int) -> None:
+    def _end_at_blank(self, position: int) -> None:
         room = self.result.file_end - self.base - position
-        head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
-        own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
+        own, found = -1, None
+        if room >= MIN_RECORD_SIZE:
+            head = self.window.bytes_at(position, HEAD.size)
+            own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
+            found, _ = self._first_intact(position, position + BLANK_SIZE, 0, self.length)
         self.result.over_record = own == self.base + position
-        rest = HoleSearch(window, self.base, self.length, self.length, self.result.file_end)
-        found, _ = rest.first_intact(position, position + BLANK_SIZE, 0) if room >= MIN_RECORD_SIZE else (None, 0)
         self.result.before_record = found is not None and found[0] == "record"
         self.result.blank = self.base + position
         self.result.blank_size = room
         self.result.end = self.base + position
         self._report(self.length - position, 0)
 
-    def _resynchronise(self, window: Window, position: int) -> int | None:
+    def _resynchronise(self, position: int) -> int | None:
         """Note the gap at `position` and find the first intact record or the end mark after it."""
-        gap = self._gap_at(window, position)
-        found, gap.last_data = self._search(window, position, position + 1, gap.start)
-        if found is not None:
-            kind, where = found
-            return self._close_gap(window, gap, position, where, kind)
-        self._end_in_gap(gap, position)
+        gap = self._gap_at(position)
+        found, gap.last_data = self._first_intact(position, position + 1, gap.start, self.stop)
+        if found is None:
+            self._end_in_gap(gap, position)
+            return None
+        gap.ended_by, where = found
+        gap.stop = self.base + where
+        gap.last_data = min(gap.last_data, gap.stop)
+        self.result.gaps.append(gap)
+        self._report(where - position, 0)
+        if gap.ended_by == "record":
+            return where
+        self._end_at_blank(where)
         return None
-
-    def _search(self, window: Window, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
-        search = HoleSearch(window, self.base, self.length, self.stop, self.result.file_end)
-        return search.first_intact(position, first, last_data)
 
     def _end_in_gap(self, gap: Gap, position: int) -> None:
         """Nothing intact follows `position`: note the gap up to where the file ends at its full size."""
@@ -560,21 +476,90 @@ class _Scanner:
             self.result.gaps.append(gap)
         self._report(self.length - position, 0)
 
-    def _close_gap(self, window: Window, gap: Gap, position: int, where: int, kind: str) -> int | None:
-        gap.stop, gap.ended_by = self.base + where, kind
-        gap.last_data = min(gap.last_data, gap.stop)
-        self.result.gaps.append(gap)
-        self._report(where - position, 0)
-        if kind == "record":
-            return where
-        self._end_at_blank(window, where)
-        return None
-
-    def _gap_at(self, window: Window, position: int) -> Gap:
+    def _gap_at(self, position: int) -> Gap:
         offset = self.base + position
-        reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end, window.sums)
-        size = envelope_size(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+        reason, facts = reason_of(*self._place(position))
+        size = envelope_size(*self._place(position))
         return Gap(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
+
+    # The search after damage.
+
+    def _first_intact(self, position: int, first: int, last_data: int, before: int) -> tuple[Found | None, int]:
+        """The first intact record or end mark at or after `first`, and the end of the last data from `position` on.
+
+        What begins at `before` or after is not asked for. `last_data` is where data ends before `position`.
+        """
+        window = self.window
+        end = min(self.length, before)
+        for start, stop in self._stored(position, end):
+            at = start
+            while at < stop:
+                window.load(at)
+                loaded = window.filled
+                data_end = walk.last_nonzero(window.data, 0, min(loaded, end - at))
+                if data_end >= 0:
+                    last_data = max(last_data, self.base + at + data_end + 1)
+                found = self._next_candidate(at, max(at, first), min(loaded, stop - at + HEAD_SIZE))
+                if found is not None and found[1] < before:
+                    return found, last_data
+                if loaded < min(HEAD_SIZE, end - at):
+                    # the file has become shorter under the scan: nothing of it is left further on
+                    return None, last_data
+                at += max(1, loaded - HEAD_SIZE)
+        return None, last_data
+
+    def _stored(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [position, end) in which something can begin: what the file system stores, and a head before.
+
+        Holes read as zeros, and so may the first bytes of a record or an end mark: the size that it begins with.
+        Parts that are close together are one, so that the buffer is not filled for each.
+        """
+        last: tuple[int, int] | None = None
+        for start, stop in self.window.reader.data_ranges(position, end):
+            start = max(position, start - HEAD_SIZE)
+            if last is not None and start - last[1] > self.window.data.size:
+                yield last
+                last = None
+            last = (start if last is None else last[0], stop)
+        if last is not None:
+            yield last
+
+    def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:
+        window, base = self.window, self.base + start
+        data = window.data[:filled]
+        blank = end_mark(data, first - start, base, self.result.file_end)
+        heads = own_heads(data, first - start, base)
+        heads = heads[heads < blank] if blank >= 0 else heads
+        for some in (heads[:_FEW], heads[_FEW:]):
+            for head in (some if some.size <= _FEW else self._doubtful(start, some, filled)).tolist():
+                if self._is_intact(start, start + head):
+                    return "record", start + head
+        return None if blank < 0 else ("blank", start + blank)
+
+    def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
+        """Those of these heads in the window that nothing in them or in their body's sum rules out."""
+        data = self.window.data[:filled]
+        whole = at <= filled - _LARGEST_HEAD
+        kept = [at[~whole]]
+        at = at[whole]
+        hosts = field_at(data, at, HEAD, "sys_flag") & HOSTS_V6
+        for flag, layout in HEADS.items():
+            own = at[hosts == flag]
+            size, length = (field_at(data, own, layout, name) for name in ("total_size", "body_length"))
+            begin, left = start + own + layout.size, self.length - start - own
+            fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (length >= 0) & (layout.size + length <= size)
+            stored = field_at(data, own, layout, "body_crc")
+            summed = fits & (length > 0)
+            sums = self.window.sums.crcs(begin[summed], (begin + length)[summed], start, data)
+            fits[summed] = (sums & CRC31_MASK) == stored[summed]
+            kept.append(own[fits])
+        return np.sort(np.concatenate(kept))
+
+    def _is_intact(self, start: int, position: int) -> bool:
+        found = is_intact(*self._place(position))
+        if self.window.start != start:
+            self.window.load(start)
+        return found
 
     def _make_room(self) -> None:
         """Flush the rows; grow whatever was too small for a single record."""
@@ -610,9 +595,9 @@ def scan_split(
     """
     if entry is None and part.start == 0:
         entry = 0
-    scanner = _Scanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
     with FileReader(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
-        return scanner.run(opened, window, entry)
+        scanner = _Scanner(part, opened, window, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
+        return scanner.run(entry)
 
 
 def scan_file(mapped_file: MappedFile, file_size: int, **how: Any) -> FileScan:

@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from msgspec import structs
 
-from formats.record import HEAD, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from formats.record import HEAD, MAGICS, MIN_RECORD_SIZE
 from recover.log.file_scan import heads_in, scan_file
 from recover.log.judge import Claim, believed
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
 from recover.store.reading import FILE
 
-MAGICS = (MAGIC_V1, MAGIC_V2)
 _CHUNK = 4 << 20
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from formats.crc import CRC31_MASK
@@ -18,8 +17,7 @@ from formats.record import (
     HEAD_SIZE,
     HEADS,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
+    MAGICS,
     MIN_RECORD_SIZE,
     PROPERTY_CRC_SIZE,
     Record,
@@ -49,11 +47,9 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for reader in self._readers.values():
-            reader.__exit__(kind, error, trace)
+            reader.close()
         self._readers.clear()
 
     def read(self, phy_offset: int, length: int) -> bytes:
@@ -118,14 +114,13 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
     head = read(position, HEAD_SIZE)
     offset = base + position
     room = file_end - offset
-    if len(head) < min(MIN_RECORD_SIZE, HEAD_SIZE):
+    if len(head) < HEAD_SIZE:
         raise FormatError("short", 0, "no room for a record", available=len(head), needed=MIN_RECORD_SIZE)
-    size, magic = BLANK.struct.unpack_from(head, 0)
-    own = HEAD.decode(head).phy_offset
-    if magic in (MAGIC_V1, MAGIC_V2) and own == offset and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
+    fields = HEAD.decode(head)
+    size, is_here = fields.total_size, fields.magic in MAGICS and fields.phy_offset == offset
+    if is_here and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
         raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
-    whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
-    if whole and sums is not None and size > _LARGE:
+    if is_here and sums is not None and size > _LARGE:
         if sums.length - position < size:
             raise FormatError(
                 "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
@@ -134,7 +129,7 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
         ends, left_out = _ends(sums, position, size)
         check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
     # without the room for a blank after it the codec refuses even a whole record, hence the 8 bytes more
-    content = read(position, size + BLANK_SIZE) if whole else head
+    content = read(position, size + BLANK_SIZE) if is_here else head
     return check_strict(content, 0, room, offset)
 
 
@@ -177,11 +172,10 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
         return 0
     fields = HEAD.decode(head)
     offset = base + position
-    if fields.magic not in (MAGIC_V1, MAGIC_V2) or fields.phy_offset != offset:
+    if fields.magic not in MAGICS or fields.phy_offset != offset:
         return 0
-    if not MIN_RECORD_SIZE <= fields.total_size <= file_end - offset - BLANK_SIZE:
-        return 0
-    if sums.length - position < fields.total_size:
+    most = min(file_end - offset - BLANK_SIZE, sums.length - position)
+    if not MIN_RECORD_SIZE <= fields.total_size <= most:
         return 0
     try:
         ends, left_out = _ends(sums, position, fields.total_size)

@@ -29,7 +29,7 @@ from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STA
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, believed
-from recover.log.split_scan import OpenError, number_rows, parts_of, scan_files, splits_of
+from recover.log.split_scan import OpenError, merge_queues, parts_of, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
@@ -285,11 +285,7 @@ def scan_log(
 
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     """The whole log out of the scans of its files, in name order."""
-    numbers: dict[tuple[bytes, int], int] = {}
-    for scan in scans:
-        own = [numbers.setdefault(key, len(numbers)) for key in scan.queues]
-        number_rows(scan.splits, np.array(own, dtype=np.int32))
-    queues = list(numbers)
+    queues = merge_queues(scans)
     stale = mark_stale(scans, len(queues))
     stale -= sum(map(_weigh_marks, scans))
     superseded, counts = in_order(scans, len(queues))
@@ -482,14 +478,8 @@ class LocalEngine(Struct, frozen=True):
     threads: int = 1
     split_size: int | None = None
 
-    def scan_log(
-        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
-    ) -> LogView:
-        return scan_log(
-            queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
-            with_keys=with_keys, split_size=self.split_size,
-        )
+    def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
+        return scan_log(queue, threads=self.threads, split_size=self.split_size, **how)
 
     def confirm(self) -> None:
         """See `Engine`: this process has scanned."""

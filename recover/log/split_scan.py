@@ -30,7 +30,7 @@ from recover.log.file_scan import (
     own_heads,
     scan_split,
 )
-from recover.store.columns import Rows, Split
+from recover.store.columns import Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
 
@@ -44,10 +44,14 @@ def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_S
     return [SplitRange(mapped_file, file_size, start, min(start + split_size, length)) for start in starts]
 
 
-def number_rows(splits: Iterable[Split], numbers: Rows) -> None:
-    """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
-    for split in splits:
-        split.renumber(numbers)
+def merge_queues(scans: Iterable[FileScan]) -> list[tuple[bytes, int]]:
+    """Number the queues of these scans together, in the rows of all; the queues, in the order of their numbers."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        own = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
+        for split in scan.splits:
+            split.renumber(own)
+    return list(numbers)
 
 
 def one_split(splits: Iterable[Split]) -> Split:
@@ -130,14 +134,11 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     mark = found.blank
     if mark is None or behind.entry is None or (behind.enters_at != "record" and not behind.scan.over_record):
         return False
-    numbers = {key: number for number, key in enumerate(found.queues)}
-    own = [numbers.setdefault(key, len(numbers)) for key in behind.scan.queues]
-    number_rows(behind.scan.splits, np.array(own, dtype=np.int32))
+    found.queues = merge_queues([found, behind.scan])
     stop = found.mapped_file.file_from_offset + behind.entry
     found.doubted = [*found.doubted, (mark, len(found.splits), found.over_record)]
     found.splits = [*found.splits, *behind.scan.splits]
     found.gaps = [*found.gaps, Gap(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.gaps]
-    found.queues = list(numbers)
     found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
     found.over_record, found.before_record = behind.scan.over_record, behind.scan.before_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
@@ -261,15 +262,11 @@ class _Walk:
     def whole(self) -> FileScan:
         """The file; a gap that is still open reaches to its end."""
         result = self.result
-        queues: dict[tuple[bytes, int], int] = {}
-        for found in self._taken:
-            own = [queues.setdefault(key, len(queues)) for key in found.queues]
-            number_rows(found.splits, np.array(own, dtype=np.int32))
-            result.splits += found.splits
+        result.queues = merge_queues(self._taken)
+        result.splits = [split for found in self._taken for split in found.splits]
         if self.gap is not None:
             result.gaps.append(structs.replace(self.gap, stop=result.file_end))
             result.end = self.gap.start
-        result.queues = list(queues)
         result.unreadable = list({(each.offset, each.wanted): each for each in result.unreadable}.values())
         return result
 

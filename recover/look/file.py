@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from formats import abort, dledger, epoch, legacy_transaction, lock, timer
+from formats import abort, dledger, epoch, legacy_transaction, timer
 from formats import checkpoint as checkpoint_format
 from formats.batchconsumequeue import BATCH_CQ_UNIT
 from formats.batchconsumequeue import is_valid as is_valid_batch
@@ -42,6 +42,7 @@ from recover.look.items import (
     table_of,
 )
 from recover.store.reader import FileReader
+from recover.store.store import ABORT, LOCK
 
 # --- What kind of file is this? The place and the name say it first; the content where they do not.
 
@@ -380,8 +381,8 @@ KINDS: dict[str, Kind] = {
     "timerwheel": Kind("timerwheel", table_of(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, numbered=True),
                        names=("timerwheel",)),
     "timercheck": Kind("timercheck", _timercheck, names=("timercheck",)),
-    "abort": Kind("abort file", _abort, names=(abort.FILE_NAME, abort.BACKUP_NAME)),
-    "lock": Kind("lock file", _text, names=(lock.FILE_NAME,)),
+    "abort": Kind("abort file", _abort, names=(ABORT, abort.BACKUP_NAME)),
+    "lock": Kind("lock file", _text, names=(LOCK,)),
     "epoch": Kind("epoch file", _text, names=(epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX)),
     "statetable": Kind("3.x transaction state table", table_of(
         legacy_transaction.STATE_UNIT, legacy_transaction.is_valid, numbered=True), folder="statetable"),

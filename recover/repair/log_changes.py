@@ -176,22 +176,22 @@ class LogChanges:
                 self._write_anew(name, name, mapped_file.path)
         self.steps += [Retire(self.look.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
         self.steps += [Retire(self._name(twin)) for twin in queue.duplicates]
-        for mapped_file, right in self.look.misnamed:
-            self._rename(mapped_file, right)
+        self._rename_files()
 
-    def _rename(self, mapped_file: MappedFile, right: int) -> None:
-        name, right_name = self._name(mapped_file), offset_to_name(right)
-        target = self.look.store.relative(mapped_file.path.with_name(right_name))
-        if any(step.file == name and not isinstance(step, InPlace) for step in self.steps):
-            if mapped_file.length == self.look.store.mapped_file_size:
-                raise Refusal(
-                    f"{name} belongs under the name {target}, and another file that has a wrong name under its own",
-                    "Exchange the names by hand, as verify gives them: mqtool verify {store}", file=name,
-                )
-            raise Refusal(f"{name} has a wrong name and a wrong length",
-                          f"Rename it to {right_name} in a copy of the store, then run recover on that.", file=name)
-        self._write_anew(name, target, mapped_file.path)
-        self.steps.append(Retire(name))
+    def _rename_files(self) -> None:
+        """Give misnamed files the names that their records ask for; two may have each other's."""
+        store, misnamed = self.look.store, self.look.misnamed
+        targets = [store.relative(file.path.with_name(offset_to_name(right))) for file, right in misnamed]
+        written = {step.file for step in self.steps if not isinstance(step, InPlace)}
+        for (mapped_file, right), target in zip(misnamed, targets, strict=True):
+            name = self._name(mapped_file)
+            if name in written:
+                raise Refusal(f"{name} has a wrong name and a wrong length",
+                              f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.",
+                              file=name)
+            self._write_anew(name, target, mapped_file.path)
+            if name not in targets:
+                self.steps.append(Retire(name))
 
     def _within(self, name: str) -> list[InPlace]:
         return [step for step in self.steps if isinstance(step, InPlace) and step.file == name]

@@ -96,15 +96,11 @@ class QueueFiles(Struct, dict=True):
 
     def _load(self, files: list[MappedFile]) -> Stretch:
         per_file = self.store.queue_file_size // UNIT_SIZE
-        parts = [self.units(mapped_file) for mapped_file in files]
+        parts = [read_units(mapped_file, self.store.queue_file_size, self.failures) for mapped_file in files]
         units = np.zeros((len(files) - 1) * per_file + parts[-1].size, dtype=_UNIT)
         for number, part in enumerate(parts):
             units[number * per_file :][: part.size] = part
         return Stretch(files[0].file_from_offset // UNIT_SIZE, files, len(files) * per_file, units)
-
-    def units(self, mapped_file: MappedFile) -> Rows:
-        """The units of a file, see `read_units`."""
-        return read_units(mapped_file, self.store.queue_file_size, self.failures)
 
 
 def read_units(mapped_file: MappedFile, size: int, failures: list[ReadFailure]) -> Rows:

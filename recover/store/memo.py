@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reader import FileReader, spend
 from recover.store.reading import power, times
 from recover.store.store import JOURNAL_DIR, Store
 
@@ -173,7 +173,7 @@ def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] |
                 at += len(chunk)
                 if progress is not None:
                     progress(len(chunk), 0)
-    except (OSError, ReadFailure) as error:
+    except OSError as error:
         item.problem = str(error.strerror or error)
         return
     if at != item.size:
@@ -207,11 +207,7 @@ class RangeSums:
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the file, fewer at its end; what cannot be read is zeros."""
-        length = max(0, min(length, self.length - start))
-        try:
-            return self._reader.read(start, length)
-        except ReadFailure:
-            content = bytearray(length)
+        content = bytearray(max(0, min(length, self.length - start)))
         filled, _ = self._reader.salvage_into(memoryview(content), start)
         return bytes(content[:filled])
 

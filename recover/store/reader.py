@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from recover.store.reading import reads_of
 from recover.store.source import ReadFailure, Source, missing, open_source
@@ -19,15 +18,10 @@ _BURST_SECONDS = 0.05
 
 
 class Pace:
-    """Lets at most `rate` bytes a second be read; None for no limit. `clock` and `sleep` are those of `time`."""
+    """Lets at most `rate` bytes a second be read; None for no limit."""
 
-    def __init__(
-        self, rate: int | None = None, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, rate: int | None = None) -> None:
         self._rate = rate
-        self._clock = clock
-        self._sleep = sleep
         self._lock = threading.Lock()
         self._free_at = 0.0
 
@@ -36,11 +30,11 @@ class Pace:
         if self._rate is None or size <= 0:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._free_at = max(self._free_at, now) + size / self._rate
             wait = self._free_at - now
         if wait > _BURST_SECONDS:
-            self._sleep(wait)
+            time.sleep(wait)
 
 
 _pace = Pace()
@@ -92,7 +86,9 @@ class ReadAhead:
             return
         at = start
         while at < stop and self._works:
-            self._look_at(at)
+            if not self.holds(at):
+                self._cold.append(at)
+                self._advise(at, os.POSIX_FADV_WILLNEED)
             at += BLOCK
         self._asked = max(self._asked, at)
         if self._behind and at >= self._length and self._drops_behind is None:
@@ -104,11 +100,6 @@ class ReadAhead:
         self._drop(self._asked + BLOCK)
         if self._works and self._drops_behind:
             self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
-
-    def _look_at(self, at: int) -> None:
-        if not self.holds(at):
-            self._cold.append(at)
-            self._advise(at, os.POSIX_FADV_WILLNEED)
 
     def holds(self, at: int) -> bool:
         """Whether the page cache holds the byte there, as far as the file system can tell."""
@@ -137,14 +128,6 @@ class ReadAhead:
 
 _BLOCK = 4096
 _MOST_KEPT = 64
-
-
-def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[ReadFailure]:
-    if not failures or not behind or failures[-1].offset + failures[-1].wanted != behind[0].offset:
-        return failures + behind
-    last, first = failures[-1], behind[0]
-    joined = ReadFailure(last.path, last.offset, last.wanted + first.wanted, 0, last.cause)
-    return [*failures[:-1], joined, *behind[1:]]
 
 
 class _KeptOpen:
@@ -231,9 +214,11 @@ class FileReader:
     def __enter__(self) -> FileReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
         if self._kept is not None:
             self._kept.give(self._path, self.source)
         else:
@@ -284,19 +269,25 @@ class FileReader:
 
         Bytes filled, fewer only at the end of the file, and each range that could not be read.
         """
-        try:
-            return self.read_into(buffer, offset), []
-        except ReadFailure as failure:
-            size = len(buffer)
-            middle = (offset + size // 2) // _BLOCK * _BLOCK - offset
-            if size <= _BLOCK or not 0 < middle < size:
-                buffer[:] = bytes(size)
-                return size, [ReadFailure(self.path, offset, size, 0, failure.cause)]
-        filled, failures = self.salvage_into(buffer[:middle], offset)
-        if filled < middle:
-            return filled, failures
-        more, behind = self.salvage_into(buffer[middle:], offset + middle)
-        return filled + more, _joined(failures, behind)
+        failures: list[ReadFailure] = []
+        with suppress(ReadFailure):
+            return self.read_into(buffer, offset), failures
+        at = 0
+        while at < len(buffer):
+            # a block that cannot be read is tried once more, and no other with it: each try may take seconds
+            block = buffer[at : at + _BLOCK - (offset + at) % _BLOCK]
+            try:
+                got = self.read_into(block, offset + at)
+            except ReadFailure as failure:
+                got, start = len(block), offset + at
+                block[:] = bytes(got)
+                if failures and failures[-1].offset + failures[-1].wanted == start:
+                    start = failures.pop().offset
+                failures.append(ReadFailure(self.path, start, offset + at + got - start, 0, failure.cause))
+            at += got
+            if got < len(block):
+                break
+        return at, failures
 
 
 def read_small(path: Path, limit: int) -> bytes:

@@ -126,12 +126,10 @@ class Entry(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
         return self.status is not None and stat.S_ISREG(self.status.st_mode)
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     @property
@@ -199,23 +197,18 @@ class StorePath(PosixPath):
             return 0
 
     def exists(self, **_: Any) -> bool:
-        """Whether there is anything of that name."""
         return bool(self._mode())
 
     def is_dir(self, **_: Any) -> bool:
-        """Whether it is a folder."""
         return stat.S_ISDIR(self._mode())
 
     def is_file(self, **_: Any) -> bool:
-        """Whether it is a regular file."""
         return stat.S_ISREG(self._mode())
 
     def is_symlink(self) -> bool:
-        """Never."""
         return False
 
     def iterdir(self) -> Iterator[StorePath]:  # type: ignore[override]
-        """What is in the folder. `OSError`."""
         yield from [self / entry.name for entry in self.tree.entries(self.within)]
 
     def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
@@ -445,14 +438,15 @@ class RemoteTree(Tree):
         listed: dict[str, dict[str, os.stat_result]] = {"": {}}
         for info in found:
             is_folder = info.type == FileType.Directory
-            name = PurePosixPath(info.path[len(root) :].strip("/"))
+            name = "/".join(PurePosixPath(info.path[len(root) :].strip("/")).parts)
             mode = stat.S_IFDIR if is_folder else stat.S_IFREG
             status = status_of(mode, 0 if is_folder else info.size, info.mtime_ns or 0)
             if is_folder:
-                listed.setdefault(_text(name), {})
-            for inner, folder in zip((name, *name.parents), name.parents, strict=False):
-                listed.setdefault(_text(folder), {}).setdefault(inner.name, status)
-                status = status_of(stat.S_IFDIR, 0, 0)
+                listed.setdefault(name, {})
+            while name:
+                folder, _, own = name.rpartition("/")
+                listed.setdefault(folder, {}).setdefault(own, status)
+                name, status = folder, status_of(stat.S_IFDIR, 0, 0)
         return listed
 
     def status(self, name: str) -> os.stat_result:
@@ -520,10 +514,6 @@ def expect(paths: Iterable[Path]) -> None:
     first = next(paths := iter(paths), None)
     if isinstance(first, StorePath) and isinstance(tree := first.tree, RemoteTree):
         tree.expect(path.within for path in chain([first], paths) if isinstance(path, StorePath))
-
-
-def _text(path: PurePosixPath) -> str:
-    return "" if path == PurePosixPath(".") else str(path)
 
 
 @cache

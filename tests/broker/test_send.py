@@ -134,7 +134,7 @@ def test_a_consumer_gets_every_message_once_with_all_that_its_producer_set(
         (name, message["properties"][name]) for message in due for name in own if name in message["properties"])
 
 
-@pytest.mark.parametrize("version", one_deep(PROXIES, PROXIES[-1]))
+@pytest.mark.parametrize("version", PROXIES)
 def test_a_run_that_was_killed_goes_on_and_sends_one_message_twice_at_most(
     version: str, part: Path, tmp_path: Path,
 ) -> None:

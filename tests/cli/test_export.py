@@ -62,7 +62,7 @@ def body_of(message: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("name", [
-    "clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "clean-v2-5.5.0", "killed-v2-ipv6-5.3.3",
+    "clean-4.5.1", "clean-v2-5.5.0", "killed-v2-ipv6-5.3.3",
 ])
 def test_every_record_comes_out_as_it_was_stored(name: str, tmp_path: Path) -> None:
     root = unpacked(name)
@@ -362,15 +362,14 @@ def by_message(out: Path, *arguments: object) -> bytes:
 @pytest.mark.parametrize(("arguments", "name"), sampled((
     (), EVERYTHING, ("--raw-body",), ("--unfold",), ("--topic", "Topic?", "--queue", "1"), ("--since", "-100w"),
     ("--queue-offsets", "5:30"), ("--phy-offsets", "100000:900000"),
-), ("clean-5.3.3", "killed-v2-ipv6-5.3.3"), quick=9))
+), ("clean-5.3.3", "killed-v2-ipv6-5.3.3"), quick=5))
 def test_compiled_lines_are_those_of_the_encoder(name: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out.ndjson"
     exported(out, unpacked(name), *arguments)
     assert out.read_bytes() == by_message(tmp_path / "reference.ndjson", unpacked(name), *arguments)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3"])
+@pytest.mark.parametrize(("name", "kind"), [("clean-5.3.3", "csv"), ("killed-v2-ipv6-5.3.3", "parquet")])
 def test_tables_of_compiled_lines_are_those_of_messages(name: str, kind: str, tmp_path: Path) -> None:
     tables = []
     for out, more in ((tmp_path / "fast", ()), (tmp_path / "slow", ("--limit", 1 << 40))):
@@ -487,7 +486,7 @@ def intact(root: Path) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0", "clean-manyfiles-5.3.3", "clean-4.5.1"])
+@pytest.mark.parametrize("name", ["clean-5.3.3", "clean-manyfiles-5.3.3"])
 def test_a_sound_store_comes_out_as_it_is(name: str, tmp_path: Path) -> None:
     root, out = unpacked(name), tmp_path / "out"
     document = exported_store(root, out)
@@ -500,8 +499,7 @@ def test_a_sound_store_comes_out_as_it_is(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", [
-    "bit-in-body", "page-zeroed", "page-random", "log-middle-missing", "crash-everything-derived",
-    "config-cut-bak-missing",
+    "page-random", "log-middle-missing", "crash-everything-derived", "config-cut-bak-missing",
 ])
 def test_what_is_intact_of_a_damaged_store_keeps_its_places(
     recipe: str, store: Callable[[str], Path], tmp_path: Path,
@@ -526,8 +524,7 @@ def test_what_is_intact_of_a_damaged_store_keeps_its_places(
 
 
 @pytest.mark.parametrize("filters", [
-    ("--topic", "Topic?"), ("--topic", "TopicA", "--queue", 1), ("--tag", "Tag4"), ("--queue-offsets", "5:30"),
-    ("--phy-offsets", "400000:"), ("--limit", 100),
+    ("--topic", "Topic?"), ("--topic", "TopicA", "--queue", 1), ("--queue-offsets", "5:30"), ("--limit", 100),
 ])
 def test_a_part_of_a_store_keeps_its_places(filters: tuple[object, ...], tmp_path: Path) -> None:
     root, out = unpacked("clean-5.3.3"), tmp_path / "out"

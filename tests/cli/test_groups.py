@@ -183,7 +183,7 @@ def test_a_message_whose_unit_a_start_appends_elsewhere_is_not_skipped(
     assert (row["max_after"], row["skips"], row["again"]) == (130, 1, 0)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_what_a_start_cuts_off_is_skipped(seed: int, store: Callable[[str], Path]) -> None:
     root = store("killed-5.5.0")
     before = plain.records(root)
@@ -372,7 +372,7 @@ def test_traffic_and_map_count_every_message_once(tmp_path: Path) -> None:
     assert document["evidence"]["sha256"] is None
 
 
-@pytest.mark.parametrize("recipe", ["blank-too-large", "log-stray-folder", "crash-torn-tail"])
+@pytest.mark.parametrize("recipe", ["blank-too-large", "log-stray-folder"])
 def test_each_release_stands_in_the_row_of_what_its_start_does(recipe: str, tmp_path: Path) -> None:
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     damage(recipe, root, 1)
@@ -395,10 +395,9 @@ def test_a_sound_store_has_nothing_to_be_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
-    ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-manyfiles-5.3.3", "log-all-missing"),
-    ("clean-manyfiles-5.3.3", "crash-everything-derived"), ("clean-manyfiles-5.3.3", "log-misnamed"),
+    ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-plain-4.9.7", "log-all-missing"),
     ("clean-empty-5.3.3", ""), ("kinds/clean-rocksdb-5.5.0", ""), ("kinds/clean-dledger-5.3.3", ""),
-    ("clean-expired-5.5.0", "consumer-offset-below-min"), ("killed-v2-ipv6-5.3.3", "page-random"),
+    ("killed-v2-ipv6-5.3.3", "page-random"),
 ])
 def test_a_page_comes_of_every_store(name: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path / "stores")

@@ -458,10 +458,9 @@ def test_a_log_folder_of_the_conf_that_is_not_mounted_is_a_log_that_is_gone(tmp_
     assert mqtool("recover", "--broker-conf", conf, "--yes").code & 8
 
 
-@pytest.mark.parametrize("line", COMMANDS, ids=lambda line: line[0])
-@pytest.mark.parametrize(("key", "value", "right"), [
-    ("mappedFileSizeCommitLog", 1 << 30, 1 << 20), ("mappedFileSizeConsumeQueue", 6_000_000, 20_000),
-    ("maxHashSlotNum", 5_000_000, 500),
+@pytest.mark.parametrize(("line", "key", "value", "right"), [
+    *((line, "mappedFileSizeCommitLog", 1 << 30, 1 << 20) for line in COMMANDS),
+    (("verify",), "mappedFileSizeConsumeQueue", 6_000_000, 20_000), (("verify",), "maxHashSlotNum", 5_000_000, 500),
 ])
 def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
     line: tuple[str, ...], key: str, value: int, right: int, tmp_path: Path,

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,8 @@ from recover.change.model import Plan, WriteFile, WriteRange, save_plan
 from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
-from tests.support.plans import killed_at
-from tests.support.stores import real_store
+from tests.support.plans import count_operations, killed_at
+from tests.support.stores import copy_store, real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 CHECKPOINT = "checkpoint"
@@ -87,19 +86,8 @@ def test_apply_refuses_what_is_no_plan(tmp_path: Path) -> None:
     assert mqtool("apply", tmp_path / "nowhere.json", "--yes").code == 8
 
 
-def test_resume_completes_a_killed_run(store: Path) -> None:
-    plan = harmless(store)
-    runs: list[dict[str, Any]] = []
-    for number in range(100):
-        assert killed_at(number, lambda: apply_plan(store, plan))
-        if runs := mqtool("journal", store, "--json").document["runs"]:
-            break
-    # once there is a run, it goes on from where it is
-    for number in range(100):
-        assert killed_at(number, lambda: apply_plan(store, plan))
-        runs = mqtool("journal", store, "--json").document["runs"]
-        if runs[0]["steps_begun"]:
-            break
+def test_resume_completes_a_killed_run(half_done: Path) -> None:
+    store, runs = half_done, mqtool("journal", half_done, "--json").document["runs"]
     assert runs[0]["state"] == "unfinished"
     assert 0 < runs[0]["steps_begun"] <= runs[0]["steps"]
     assert "mqtool resume" in mqtool("journal", store).stdout
@@ -181,21 +169,17 @@ def test_undo_tells_files_that_it_takes_away_from_those_that_it_restores(store: 
     assert "undone, 4 files taken away again" in mqtool("undo", store, "--yes", "--json").document["summary"]
 
 
-#: Before which operation the run is killed that leaves such a step: the first of these tests looks for it.
-_KILLS: dict[str, int] = {}
-
-
 @pytest.fixture
 def half_done(store: Path) -> Path:
-    """A store with a run that was killed within its steps."""
+    """A store with a run that was killed within the first of its steps."""
     (store / "lock").write_bytes(b"lock")
+    copy = copy_store(store, store.with_name("copy"))
+    operations = count_operations(lambda: apply_plan(copy, harmless(copy)))
+    log = max((store / "commitlog").iterdir()).name
+    write = next(number for number, each in enumerate(operations) if each.name == "write" and each.path.endswith(log))
     plan = harmless(store)
-    for wanted in ("untouched", "begun"):
-        number = _KILLS.get(wanted, 0)
-        while wanted not in [status for run in open_runs(store) for status in run.statuses]:
-            assert killed_at(number, lambda: apply_plan(store, plan))
-            _KILLS[wanted] = number
-            number += 1
+    assert killed_at(write, lambda: apply_plan(store, plan))
+    assert [run.statuses for run in open_runs(store)] == [["begun", "untouched"]]
     return store
 
 

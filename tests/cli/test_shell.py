@@ -22,35 +22,13 @@ from rich.console import Console
 from formats.errors import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
-from mqtool.next_steps import Given, Scene, next_steps
+from mqtool.next_steps import Given
 from mqtool.options import command
 from mqtool.printer import OutputOptions, Printer, table
 from mqtool.progress import Progress
 from mqtool.text import clean
-from recover.findings.model import Finding, finding
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
-
-
-class Passes(list[Finding]):
-    """Findings, and how often somebody has gone through them."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[Finding]:
-        self.passes += 1
-        return super().__iter__()
-
-
-@pytest.mark.parametrize("phase", ["checked", "planned", "predicted", "changed"])
-def test_next_steps_do_not_go_through_the_findings_once_for_each_of_them(phase: str) -> None:
-    def passes(count: int) -> int:
-        found = Passes(finding("consumequeue-missing", f"consumequeue/T/{n}", count=1) for n in range(count))
-        assert next_steps(Scene(phase, Given("/data/store"), 2, found))
-        return found.passes
-
-    assert passes(3) == passes(3_000)
-
 
 # --- The frame around every command: help, exit codes, errors, one document.
 

@@ -141,12 +141,14 @@ def test_a_queue_made_in_parts_is_the_whole_of_it(gone: tuple[range, ...], folde
             file.seek(part.start)
             file.write(bytes(len(part)))
     stop_session()
-    for command in ("recover",), ("recover", "--lost", "visible"):
-        same_changes(copy_store(root, folder / "other"), *command, spark=("--engine", "spark", *SPARK))
-        shutil.rmtree(folder / "other")
-        assert tasks_that_make_queues() > 2
-    made.clear()
+    if len(gone) > 1:  # in the middle, where it matters what stands for a lost message
+        for command in ("recover",), ("recover", "--lost", "visible"):
+            same_changes(copy_store(root, folder / "other"), *command, spark=("--engine", "spark", *SPARK))
+            shutil.rmtree(folder / "other")
+            assert tasks_that_make_queues() > 2
+        made.clear()
     assert_as_without_spark(root, folder)
+    assert tasks_that_make_queues() > 2
     assert len([path for path in contents(folder / "spark") if "consumequeue/Topic" in path]) > 30
 
 

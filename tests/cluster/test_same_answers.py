@@ -87,7 +87,7 @@ def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(fold
     assert_same_tree(before, tree_digest(root))
 
 
-@pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=240))
+@pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=400))
 def test_every_kind_of_damage_on_every_store_is_the_same_to_both(name: str, recipe: str, folder: Path) -> None:
     if compare(name, recipe, folder) == LACKS:
         pytest.skip("the store lacks what this damages")

@@ -83,7 +83,7 @@ def test_geometry_of_each_file_alone_is_proven_by_its_units(name: str) -> None:
         assert proven_geometry(path, path.stat().st_size) == file_geometry(path, path.stat().st_size) == GEOMETRY
 
 
-@pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (1000, 1800), (3, 400), (2005, 1599), (1, 2399)])
+@pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (2005, 1599), (1, 2399)])
 def test_odd_split_is_told_apart_from_others_of_the_same_length(slots: int, entries: int, tmp_path: Path) -> None:
     from recover.derived.index_rebuild import rebuild_index
 
@@ -422,10 +422,9 @@ REPAIRED = (
 
 @pytest.mark.parametrize("recipe", REPAIRED)
 @pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0"])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_file_becomes_what_it_was(recipe: str, name: str, seed: int, store: StoreCopy) -> None:
+def test_damaged_file_becomes_what_it_was(recipe: str, name: str, store: StoreCopy) -> None:
     root = store(name)
-    hit = damage(recipe, root, seed).facts["file"]
+    hit = damage(recipe, root, 1).facts["file"]
     plan = rebuilt(root)
     assert [file.name for file in plan.files if file.name != hit] == [] and plan.retired == ()
     write(plan, root / "index")

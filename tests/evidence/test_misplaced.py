@@ -69,7 +69,7 @@ BITS = (
 )
 
 
-@pytest.mark.parametrize(("name", "changed"), sampled(NAMES, BITS, quick=len(BITS)))
+@pytest.mark.parametrize(("name", "changed"), sampled(NAMES, BITS, quick=6))
 def test_the_log_alone_shows_what_number_and_queue_a_record_has(
     store: Callable[[str], Path], name: str, changed: tuple[str, str, int]
 ) -> None:
@@ -86,8 +86,7 @@ def test_the_log_alone_shows_what_number_and_queue_a_record_has(
     assert queues["right"] == queues["expected"] == queues["units"]
 
 
-@pytest.mark.parametrize("which", [MIDDLE, LAST])
-@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
+@pytest.mark.parametrize(("name", "which"), [("clean-4.5.1", MIDDLE), ("killed-5.5.0", LAST)])
 def test_a_record_whose_topic_nobody_knows_goes_back_to_its_own(
     store: Callable[[str], Path], name: str, which: str
 ) -> None:
@@ -214,8 +213,6 @@ CASES: list[tuple[str, list[Fault]]] = [
     ("clean-5.3.3", [(2675, "queue_offset", 30), (2676, "queue_id", 16), (2677, "queue_offset", 4)]),
     # all after the body was older than both records before it
     ("clean-4.5.1", [(594, "store_timestamp", 61), (595, "store_timestamp", 11), (596, "body", 0)]),
-    ("clean-4.5.1", [(621, "store_timestamp", 59), (622, "store_timestamp", 4), (623, "body", 0)]),
-    ("clean-5.3.3", [(2153, "store_timestamp", 54), (2154, "store_timestamp", 11), (2155, "body", 0)]),
 ]
 
 

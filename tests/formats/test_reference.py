@@ -254,7 +254,7 @@ def test_what_a_service_cannot_deliver_is_marked_as_the_codec_does(
 @pytest.mark.parametrize("name", STORES)
 def test_overwritten_records_are_never_taken_where_the_codec_refuses(name: str) -> None:
     dice = random.Random(name)
-    for it in dice.sample(placed_records(name), 60):
+    for it in dice.sample(placed_records(name), 30):
         for _ in range(10):
             content = bytearray(it.raw)
             start = dice.randrange(len(content))

@@ -109,9 +109,8 @@ def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: P
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     for _ in range(20):
         writer.put("T", b"first life")
-    writer._units[("T", 0)].clear()  # the queue was lost, and the broker began again at 0
-    for _ in range(5):
-        writer.put("T", b"second life")
+    for number in range(5):  # the queue was lost, and the broker began again at 0
+        writer.put("T", b"second life", queue_offset=number)
     writer.close()
     log = _log(tmp_path)
     assert (log.superseded, log.messages) == (20, 5)
@@ -173,14 +172,6 @@ def _known(root: Path) -> tuple[KnownLog, MappedFileQueue]:
     queue = Store.open(root).commitlog
     stamps = stamps_of(queue)
     return KnownLog(LocalEngine().scan_log(queue), stamps), queue
-
-
-def test_a_log_that_did_not_change_is_not_scanned_again(root: Path) -> None:
-    known, _ = _known(root)
-    queue = Store.open(root).commitlog
-    assert known.holds(queue)
-    look = survey(Store.open(root), ScanOptions(known=known))
-    assert look.log is known.log
 
 
 @pytest.mark.parametrize("change", ["changed", "removed", "replaced", "other names"])

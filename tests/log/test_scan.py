@@ -300,7 +300,6 @@ def test_a_record_is_found_whose_size_begins_in_a_hole(tmp_path: Path, shift: in
 
 
 EVERY_STORE = (*WHOLE_BROKER, *made())
-SIZES = (1_500,)
 
 
 def told(log: LogView) -> dict[str, Any]:
@@ -323,15 +322,13 @@ def assert_same(queue: MappedFileQueue, split_size: int) -> None:
     assert told(scan_log(queue, threads=2, split_size=split_size)) == told(scan_log(queue))
 
 
-@pytest.mark.parametrize("split_size", SIZES)
-@pytest.mark.parametrize("name", EVERY_STORE)
-def test_a_sound_log_is_the_same_however_it_is_cut(name: str, split_size: int) -> None:
-    queue = opened(unpacked(name)).commitlog
-    assert_same(queue, split_size)
+@pytest.mark.parametrize("name", sampled(EVERY_STORE, quick=8))
+def test_a_sound_log_is_the_same_however_it_is_cut(name: str) -> None:
+    assert_same(opened(unpacked(name)).commitlog, 1_500)
 
 
 @pytest.mark.parametrize(("recipe", "name"), sampled(
-    sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=16,
+    sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=10,
 ))
 def test_a_damaged_log_is_the_same_however_it_is_cut(store: Copies, tmp_path: Path, recipe: str, name: str) -> None:
     root = store(name) if name != "synth" else synth_store(
@@ -365,7 +362,7 @@ def test_noise_anywhere_is_the_same_in_splits_of_every_size(tmp_path: Path) -> N
     path = sorted((tmp_path / "s" / "commitlog").iterdir())[1]
     content = path.read_bytes()
     rng = random.Random(11)
-    for _ in range(40):
+    for _ in range(25):
         damaged = bytearray(content)
         for _ in range(rng.randrange(1, 4)):
             at, length = rng.randrange(32_000), rng.choice([1, 4, 8, 300, 4096, 12_000])

@@ -60,15 +60,3 @@ def test_every_dependency_has_a_lower_bound(requirement: str) -> None:
 def test_version_is_stated_once() -> None:
     answer = subprocess.run([sys.executable, "-m", "mqtool", "--version"], capture_output=True, text=True, cwd=ROOT)
     assert answer.stdout.strip() == f"mqtool {PROJECT['version']}"
-
-
-def test_help_does_not_pay_for_what_it_does_not_use() -> None:
-    """Spark, Arrow, pandas and numpy cost seconds to import."""
-    script = (
-        "import sys; from mqtool.cli import main\n"
-        "code = main(['--help'])\n"
-        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy'} & sys.modules.keys()\n"
-        "sys.exit(f'imported {heavy}' if heavy else code)\n"
-    )
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert answer.returncode == 0, answer.stderr

@@ -86,7 +86,7 @@ DAMAGES: dict[str, Callable[[Drill, random.Random], None]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "damage", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=12))
+@pytest.mark.parametrize(("name", "damage", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=6))
 def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
     drill: Start, name: str, damage: str, seed: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
         assert queue_bytes(store.root) == before
 
 
-@pytest.mark.parametrize(("name", "seed"), sampled(WITHOUT_CRC, SEEDS, quick=4))
+@pytest.mark.parametrize(("name", "seed"), sampled(WITHOUT_CRC, SEEDS, quick=2))
 def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str, seed: int) -> None:
     store = drill(name)
     before = queue_bytes(store.root)
@@ -141,7 +141,7 @@ def test_the_queues_of_a_topic_under_another_name_move_no_message(drill: Start) 
 # a file stands where most of its records say, and an early end mark hides nothing
 @pytest.mark.parametrize(("recipe", "name", "seed"), sampled(
     ("log-first-offset-bit", "log-name-off", "log-early-end-mark"),
-    ("clean-plain-4.9.7", "clean-5.3.3", "clean-manyfiles-5.3.3", "killed-manyfiles-5.5.0"), SEEDS, quick=9,
+    ("clean-plain-4.9.7", "clean-5.3.3", "clean-manyfiles-5.3.3", "killed-manyfiles-5.5.0"), SEEDS, quick=5,
 ))
 def test_what_one_record_name_or_mark_claims_against_all_others_is_taken_back(
     drill: Start, name: str, recipe: str, seed: int
@@ -211,7 +211,7 @@ def test_messages_after_an_end_mark_that_ends_a_page_of_zeros_are_no_end_of_the_
         assert messages(store.root) == store.intact
 
 
-@pytest.mark.parametrize(("name", "seed"), sampled(("clean-plain-4.9.7", "clean-5.3.3"), SEEDS, quick=3))
+@pytest.mark.parametrize(("name", "seed"), sampled(("clean-plain-4.9.7", "clean-5.3.3"), SEEDS, quick=2))
 def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: str, seed: int) -> None:
     store = drill(name)
     done = store.strike("log-old-lap-at-end", seed)
@@ -237,7 +237,7 @@ def stray(store: Drill, where: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7", "killed-manyfiles-5.5.0"])
+@pytest.mark.parametrize("name", [PLAIN, "killed-manyfiles-5.5.0"])
 def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
     store = drill(name)
     path = stray(store, "commitlog/lost+found")
@@ -295,7 +295,7 @@ def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
 
 
 @pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a pipe"])
-@pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
+@pytest.mark.parametrize("offset", [0, 196608])
 def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
     drill: Start, what: str, offset: int
 ) -> None:
@@ -320,8 +320,7 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
         assert path.name in refused.stderr or "no commitlog" in refused.stderr
 
 
-@pytest.mark.parametrize("name", ["{}.gz", "{}.bak", ".{}.x8RtzP"])
-@pytest.mark.parametrize("offset", [0, 131072])
+@pytest.mark.parametrize(("name", "offset"), [("{}.gz", 0), ("{}.bak", 131072), (".{}.x8RtzP", 131072)])
 def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(drill: Start, name: str, offset: int) -> None:
     store = drill("clean-manyfiles-5.3.3")
     path = store.root / "commitlog" / file_name(offset)

@@ -34,7 +34,7 @@ def members(path: Path) -> dict[str, object]:
 # --- T28 ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=12))
+@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=8))
 def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str, name: str) -> None:
     store = drill(WITH_CONFIG)
     path = store.root / "config" / name

@@ -48,6 +48,11 @@ def test_counts_are_those_of_the_table_and_nothing_is_written(drill: Start, name
     assert (index["missing"], index["wrong"]) == (0, 0)
     alarms = {item["code"] for item in document["findings"] if item["severity"] != "info"}
     assert alarms <= (BESIDE_ABORT if name in KILLED else set()) | ({"commitlog-begins-late"} if store.late else set())
+    if name not in KILLED:
+        with assert_unchanged(store.root):
+            done = store.run("recover", "--yes")
+        assert (done.code, done.document["applied"], done.document["plan"]["steps"]) == (store.asks, False, [])
+        assert done.document["journal"] is None
 
 
 @pytest.mark.parametrize("name", KILLED)
@@ -74,14 +79,6 @@ def said(command: str, root: Path, *options: object) -> tuple[int, str]:
     return result.code, result.stderr
 
 
-def test_store_of_a_hundred_files(folder: Path) -> None:
-    made = shapes.many_files(folder / "s")
-    store = Drill.of(folder / "s")
-    document = store.verify().document
-    assert (document["commitlog"]["files"], document["commitlog"]["messages"]) == (100, made.records)
-    assert said("recover", store.root, "--yes")[0] == 0
-
-
 def test_empty_stores(folder: Path, drill: Start) -> None:
     shapes.empty(folder / "s")
     for root in (folder / "s", drill("clean-empty-5.3.3").root):
@@ -90,26 +87,13 @@ def test_empty_stores(folder: Path, drill: Start) -> None:
             assert code == 0, (command, stderr)
 
 
-@pytest.mark.parametrize("what", ["empty folder", "other files", "missing", "a file", "one level too high"])
-def test_folder_that_is_no_store_is_16_with_a_hint(folder: Path, drill: Start, what: str) -> None:
-    root = folder / "x"
-    if what == "a file":
-        root.write_text("hello")
-    elif what == "one level too high":
-        root = drill("clean-plain-4.9.7").root
-        (folder / "up").mkdir()
-        root = root.rename(folder / "up" / "store").parent
-    elif what != "missing":
-        root.mkdir()
-        if what == "other files":
-            (root / "notes.txt").write_text("hello")
+def test_a_folder_one_level_too_high_is_16_with_the_store_as_a_hint(folder: Path, drill: Start) -> None:
+    up = folder / "up"
+    up.mkdir()
+    root = drill("clean-plain-4.9.7").root.rename(up / "store")
     for command in ("verify", "recover", "inspect", "predict", "rebuild"):
-        result = mqtool(command, root, *(["--yes"] if command in ("recover", "rebuild") else []))
-        if what != "a file" or command != "inspect":
-            assert result.code == 16, (command, result)
-        assert str(root) in result.stderr
-    if what == "one level too high":
-        assert str(root / "store") in result.stderr
+        result = mqtool(command, up, *(["--yes"] if command in ("recover", "rebuild") else []))
+        assert result.code == exits.USAGE and str(root) in result.stderr, command
 
 
 DIRECTORIES = ("checkpoint", "abort", "lock")
@@ -142,6 +126,7 @@ _ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch", "compaction", "tiered", "s
               "pop", "acl")
 
 every_kind = pytest.mark.parametrize(("name", "settings"), sampled(KINDS, ("broker.conf", "nothing"), quick=len(KINDS)))
+some_kinds = pytest.mark.parametrize(("name", "settings"), sampled(KINDS, ("broker.conf", "nothing"), quick=10))
 
 
 def ready(name: str, folder: Path, settings: str) -> tuple[Path, list[object]]:
@@ -187,7 +172,7 @@ def test_recover_changes_nothing_of_a_healthy_store(name: str, settings: str, tm
         assert_same_tree(before, after)
 
 
-@every_kind
+@some_kinds
 def test_log_that_is_not_mounted_is_said_and_nothing_is_written(name: str, settings: str, tmp_path: Path) -> None:
     root, options = ready(name, tmp_path, settings)
     unmount_log(root)
@@ -205,16 +190,11 @@ WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
 CONFIG = of_area("config")
 WITNESS = of_area("witness")  # see test_never_worse
 SAMPLE = [
-    ("clean-manyfiles-5.3.3", "bit-in-size"), ("clean-manyfiles-5.3.3", "page-random"),
-    ("clean-manyfiles-5.3.3", "first-page-zeroed"), ("clean-manyfiles-5.3.3", "log-misnamed"),
-    ("clean-manyfiles-5.3.3", "log-stray-file"), ("killed-lmq-4.9.7", "log-stray-folder"),
-    ("killed-lmq-4.9.7", "bit-in-topic-legal"),
-    ("killed-lmq-4.9.7", "bit-in-queue-offset"), ("killed-lmq-4.9.7", "lmq-queue-missing"),
-    ("killed-lmq-4.9.7", "bit-in-size"), ("killed-lmq-4.9.7", "body-length-huge"),
-    ("killed-lmq-4.9.7", "crash-torn-tail"), ("killed-lmq-4.9.7", "crash-after-truncation"),
-    ("clean-plain-4.9.7", "crash-power-loss"), ("clean-plain-4.9.7", "queue-file-garbage"),
-    ("clean-plain-4.9.7", "log-last-missing"), ("clean-plain-4.9.7", "log-first-missing"),
-    ("clean-plain-4.9.7", "log-all-missing"), ("clean-plain-4.9.7", "log-preallocated"),
+    ("clean-manyfiles-5.3.3", "page-random"), ("clean-manyfiles-5.3.3", "log-misnamed"),
+    ("killed-lmq-4.9.7", "bit-in-topic-legal"), ("killed-lmq-4.9.7", "lmq-queue-missing"),
+    ("killed-lmq-4.9.7", "crash-after-truncation"), ("clean-plain-4.9.7", "crash-power-loss"),
+    ("clean-plain-4.9.7", "queue-file-garbage"), ("clean-plain-4.9.7", "log-last-missing"),
+    ("clean-plain-4.9.7", "log-all-missing"),
 ]
 # Files that are gone from either end leave a sound log: at the front it begins late, at the back only queues remember.
 NOT_DAMAGED = {"log-first-missing", "consumer-offset-below-min", "log-last-missing"}
@@ -255,8 +235,8 @@ def left_over(store: Drill, recipe: str, found: Result) -> int:
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
-    *SAMPLE, *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=20),
-    *sampled(WITH_CONFIG, CONFIG, one_in=12),
+    *SAMPLE, *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=40),
+    *sampled(WITH_CONFIG, CONFIG, one_in=20),
 ])
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
     store = drill(name)
@@ -291,8 +271,7 @@ def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, nam
 
 EXPORTED = [
     *(("clean-manyfiles-5.3.3", recipe) for recipe in (
-        "bit-in-body", "page-zeroed", "page-random", "first-page-zeroed", "log-middle-missing", "log-last-short",
-        "crash-torn-tail", "crash-everything-derived", "log-misnamed", "pages-swapped", "log-stray-file")),
+        "page-random", "log-middle-missing", "log-last-short", "crash-everything-derived", "pages-swapped")),
     ("clean-plain-4.9.7", "bit-in-size"), ("killed-lmq-4.9.7", "log-misnamed"),
     ("killed-5.5.0", "ghosts-behind-tail"), ("clean-5.3.3", "crash-after-truncation"),
 ]

@@ -21,7 +21,7 @@ import pytest
 from fixtures.damage import RECIPES, NotApplicable, damage
 from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
-from mqtool.next_steps import START_BROKER, STATES, TAKES
+from mqtool.next_steps import START_BROKER, TAKES
 from recover.findings.model import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
@@ -32,17 +32,14 @@ STORES = all_stores()
 #: What stores of every kind meet; the recipes are of a part that most of them have.
 OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
-_SAMPLE = 2
+_SAMPLE = 1
 CHOSEN = {
-    ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
-    ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
-    ("clean-4.5.1", "log-all-missing"), ("clean-manyfiles-5.3.3", "log-middle-missing"),
-    ("clean-5.3.3", "topics-missing"), ("killed-5.5.0", "crash-torn-tail"), ("killed-expired-5.3.3", "nothing"),
-    ("clean-expired-5.5.0", "nothing"), ("clean-plain-4.9.7", "log-first-missing"),
-    ("kinds/killed-dledger-5.3.3", "log-unmounted"), ("kinds/clean-rocksdb-5.5.0", "bit-in-body"),
-    ("kinds/killed-timers-5.5.0", "nothing"), ("kinds/clean-batch-5.5.0", "topics-missing"),
-    ("clean-5.3.3", "log-last-missing"), ("clean-expired-4.5.1", "log-file-of-another-store"),
-    ("kinds/killed-rocksdb-5.3.3", "bit-in-body"), ("kinds/clean-combined-5.5.0", "bit-in-body"),
+    ("clean-5.3.3", "bit-in-body"), ("clean-multipath-4.9.7", "page-random"),
+    ("clean-5.3.3", "consumer-offset-above-max"), ("clean-4.5.1", "log-all-missing"),
+    ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-plain-4.9.7", "topics-missing"),
+    ("clean-expired-5.5.0", "nothing"), ("kinds/killed-dledger-5.3.3", "log-unmounted"),
+    ("kinds/killed-rocksdb-5.3.3", "bit-in-body"), ("kinds/clean-batch-5.5.0", "topics-missing"),
+    ("clean-expired-4.5.1", "log-file-of-another-store"),
 }
 
 
@@ -163,12 +160,6 @@ def test_the_options_that_hints_keep_are_those_that_a_command_takes() -> None:
 def test_a_remedy_that_begins_as_a_command_is_one() -> None:
     typed = {code.name: code.remedy.split()[1] for code in CODES.values() if code.remedy.startswith("mqtool ")}
     assert typed and not {name: word for name, word in typed.items() if word not in COMMANDS}
-
-
-def test_every_state_has_a_phase_that_a_command_ends_in() -> None:
-    assert {phase for state in STATES for phase in state.phases.split()} == {
-        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed", "fleet",
-    }
 
 
 def test_a_saved_plan_is_what_comes_next(tmp_path: Path) -> None:

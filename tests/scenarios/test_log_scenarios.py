@@ -48,16 +48,7 @@ def appended(last: Located) -> bytes:
 # --- T02: kill -9 ----------------------------------------------------------------------------------
 
 
-def test_t02_killed_store_is_only_unclean(drill: Start) -> None:
-    store = drill(KILLED)
-    assert store.verify().code == 2
-    assert store.found("abort-present")[0]["file"] == "abort"
-    with store.recovered():
-        assert not (store.root / "abort").exists()
-        assert messages(store.root) == store.messages
-
-
-@pytest.mark.parametrize("kept", [1, 4, 8, 60, 95])
+@pytest.mark.parametrize("kept", [1, 8, 95])
 def test_t02_killed_store_with_a_partial_record_behind_the_last(drill: Start, kept: int) -> None:
     store = drill(KILLED)
     last = store.records()[-1]
@@ -118,9 +109,7 @@ def test_t04_one_bit_flipped_in_a_body_of_the_middle_file(drill: Start) -> None:
             assert [item["queue_offset"] for item in answer.document["messages"]] == [offset]
 
 
-@pytest.mark.parametrize("recipe", [
-    "size-zero", "size-negative", "size-huge", "size-one-more", "size-one-less", "size-of-file",
-])
+@pytest.mark.parametrize("recipe", ["size-zero", "size-negative", "size-huge", "size-one-less"])
 def test_t05_bad_size_is_never_believed(drill: Start, recipe: str) -> None:
     store = drill(PLAIN)
     facts = store.strike(recipe).facts
@@ -137,10 +126,9 @@ def test_t05_bad_size_is_never_believed(drill: Start, recipe: str) -> None:
             assert messages(store.root) == store.messages
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_t06_zeroed_page_is_listed_by_queue_and_offset(drill: Start, seed: int) -> None:
+def test_t06_zeroed_page_is_listed_by_queue_and_offset(drill: Start) -> None:
     store = drill(MANY_FILES)
-    store.strike("page-zeroed", seed)
+    store.strike("page-zeroed", 3)
     first = min(store.lost, key=lambda message: message.phy_offset)
     found = store.finds("commitlog-damaged-range", *store.place(first.phy_offset), exit_code=4)
     assert found["facts"]["lost_positions"] == len(store.lost)
@@ -299,11 +287,9 @@ def test_t11_v2_and_ipv6_records_are_read_and_bridged(drill: Start, wanted: Call
 KINDS: dict[str, tuple[str, Callable[[commitlog.Record], bool]]] = {
     "compressed": ("killed-compressed-5.3.3", lambda r: bool(r.sys_flag & sysflag.COMPRESSED)),
     "half": ("clean-4.5.1", lambda r: r.topic == b"RMQ_SYS_TRANS_HALF_TOPIC"),
-    "committed": ("clean-5.3.3", lambda r: r.transaction_type == sysflag.TRANSACTION_COMMIT),
     "delayed": (PLAIN, lambda r: r.topic == b"SCHEDULE_TOPIC_XXXX"),
     "lmq": ("killed-lmq-4.9.7", lambda r: b"INNER_MULTI_DISPATCH" in r.properties),
     "batch": (PLAIN, lambda r: b"bulk" in r.properties),
-    "retry": ("clean-5.3.3", lambda r: r.topic.startswith(b"%RETRY%")),
     "timer": ("clean-5.3.3", lambda r: r.topic == b"rmq_sys_wheel_timer"),
 }
 
@@ -327,7 +313,7 @@ def test_t12_every_kind_of_message_is_decoded_and_bridged(drill: Start, kind: st
         assert messages(store.root) == store.intact
 
 
-@pytest.mark.parametrize("recipe", ["bit-in-size", "bit-in-magic", "bit-in-properties-length", "body-length-huge"])
+@pytest.mark.parametrize("recipe", ["bit-in-size", "bit-in-properties-length"])
 def test_t12_message_put_back_stands_in_all_its_lmq_queues_again(drill: Start, recipe: str) -> None:
     store = drill("killed-lmq-4.9.7")
     before = queue_bytes(store.root)

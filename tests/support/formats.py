@@ -43,7 +43,6 @@ FORMATS = (
     Format("index", "index/<time>", "formats.index", ("INDEX_HEADER", "INDEX_SLOT", "INDEX_UNIT")),
     Format("checkpoint", "checkpoint", "formats.checkpoint", ("CHECKPOINT",)),
     Format("abort", "abort, abort.bak", "formats.abort"),
-    Format("lock", "lock", "formats.lock"),
     Format("config", "config/*.json", "formats.config.tables"),
     Format("timer", "timerlog/<offset>, timerwheel, config/timercheck", "formats.timer",
            ("TIMER_LOG_UNIT", "TIMER_LOG_BLANK", "TIMER_WHEEL_SLOT", "TIMER_CHECK")),

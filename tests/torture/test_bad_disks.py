@@ -78,7 +78,7 @@ def test_nothing_is_changed_on_what_cannot_be_read(store: Drill, part: int, coun
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("which", [pytest.param(n, marks=pytest.mark.long if n > 3 else ()) for n in range(8)])
+@pytest.mark.parametrize("which", [pytest.param(n, marks=pytest.mark.long if n > 1 else ()) for n in range(8)])
 def test_read_that_fails_once_costs_no_message(store: Drill, part: int, which: int, count: Count) -> None:
     """The disk gives an error at one read of a place and then no more: what was taken for zeros must not become so."""
     file = store.root / parts(store.root)[part]
@@ -102,7 +102,8 @@ def test_read_that_fails_once_costs_no_message(store: Drill, part: int, which: i
         count("failing reads", 1)
 
 
-def test_error_at_any_read_is_never_a_clean_verdict_and_never_a_crash(store: Drill, count: Count) -> None:
+@pytest.mark.parametrize("most", [12, pytest.param(1000, marks=pytest.mark.long)])
+def test_error_at_any_read_is_never_a_clean_verdict_and_never_a_crash(store: Drill, most: int, count: Count) -> None:
     reads: list[tuple[str, int]] = []
 
     def note(path: str, offset: int, length: int) -> bool:
@@ -112,7 +113,7 @@ def test_error_at_any_read_is_never_a_clean_verdict_and_never_a_crash(store: Dri
     with failing_reads(note):
         assert mqtool("verify", store.root).code == exits.CLEAN
     places = sorted({(path, offset) for path, offset in reads if path.startswith(str(store.root))})
-    for path, offset in places:
+    for path, offset in random.sample(places, min(most, len(places))):
         with failing_reads(inside(Path(path), offset, offset + 1)):
             result = mqtool("verify", store.root)
         assert result.code & exits.OPERATIONAL and not result.code & exits.BUG, (path, offset, result)
@@ -155,7 +156,7 @@ def test_error_that_the_kernel_itself_gives(store: Drill, name: str, calls: str,
     count("failing reads", 1)
 
 
-@pytest.mark.parametrize("name", [PLAIN, "killed-ext-5.5.0", "clean-4.5.1"])
+@pytest.mark.parametrize("name", [PLAIN, "killed-ext-5.5.0"])
 def test_short_reads_change_no_answer(name: str, folder: Path) -> None:
     store = Drill.start(name, folder)
     expected = store.verify().document

@@ -32,8 +32,8 @@ SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
 
 
 @pytest.mark.parametrize(("name", "seed", "damages"), [
-    ("clean-plain-4.9.7", 1, 150), ("clean-expired-5.5.0", 1, 150),
-    *(pytest.param(name, 2, 200, marks=pytest.mark.deep) for name in SAMPLE),
+    ("clean-plain-4.9.7", 1, 80), ("clean-expired-5.5.0", 1, 80),
+    *(pytest.param(name, 2, 120, marks=pytest.mark.deep) for name in SAMPLE),
     *(pytest.param(name, seed, 1200, marks=pytest.mark.long) for name in STORES for seed in (3, 4)),
 ])
 def test_each_damage_anywhere_is_found(
@@ -62,7 +62,7 @@ def test_each_damage_anywhere_is_found(
 QUEUE = "consumequeue/Orders/0/00000000000000000000"
 
 
-@pytest.mark.parametrize("place", [1, 7, -2, -1])
+@pytest.mark.parametrize("place", [1, -1])
 def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path, place: int) -> None:
     store = Drill.start("clean-plain-4.9.7", folder)
     queue = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == ("Orders", 0)]
@@ -97,7 +97,7 @@ def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) 
     assert_same_tree(before, tree_digest(store.root))
 
 
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-4.5.1", "killed-expired-5.3.3"])
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-expired-5.3.3"])
 def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder: Path, name: str) -> None:
     """The message before has the same store timestamp, and no other queue adjoins: only the index tells."""
     store = Drill.start(name, folder)
@@ -133,7 +133,7 @@ def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(fo
 
 CASES_A_STORE = 320
 BLOCK = 20
-HUNTED = range(CASES_A_STORE, CASES_A_STORE + 3)
+HUNTED = range(CASES_A_STORE, CASES_A_STORE + 2)
 
 
 def holds(
@@ -163,7 +163,8 @@ def test_random_damages_cost_no_intact_message(
 
 
 @pytest.mark.broker
-@pytest.mark.deep
-@pytest.mark.parametrize("name", HUNT_STORES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.deep if name in HUNT_STORES[::2] else ()) for name in HUNT_STORES
+])
 def test_real_brokers_deliver_what_random_damages_left(name: str, tmp_path: Path, count: Count, note: Note) -> None:
     holds(range(HUNTED.stop, HUNTED.stop + 1), tmp_path, count, note, (name,), brokers=1)

@@ -92,7 +92,7 @@ def put(kind: str, path: Path) -> None:
     KINDS[kind](path)
 
 
-@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=len(PLACES)))
+@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=8))
 def test_no_command_waits_or_breaks_where_a_file_is_none(place: str, kind: str, folder: Path) -> None:
     source = real_store("clean-plain-4.9.7", folder)
     (source / QUEUE).with_name("00000000000000000020").write_bytes(b"")  # something to change
@@ -191,8 +191,9 @@ def test_parts_of_a_made_up_run_are_not_believed(event: str, store: Path, outsid
     nothing_moves(store, folder, outside)
 
 
-@pytest.mark.parametrize("event", ["", "begin"])
-@pytest.mark.parametrize("link", ["commitlog", "consumequeue", "consumequeue/Evil", "index", "config"])
+@pytest.mark.parametrize(("link", "event"), [
+    ("commitlog", ""), ("consumequeue", "begin"), ("consumequeue/Evil", ""), ("index", "begin"), ("config", ""),
+])
 def test_a_made_up_run_does_not_go_through_a_link(
     link: str, event: str, store: Path, outside: Path, folder: Path
 ) -> None:
@@ -269,7 +270,7 @@ def test_a_plan_does_not_choose_its_root(outside: Path, store: Path, folder: Pat
         assert mqtool("apply", folder / "plan.json", "--yes").code & exits.OPERATIONAL
 
 
-@pytest.mark.parametrize("link", ["consumequeue/Orders", "consumequeue/Orders/0", "index", "config", "commitlog"])
+@pytest.mark.parametrize("link", ["consumequeue/Orders/0", "index", "commitlog"])
 def test_recover_and_rebuild_leave_alone_what_a_link_to_a_folder_leads_to(
     link: str, store: Path, outside: Path, folder: Path
 ) -> None:
