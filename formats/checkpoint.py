@@ -65,8 +65,3 @@ def younger_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
 def min_timestamp(checkpoint: Checkpoint) -> int:
     """StoreCheckpoint.getMinTimestamp (ms): what abnormal recovery looked for up to 5.4.0."""
     return max(0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS)
-
-
-def min_timestamp_index(checkpoint: Checkpoint) -> int:
-    """StoreCheckpoint.getMinTimestampIndex (ms): the same where the index must be covered, too."""
-    return min(min_timestamp(checkpoint), checkpoint.index_msg_timestamp)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from msgspec import Struct
 
-from formats.checkpoint import Checkpoint, min_timestamp, min_timestamp_index
+from formats.checkpoint import Checkpoint, min_timestamp
 from formats.layout import Buffer
 from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
 from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
@@ -39,14 +39,12 @@ class LoadedFiles(Protocol):
     @property
     def files(self) -> Sequence[MappedFile]:
         """In name order; each is `file_size` bytes long."""
-        ...
 
     @property
     def file_size(self) -> int: ...
 
     def read_at(self, index: int) -> ReadAt:
         """Reads from file `index` at a position in it."""
-        ...
 
 
 class LogSource(LoadedFiles, Protocol):
@@ -54,18 +52,15 @@ class LogSource(LoadedFiles, Protocol):
 
     def rows(self, index: int) -> Rows:
         """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
-        ...
 
 
 class DispatchTarget(Protocol):
     """What takes the messages that a scan passes over, in log order."""
 
-    def rows(self, rows: Rows) -> None:
-        ...
+    def rows(self, rows: Rows) -> None: ...
 
     def checked(self, message: Checked) -> None:
         """A record that only the broker's own check has accepted."""
-        ...
 
 
 class ScanEnd(Struct, frozen=True):
@@ -116,14 +111,24 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
 def _matches(
     log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
+    """Whether this file may be where the scan begins, by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
-        return _checked_match(log, index, mode, settings, checkpoint, max_of_queues)
-    if mode == "normal":
+        first = check_message(log.read_at(index), 0, log.file_size, CheckRules.of(settings))
+        begins, timestamp = first.phy_offset, first.store_timestamp if first.ok else 0
+    elif mode == "normal":
         return log.files[index].file_from_offset <= max_of_queues
-    timestamp = _first_store_timestamp(log.read_at(index), settings)
+    else:
+        begins, timestamp = log.files[index].file_from_offset, _first_store_timestamp(log.read_at(index), settings)
     indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
-    newest = min_timestamp_index(checkpoint) if indexed else min_timestamp(checkpoint)
-    return timestamp != 0 and timestamp <= newest
+    if timestamp == 0 or (indexed and timestamp > checkpoint.index_msg_timestamp):
+        return False
+    if mode == "normal":
+        return begins <= max_of_queues
+    if not settings.version.has(versions.START_BY_LOGICS_OFFSET):
+        return timestamp <= min_timestamp(checkpoint)
+    if checkpoint.logics_physical_offset > 0:
+        return begins <= checkpoint.logics_physical_offset
+    return timestamp <= checkpoint.logics_msg_timestamp
 
 
 def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
@@ -136,24 +141,6 @@ def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
     (flags,) = I32_STRUCT.unpack_from(content, OFFSET_SYS_FLAG)
     layout = HEADS[flags & BORNHOST_V6 if settings.version.has(versions.IPV6_HOSTS) else 0]
     return layout.decode(content).store_timestamp
-
-
-def _checked_match(
-    log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
-) -> bool:
-    first = check_message(log.read_at(index), 0, log.file_size, CheckRules.of(settings))
-    if not first.ok or first.store_timestamp == 0:
-        return False
-    if settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe") \
-            and first.store_timestamp > checkpoint.index_msg_timestamp:
-        return False
-    if mode == "normal":
-        return first.phy_offset <= max_of_queues
-    if not settings.version.has(versions.START_BY_LOGICS_OFFSET):
-        return first.store_timestamp <= min_timestamp(checkpoint)
-    if checkpoint.logics_physical_offset > 0:
-        return first.phy_offset <= checkpoint.logics_physical_offset
-    return first.store_timestamp <= checkpoint.logics_msg_timestamp
 
 
 def needs_reference(rows: Rows, rules: CheckRules) -> Rows:

@@ -227,7 +227,7 @@ def lost_positions(
             losses.by_damage[number].extend(LostPosition(gap.key, place, None, None) for place in found)
             at += fits[number]
     for positions in losses.by_damage:
-        positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
+        positions.sort(key=lambda position: position.place)
     return losses
 
 
@@ -247,7 +247,7 @@ def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[Lo
     for key, rows in expectation.grouped(set(left)):
         held = np.isin([position.queue_offset for position in left[key]], rows["queue_offset"]).tolist()
         left[key] = [position for position, is_held in zip(left[key], held, strict=True) if not is_held]
-    return sorted(chain(*left.values()), key=lambda position: (position.start, position.key, position.queue_offset))
+    return sorted(chain(*left.values()), key=lambda position: (position.start, position.place))
 
 
 def _between(places: list[int], first: int, last: int) -> list[int]:

@@ -216,14 +216,14 @@ def _foreign_by_units(
     break. Where no queue tells that, the messages named must be in no other file.
     """
     starts = [position.start for position in named]
-    nowhere = {(position.key, position.queue_offset) for position in unheld}
+    nowhere = {position.place for position in unheld}
     found = []
     for file in files:
         # only what names bytes of the file's records contradicts them: a gap may have held anything
         stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
         inside = _under_records(file.scan, named[slice(*stretch)])
         if not file.broken:
-            inside = [position for position in inside if (position.key, position.queue_offset) in nowhere]
+            inside = [position for position in inside if position.place in nowhere]
         claims = [
             Claim("file", "own"), Claim("units", "own", file.led_to), Claim("units", "another", _adjoining(inside)),
         ]

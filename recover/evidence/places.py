@@ -143,7 +143,7 @@ def _claims(
             if numbers.isdisjoint((queue_offset - 1, queue_offset + 1)):
                 (by_lmq if is_lmq else said)[phy_offset].append((key, queue_offset, size))
                 units.add(((key, queue_offset), phy_offset))
-    units |= {((item.key, item.queue_offset), item.start) for item in named}
+    units |= {(item.place, item.start) for item in named}
     for item in [*named, *(item for item in alone if item.start not in said)]:
         said[item.start].append((item.key, item.queue_offset, item.size or 0))
     if len(by_lmq) > POLICIES["lmq"].limit:
@@ -364,13 +364,13 @@ def _missing_elsewhere(
     gaps = [gap for gap in gaps if gap.last - gap.first < _MOST and not gap.key.topic.startswith(LMQ_PREFIX)]
     ends = list(_ends(expectation, [key for key, _ in odd]))
     found = _fitting(gaps, [*wrong, *alone]) + _fitting(ends, odd)
-    matched = {(item.key, item.queue_offset) for item in found}
+    matched = {item.place for item in found}
     # of two with the same number in one queue the other one may be wrong there
     twins = list(_twins(expectation, wrong))
-    found += (item for item in _fitting([*gaps, *ends], twins) if (item.key, item.queue_offset) not in matched)
-    of_place = Counter((item.key, item.queue_offset) for item in found)
+    found += (item for item in _fitting([*gaps, *ends], twins) if item.place not in matched)
+    of_place = Counter(item.place for item in found)
     of_record = Counter(item.start for item in found)
-    return [item for item in found if of_place[item.key, item.queue_offset] == 1 == of_record[item.start]]
+    return [item for item in found if of_place[item.place] == 1 == of_record[item.start]]
 
 
 def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[LostPosition]:

@@ -478,14 +478,8 @@ class LocalEngine(Struct, frozen=True):
     threads: int = 1
     split_size: int | None = None
 
-    def scan_log(
-        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
-    ) -> LogView:
-        return scan_log(
-            queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
-            with_keys=with_keys, split_size=self.split_size,
-        )
+    def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
+        return scan_log(queue, threads=self.threads, split_size=self.split_size, **how)
 
     def confirm(self) -> None:
         """See `Engine`: this process has scanned."""

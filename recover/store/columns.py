@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -24,8 +25,6 @@ _LARGEST = 64 << 20
 
 def scratch_file() -> IO[bytes]:
     """An open, empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
-    import tempfile
-
     return tempfile.TemporaryFile(prefix="mqtool-")
 
 

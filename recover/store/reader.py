@@ -86,7 +86,9 @@ class ReadAhead:
             return
         at = start
         while at < stop and self._works:
-            self._look_at(at)
+            if not self.holds(at):
+                self._cold.append(at)
+                self._advise(at, os.POSIX_FADV_WILLNEED)
             at += BLOCK
         self._asked = max(self._asked, at)
         if self._behind and at >= self._length and self._drops_behind is None:
@@ -98,11 +100,6 @@ class ReadAhead:
         self._drop(self._asked + BLOCK)
         if self._works and self._drops_behind:
             self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
-
-    def _look_at(self, at: int) -> None:
-        if not self.holds(at):
-            self._cold.append(at)
-            self._advise(at, os.POSIX_FADV_WILLNEED)
 
     def holds(self, at: int) -> bool:
         """Whether the page cache holds the byte there, as far as the file system can tell."""

@@ -126,12 +126,10 @@ class Entry(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
         return self.status is not None and stat.S_ISREG(self.status.st_mode)
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     @property
@@ -199,23 +197,18 @@ class StorePath(PosixPath):
             return 0
 
     def exists(self, **_: Any) -> bool:
-        """Whether there is anything of that name."""
         return bool(self._mode())
 
     def is_dir(self, **_: Any) -> bool:
-        """Whether it is a folder."""
         return stat.S_ISDIR(self._mode())
 
     def is_file(self, **_: Any) -> bool:
-        """Whether it is a regular file."""
         return stat.S_ISREG(self._mode())
 
     def is_symlink(self) -> bool:
-        """Never."""
         return False
 
     def iterdir(self) -> Iterator[StorePath]:  # type: ignore[override]
-        """What is in the folder. `OSError`."""
         yield from [self / entry.name for entry in self.tree.entries(self.within)]
 
     def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]

@@ -21,7 +21,7 @@ from formats.errors import FormatError
 from formats.names import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal, unreadable
-from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
+from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, entries_if_there, names_in
 
@@ -196,8 +196,10 @@ class Store:
             return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
+        misnamed = [file for file in queue.files[-1:]
+                    if named_by_record(file.path) not in (None, file.file_from_offset)]
         whole, last = (_most(Counter(file.length for file in files if not _breaks_off(file.path)))
-                       for files in (queue.files[:-1], [file for file in queue.files[-1:] if _is_misnamed(file)]))
+                       for files in (queue.files[:-1], misnamed))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
         return size, bool(whole or queue.duplicates or not queue.files or size == stated)
@@ -319,11 +321,6 @@ def named_by_record(path: Path) -> int | None:
         return None
     head = HEAD.decode(begin) if len(begin) == HEAD.size else None
     return head.phy_offset if head is not None and head.magic in MAGICS else None
-
-
-def _is_misnamed(mapped_file: MappedFile) -> bool:
-    """Whether a log file begins with a record of another place."""
-    return named_by_record(mapped_file.path) not in (None, mapped_file.file_from_offset)
 
 
 def _breaks_off(path: Path) -> bool:

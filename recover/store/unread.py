@@ -16,7 +16,7 @@ from msgspec import Struct
 from formats import rocksdb
 from formats.config.tables import BY_NAME
 from formats.errors import FormatError
-from formats.names import OFFSET_DIGITS
+from formats.names import offset_in_name
 from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 from recover.store.config_files import read_config
 from recover.store.reader import FileReader, read_small
@@ -148,7 +148,8 @@ def rocksdb_data(path: Path) -> str:
 
 def mapped_data(path: Path) -> str:
     """Which mapped files below a folder begin with anything but zeros. "" for none."""
-    used = sum(1 for file in islice(_mapped_files(path), _LISTED) if any(read_small(file, _HEAD)))
+    names = (name for name, _ in files_below(path, strict=True) if offset_in_name(name.rpartition("/")[2]) is not None)
+    used = sum(any(read_small(path / name, _HEAD)) for name in islice(names, _LISTED))
     return f"{used} {'file' if used == 1 else 'files'} with data" if used else ""
 
 
@@ -161,13 +162,6 @@ def any_file(path: Path) -> str:
 def _tiered_table(path: Path) -> str:
     members = len(read_config(path, BY_NAME[_TIERED_TABLE]).table)
     return f"{members} members" if members else ""
-
-
-def _mapped_files(path: Path) -> Iterator[Path]:
-    for name, _ in files_below(path, strict=True):
-        last = name.rpartition("/")[2]
-        if len(last) == OFFSET_DIGITS and last.isdecimal():
-            yield path / name
 
 
 # --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?

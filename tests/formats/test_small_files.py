@@ -125,8 +125,6 @@ def test_every_real_checkpoint_is_reproduced(name: str) -> None:
 def test_the_minimum_is_three_seconds_early_as_in_the_brokers_own_test() -> None:
     values = checkpoint.EMPTY._replace(physic_msg_timestamp=0xAABB, logics_msg_timestamp=0xAABC)
     assert checkpoint.min_timestamp(values) == 0xAABB - 3000
-    assert checkpoint.min_timestamp_index(values) == 0
-    assert checkpoint.min_timestamp_index(values._replace(index_msg_timestamp=0xFFFFF)) == 0xAABB - 3000
     assert checkpoint.min_timestamp(checkpoint.EMPTY) == 0
 
 
