@@ -16,7 +16,7 @@ from msgspec import Struct
 from formats.layout import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
-from recover.findings.refusal import Refusal
+from recover.findings.refusal import Interrupted, Refusal
 from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
 
@@ -190,6 +190,12 @@ class Spool:
 # staging folder on the file system that it is for; the files that the manifest names get their places from there.
 
 
+def stop_if(interrupted: Callable[[], bool]) -> None:
+    """`Interrupted` between two pieces of what is made for a plan."""
+    if interrupted():
+        raise Interrupted("stopped before anything was changed", "run the command again")
+
+
 Manifest = dict[str, tuple[str, int, int]]
 """Name -> (name of the file that holds it, length in bytes, CRC-32C)."""
 
@@ -215,6 +221,9 @@ class Writes(Protocol):
         self, folder: Path, contents: Mapping[str, DeferredContent], interrupted: Callable[[], bool]
     ) -> Manifest:
         """Write each content into a file in the folder. `OSError` where a disk fails, `Interrupted`."""
+
+    def read_back(self, files: Mapping[Path, tuple[int, int]], interrupted: Callable[[], bool]) -> None:
+        """Have files read elsewhere. `Refusal` (8) where one is not of that (length, CRC-32C); `Interrupted`."""
 
     def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
         """The bytes of one content."""

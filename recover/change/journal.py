@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from recover import version
 from recover.change import disk
-from recover.change.content import INLINE_LIMIT
+from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
 from recover.change.model import (
     InPlace,
@@ -42,7 +42,7 @@ from recover.change.places import RESERVE, Places
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.store.reader import read_small
-from recover.store.reading import crc32c, file_crc
+from recover.store.reading import crc32c, file_crc, identity
 from recover.store.source import url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
 
@@ -83,7 +83,8 @@ class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
     `statuses`: how far each step is; `promised`: the directories that begun steps make. `parts`: folders outside of the
-    root that the command was given.
+    root that the command was given. `read_back`: which file was staged for a step, where executors of this process's
+    Spark have read it back.
     """
 
     root: Path
@@ -92,6 +93,7 @@ class Run(Struct, dict=True):
     records: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
+    read_back: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -407,6 +409,14 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
         return step.content is not None and not (isinstance(step, InPlace) and step.content.size <= INLINE_LIMIT)
 
     kept, made = stage(run.path / "staged", steps, is_staged, interrupted, os.stat(run.root))
+    elsewhere: dict[Writes, dict[Path, tuple[int, int]]] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step.content, DeferredContent):
+            path = run.staged(number)
+            run.read_back[number] = identity(path)
+            elsewhere.setdefault(step.content.producer, {})[path] = made[path]
+    for producer, files in elsewhere.items():
+        producer.read_back(files, interrupted)
     neighbour, existing = cache(_neighbour), existing_folders(run.root)
     for number, step in enumerate(steps):
         path, content = run.staged(number), step.content
@@ -420,7 +430,7 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
                 disk.copy_xattrs(target, path)
             else:
                 disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
-        if file_crc(path) != made[path] or made[path][0] != content.size:
+        if number not in run.read_back and (file_crc(path) != made[path] or made[path][0] != content.size):
             raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
     disk.sync_all(made)
     return kept

@@ -31,8 +31,9 @@ from recover.change.content import (
     content_from_json,
     inline_json,
     make,
+    stop_if,
 )
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
 from recover.store.store import JOURNAL_DIR
@@ -332,8 +333,7 @@ def stage(
 
 def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator[Piece]:
     for piece in pieces:
-        if interrupted():
-            raise Interrupted("stopped before anything was changed", "run the command again")
+        stop_if(interrupted)
         yield piece
 
 

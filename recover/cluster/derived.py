@@ -80,6 +80,9 @@ class Stager(Struct, frozen=True):
             path = Path(self.folder, f"{name}.{uuid.uuid4().hex}")
             try:
                 size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
+                if self.sync:  # what reads it back is to ask the disk, not the memory of this host
+                    with path.open("rb") as file:
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
                 path.unlink(missing_ok=True)
                 yield NotStaged(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),

@@ -6,6 +6,7 @@ What is to be made is decided where it is decided without Spark; here it is spre
 from __future__ import annotations
 
 import heapq
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec import Struct, structs
 
 from formats.layout import Buffer
 from formats.record.rows import BIT_MARKER, RECORD
-from recover.change.content import Content, DeferredContent, Manifest
+from recover.change.content import Content, DeferredContent, Manifest, stop_if
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
     ROWS_A_TASK,
@@ -38,18 +39,27 @@ from recover.cluster.derived import (
     contents,
     listing,
 )
-from recover.cluster.jobs import enter, invisible, watch
+from recover.cluster.jobs import enter, invisible, run_job, unreadable, watch
 from recover.cluster.session import Session
-from recover.cluster.splits import Piece, RowsElsewhere, checked, pack_rows, pieces_of, unpack_rows
+from recover.cluster.splits import (
+    Piece,
+    RowsElsewhere,
+    checked,
+    is_tried_again,
+    pack_rows,
+    pieces_of,
+    tasks_of,
+    unpack_rows,
+)
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
 from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
-from recover.store.reading import recorded
+from recover.store.reading import file_crc, recorded
 from recover.store.store import Store
 
 # --- The functions of the jobs that make files: what `recover.cluster.derived` does, over the elements of an RDD.
@@ -122,6 +132,19 @@ def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) ->
     """The manifest of one index file."""
     enter()
     yield from stager(task(chunks))
+
+
+def read_back(attempts: int, tasks: Iterable[tuple[int, list[Path]]]) -> Iterator[tuple[str, Path, Any]]:
+    """Host, path, and (length, CRC-32C) of the files of some tasks, or, the last time, why one cannot be read."""
+    enter()
+    for _, paths in tasks:
+        for path in paths:
+            try:
+                yield socket.gethostname(), path, file_crc(path)
+            except OSError as error:
+                if is_tried_again(attempts):
+                    raise
+                yield socket.gethostname(), path, error
 
 
 def is_at(place: tuple[int, int, int], product: Any) -> bool:
@@ -241,7 +264,30 @@ class SparkProducer:
         jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):
             jobs.append((partial(stage_products, stager, number), self._products[number]))
-        return self._staged(jobs, interrupted)
+
+        def run() -> list[Any]:
+            return list(self.session.context.union([rdd.mapPartitions(function) for function, rdd in jobs]).collect())
+
+        manifest: Manifest = {}
+        for line in watch(self.session, run, "files", tick=partial(stop_if, interrupted)):
+            if isinstance(line, NotStaged):
+                if line.no_folder:
+                    raise invisible(line.host, str(Path(line.path).parent))
+                raise OSError(line.number, line.text, line.path)
+            manifest[line.name] = line.file, line.size, line.crc32c
+        return manifest
+
+    def read_back(self, files: Mapping[Path, tuple[int, int]], interrupted: Callable[[], bool]) -> None:
+        """See `Writes`: on any executors, whose answers tell what they see of the folder that others wrote to."""
+        work = partial(read_back, self.session.attempts)
+        tasks = tasks_of([*files], [path.stat().st_blocks * 512 for path in files])
+        for host, path, found in run_job(self.session, work, tasks, "files read back"):
+            stop_if(interrupted)
+            if isinstance(found, OSError):
+                raise unreadable(host, found)
+            if found != files[path]:
+                raise Refusal(f"{path} reads back on host {host} otherwise than it was written",
+                              "Check the disk, and how that host mounts it.", host=host, file=str(path))
 
     def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
         """See `Producer`."""
@@ -252,24 +298,6 @@ class SparkProducer:
         products = self._products[kind]
         found = watch(self.session, lambda: products.filter(partial(is_at, tuple(place))).collect(), "a queue's file")
         yield from found[0].content.chunks()
-
-    def _staged(self, jobs: list[tuple[Any, Any]], interrupted: Callable[[], bool]) -> Manifest:
-        """What functions write of the partitions of RDDs."""
-        def stop() -> None:
-            if interrupted():
-                raise Interrupted("stopped before anything was changed", "run the command again")
-
-        def run() -> list[Any]:
-            return list(self.session.context.union([rdd.mapPartitions(function) for function, rdd in jobs]).collect())
-
-        manifest: Manifest = {}
-        for line in watch(self.session, run, "files", tick=stop) if jobs else ():
-            if isinstance(line, NotStaged):
-                if line.no_folder:
-                    raise invisible(line.host, str(Path(line.path).parent))
-                raise OSError(line.number, line.text, line.path)
-            manifest[line.name] = line.file, line.size, line.crc32c
-        return manifest
 
     def _index_job(self, stager: Stager) -> tuple[Any, Any]:
         """One task a file; the function that it runs, and its keys."""

@@ -86,18 +86,18 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
         try:
             with recorded() as files:
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
-            if scan.scan.unreadable and _is_tried_again(task.attempts):
+            if scan.scan.unreadable and is_tried_again(task.attempts):
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
             home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), Seen(files))
             yield task.number, packed(home), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
         except OSError as error:
-            if _is_tried_again(task.attempts):
+            if is_tried_again(task.attempts):
                 raise
             yield task.number, packed(Unopened.of(error)), b""
 
 
-def _is_tried_again(attempts: int) -> bool:
+def is_tried_again(attempts: int) -> bool:
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -167,7 +167,7 @@ def looked(
         try:
             return look(item)
         except OSError:
-            if _is_tried_again(attempts):
+            if is_tried_again(attempts):
                 raise
             return None
 
@@ -249,6 +249,18 @@ _TASK_ITEMS = 512
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
+def tasks_of(items: Sequence[Item], sizes: Sequence[int]) -> list[tuple[int, list[Item]]]:
+    """Tasks, numbered, of so many items each as have 256 MiB together, at most 512."""
+    tasks, total = list[tuple[int, list[Item]]](), 0
+    for item, size in zip(items, sizes, strict=True):
+        if not tasks or total + size > _TASK_BYTES or len(tasks[-1][1]) == _TASK_ITEMS:
+            tasks.append((len(tasks), []))
+            total = 0
+        tasks[-1][1].append(item)
+        total += size
+    return tasks
+
+
 class Piece(Struct, frozen=True):
     """Split `number` of a log as rows [start, stop) of a scanned split, where rows `changed` have other `bits`."""
 
@@ -325,17 +337,10 @@ class RowsElsewhere:
     def spread(
         self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
     ) -> list[Result | None]:
-        """See `Holder`: a task for so many items as have 256 MiB together, at most 512."""
-        session, tasks, total = self.job.session, list[tuple[int, list[Item]]](), 0
-        for item, size in zip(items, sizes, strict=True):
-            if not tasks or total + size > _TASK_BYTES or len(tasks[-1][1]) == _TASK_ITEMS:
-                tasks.append((len(tasks), []))
-                total = 0
-            tasks[-1][1].append(item)
-            total += size
-        found: dict[int, list[Result | None]] = {}
+        """See `Holder`."""
+        session, found = self.job.session, dict[int, list[Result | None]]()
         work = partial(looked, look, session.attempts, session.is_local)
-        for number, answers, seen in run_job(session, work, tasks, "files of queues and index"):
+        for number, answers, seen in run_job(session, work, tasks_of(items, sizes), "files of queues and index"):
             found[number] = answers
             if seen:
                 self.views.take(pickle.loads(zlib.decompress(seen)))

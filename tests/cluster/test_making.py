@@ -5,25 +5,42 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
+import socket
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.damage.patch import flip_bit
 from fixtures.synth import synth_store
-from recover.change.carry_out import apply_plan
+from recover.change import disk
+from recover.change.carry_out import apply_plan, undo
 from recover.change.content import DeferredContent, make
-from recover.change.model import load_plan
+from recover.change.journal import journal
+from recover.change.model import Plan, load_plan
+from recover.change.preconditions import seal
+from recover.change.steps import LARGEST
+from recover.check.survey import ScanOptions
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
+from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkProducer
-from recover.cluster.session import stop_session
+from recover.cluster.session import spark_settings, stop_session
+from recover.findings.refusal import Refusal
+from recover.repair.rebuild import RebuildOptions, plan_rebuild
+from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
+from tests.cluster.cluster import Cluster
 from tests.cluster.twice import needs_spark, plain, same_changes, stages
+from tests.support.plans import count_operations
 from tests.support.stores import copy_store, real_store
-from tests.support.trees import assert_unchanged, contents
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
@@ -273,3 +290,148 @@ def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
          interrupted=lambda: False)
     assert made.read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+# --- On a cluster: what one worker wrote is read back by any, and what is killed is completed without Spark.
+
+
+def sealed_rebuild(root: Path, scan: ScanOptions) -> Plan:
+    return seal(plan_rebuild(Store.open(root), RebuildOptions(scan=scan)).plan, root)
+
+
+@pytest.fixture
+def scan(running: Cluster) -> ScanOptions:
+    """A scan by two workers that make files of what they keep."""
+    _, master, *settings = running.line("mqtool.splitSize=100003")
+    return ScanOptions(engine=SparkEngine(spark_settings(master, settings[1::2]), makes=True))
+
+
+@contextmanager
+def reads() -> Iterator[Counter[str]]:
+    """How many bytes of which file this process reads in the block."""
+    seen: Counter[str] = Counter()
+    real = os.pread, os.preadv
+
+    def pread(fd: int, size: int, at: int) -> bytes:
+        data = real[0](fd, size, at)
+        seen[os.readlink(f"/proc/self/fd/{fd}")] += len(data)
+        return data
+
+    def preadv(fd: int, buffers: Any, at: int) -> int:
+        size = real[1](fd, buffers, at)
+        seen[os.readlink(f"/proc/self/fd/{fd}")] += size
+        return size
+
+    os.pread, os.preadv = pread, preadv  # type: ignore[assignment]
+    try:
+        yield seen
+    finally:
+        os.pread, os.preadv = real
+
+
+def test_workers_read_back_what_workers_wrote_and_the_driver_no_byte_of_it(
+    folder: Path, scan: ScanOptions, made: list[str]
+) -> None:
+    root = bare(folder)
+    other = copy_store(root, folder / "other")
+    plan, local = sealed_rebuild(root, scan), sealed_rebuild(other, ScanOptions())
+    before = tree_digest(root)
+    with reads() as here:
+        apply_plan(root, plan)
+    with reads() as there:
+        apply_plan(other, local)
+    assert contents(root) == contents(other) and len(made) > 10
+    new = [step.file for step in plan.steps if isinstance(step.content, DeferredContent)]
+    assert len(new) == len(made)
+
+    def of_new(read: Counter[str]) -> int:
+        return sum(size for path, size in read.items() if "/staged/" in path or any(map(path.endswith, new)))
+
+    assert of_new(here) == 0 and of_new(there) >= sum((root / file).stat().st_blocks * 512 for file in new) > 0
+    undo(root)
+    assert_same_tree(before, tree_digest(root))
+
+
+def _flipped(path: Path) -> None:
+    flip_bit(path.parent, path, path.stat().st_size - 1, 3)
+
+
+def _no_file(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("strike", "said"), [
+    (_flipped, "reads back on host {host} otherwise than it was written"),
+    (_no_file, "host {host} cannot read .*/staged/0.*, which this machine can: it is no file but a pipe"),
+])
+def test_a_file_that_is_not_what_its_worker_wrote_is_refused_before_the_store_changes(
+    strike: Callable[[Path], None], said: str, folder: Path, scan: ScanOptions
+) -> None:
+    root = bare(folder)
+    plan, written = sealed_rebuild(root, scan), []
+
+    def between(item: disk.Operation) -> None:
+        if item.name == "rename" and "/making/" in item.path:
+            written.append(item.target)
+            if len(written) == 5:
+                strike(Path(item.path))
+
+    disk.set_hook(between)
+    try:
+        with assert_unchanged(root), pytest.raises(Refusal, match=said.format(host=socket.gethostname())) as refused:
+            apply_plan(root, plan)
+    finally:
+        disk.set_hook(None)
+    assert refused.value.exit_code == 8
+    assert (refused.value.facts.get("file") or written[4]) in written
+
+
+_KILLED = """
+import os, signal, sys
+from recover.change import disk
+left = int(sys.argv[1])
+def hook(item):
+    global left
+    left -= item.name == "rename" and item.path.split("/")[-2] == sys.argv[2]
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+disk.set_hook(hook)
+from mqtool.cli import main
+main(sys.argv[3:])
+"""
+
+
+def killed(left: int, where: str, *line: object) -> bool:
+    """Run a command that is killed at its rename of that number out of a folder of that name; whether it was."""
+    environment = dict(os.environ) | {"PYTHONPATH": os.getcwd(), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, "-c", _KILLED, str(left), where, *map(str, line), "--yes"]
+    return subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+
+
+def test_a_rebuild_of_many_files_goes_on_wherever_it_was_killed(folder: Path) -> None:
+    root = folder / "s"
+    synth_store(root, messages=1_200, topics=30, queues=20)
+    for part in ("consumequeue", "index"):
+        shutil.rmtree(root / part)
+        (root / part).mkdir()
+    other, before = copy_store(root, folder / "other"), tree_digest(root)
+    assert mqtool("rebuild", other, "--yes").code & 8 == 0
+    # while files are staged: nothing has begun
+    assert killed(150, "making", "rebuild", root, *LOCAL)
+    assert journal(root) == []
+    # within a commit
+    assert killed(200, "staged", "rebuild", root, *LOCAL)
+    (run,) = journal(root)
+    assert (run.steps, run.steps_begun, run.steps_done) == (601, LARGEST, 0)
+    undone = copy_store(root, folder / "undone")
+    undo(undone)
+    assert_same_tree(before, tree_digest(undone))
+    # within the next one, after the rest of the first
+    assert killed(LARGEST - 200 + 30, "staged", "resume", root)
+    (run,) = journal(root)
+    assert (run.steps_begun, run.steps_done) == (600 - LARGEST, LARGEST)
+    done = count_operations(lambda: mqtool("resume", root, "--yes"))
+    assert not [item.path for item in done if item.name in ("create", "write") and item.path != f"{root}/lock"]
+    assert sum(item.name == "rename" for item in done) == 601 - LARGEST - 30
+    assert contents(root) == contents(other)

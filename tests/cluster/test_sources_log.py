@@ -116,7 +116,7 @@ def test_every_column_is_what_each_record_says(name: str) -> None:
             {"phy_offset": row["phy_offset"], column: row[column]} for row in found]
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=10, one_in=24))
+@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=5, one_in=24))
 def test_splits_of_a_damaged_log_have_each_record_once(tmp_path: Path, recipe: str, name: str) -> None:
     root = real_store(name, tmp_path)
     try:

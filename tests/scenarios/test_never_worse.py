@@ -73,7 +73,7 @@ def test_a_planned_file_reads_as_its_steps_would_leave_it(data: st.DataObject) -
             assert reader.read(start, length) == wanted[start : start + length]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", sampled(RECIPES, quick=7))
 def test_recover_is_never_worse_than_the_broker_alone(drill: Start, recipe: str) -> None:
     name = "killed-5.5.0"
     store = drill(name)

@@ -220,35 +220,29 @@ def zeroed(pattern: str) -> Harm:
     return harm
 
 
-def cut(pattern: str, left: float) -> Harm:
+def changed(pattern: str, change: Callable[[bytes], bytes]) -> Harm:
+    """Other bytes in the newest file of the pattern."""
     def harm(root: Path) -> None:
         path = newest(root, pattern)
-        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * left)])
+        path.write_bytes(change(path.read_bytes()))
     return harm
+
+
+def cut(pattern: str, left: float) -> Harm:
+    return changed(pattern, lambda content: content[: int(len(content) * left)])
 
 
 def cut_at(pattern: str, left: int) -> Harm:
     """The manifests are cut between two edits: the database opens, without its tables."""
-    def harm(root: Path) -> None:
-        path = newest(root, pattern)
-        path.write_bytes(path.read_bytes()[:left])
-    return harm
+    return changed(pattern, lambda content: content[:left])
 
 
 def noise(pattern: str) -> Harm:
-    def harm(root: Path) -> None:
-        path = newest(root, pattern)
-        path.write_bytes(bytes(byte ^ 0x5A for byte in path.read_bytes()))
-    return harm
+    return changed(pattern, lambda content: bytes(byte ^ 0x5A for byte in content))
 
 
 def bit(pattern: str, at: int) -> Harm:
-    def harm(root: Path) -> None:
-        path = newest(root, pattern)
-        content = bytearray(path.read_bytes())
-        content[at] ^= 4
-        path.write_bytes(content)
-    return harm
+    return changed(pattern, lambda content: content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
 
 
 def predicted(root: Path, *settings: str) -> Result:

@@ -31,7 +31,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options, readers_of
 from tests.support import plain_reader as plain
 from tests.support.brokers import oracle
-from tests.support.stores import copy_store, unpacked
+from tests.support.stores import copy_store, unpacked, write_at
 from tests.support.trees import assert_same_tree, tree_digest
 
 STORES = (
@@ -305,18 +305,12 @@ def _pick_file(root: Path, rng: random.Random) -> Path:
     return rng.choice(files)
 
 
-def _patch(path: Path, at: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(content)
-
-
 def stale_page(root: Path, rng: random.Random) -> str:
     """A page of a log file holds what another page of the log holds: a write that went to the wrong place."""
     source, target = _pick_file(root, rng), _pick_file(root, rng)
     size = min(source.stat().st_size, target.stat().st_size) // PAGE
     one, other = rng.randrange(size), rng.randrange(size)
-    _patch(target, other * PAGE, source.read_bytes()[one * PAGE:(one + 1) * PAGE])
+    write_at(target, other * PAGE, source.read_bytes()[one * PAGE:(one + 1) * PAGE])
     return f"stale page {other} of {target.name}"
 
 
@@ -325,8 +319,8 @@ def pages_swapped(root: Path, rng: random.Random) -> str:
     path = _pick_file(root, rng)
     content = path.read_bytes()
     one, other = rng.randrange(len(content) // PAGE), rng.randrange(len(content) // PAGE)
-    _patch(path, one * PAGE, content[other * PAGE:(other + 1) * PAGE])
-    _patch(path, other * PAGE, content[one * PAGE:(one + 1) * PAGE])
+    write_at(path, one * PAGE, content[other * PAGE:(other + 1) * PAGE])
+    write_at(path, other * PAGE, content[one * PAGE:(one + 1) * PAGE])
     return f"pages {one} and {other} of {path.name} swapped"
 
 
@@ -334,7 +328,7 @@ def first_record_bit(root: Path, rng: random.Random) -> str:
     """One bit of the head of a log file's first record."""
     path, bit = _pick_file(root, rng), rng.randrange(88 * 8)
     byte = path.read_bytes()[bit // 8]
-    _patch(path, bit // 8, bytes([byte ^ 1 << bit % 8]))
+    write_at(path, bit // 8, bytes([byte ^ 1 << bit % 8]))
     return f"bit {bit} of the first record of {path.name}"
 
 
@@ -343,7 +337,7 @@ def first_offset_bit(root: Path, rng: random.Random) -> str:
     path, bit = _pick_file(root, rng), rng.randrange(20, 36)
     at = 28 + 7 - bit // 8
     byte = path.read_bytes()[at]
-    _patch(path, at, bytes([byte ^ 1 << bit % 8]))
+    write_at(path, at, bytes([byte ^ 1 << bit % 8]))
     return f"bit {bit} of the first own offset of {path.name}"
 
 
@@ -353,7 +347,7 @@ def early_end_mark(root: Path, rng: random.Random) -> str:
     content = path.read_bytes()
     found = list(plain.chain(content, int(path.name)))
     at = rng.choice(found).phy_offset - int(path.name)
-    _patch(path, at, (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big"))
+    write_at(path, at, (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big"))
     return f"end mark at {at} of {path.name}"
 
 
@@ -414,8 +408,8 @@ def units_swapped(root: Path, rng: random.Random) -> str:
     """Two units of one queue file in each other's place."""
     path, units = _queue_file(root, rng)
     one, other = rng.sample(range(len(units)), 2)
-    _patch(path, one * 20, units[other])
-    _patch(path, other * 20, units[one])
+    write_at(path, one * 20, units[other])
+    write_at(path, other * 20, units[one])
     return f"units {one} and {other} of {path.parent.parent.name}/{path.parent.name}/{path.name} swapped"
 
 
@@ -423,7 +417,7 @@ def unit_lost(root: Path, rng: random.Random) -> str:
     """One unit gone and the later ones of the file moved up."""
     path, units = _queue_file(root, rng)
     gone = rng.randrange(len(units))
-    _patch(path, gone * 20, b"".join(units[gone + 1:]) + bytes(20))
+    write_at(path, gone * 20, b"".join(units[gone + 1:]) + bytes(20))
     return f"unit {gone} of {path.parent.parent.name}/{path.parent.name}/{path.name} lost"
 
 
@@ -433,7 +427,7 @@ def queue_sector_elsewhere(root: Path, rng: random.Random) -> str:
     target, _ = _queue_file(root, rng)
     sectors = min(source.stat().st_size, target.stat().st_size) // 512
     one, other = rng.randrange(min(4, sectors)), rng.randrange(min(4, sectors))
-    _patch(target, other * 512, source.read_bytes()[one * 512:(one + 1) * 512])
+    write_at(target, other * 512, source.read_bytes()[one * 512:(one + 1) * 512])
     return f"sector {one} of {source.parent.parent.name} in {target.parent.parent.name}"
 
 
@@ -468,7 +462,7 @@ def older_records_at_the_end(root: Path, rng: random.Random, back: int | None = 
         copy[store:store + 8] = (record.store_time - back).to_bytes(8, "big")
         if plain.PROPERTY_CRC in record.content[-20:]:
             copy[-11:-1] = f"{plain.crc31(bytes(copy[:-20])):010d}"[::-1].encode()
-        _patch(path, at, bytes(copy))
+        write_at(path, at, bytes(copy))
         at, written = at + record.size, written + 1
     if not written:
         raise NotApplicable("no room")
