@@ -333,7 +333,7 @@ def indexed_behind(
     """
     if not log.files or log.queue.file_size <= 0:
         return []
-    said = [place for place, time in index_ends if time > log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
+    said = [place for place, time in index_ends if time >= log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
     places = units().tolist() if said else []
     return list(_in_reach(log, [LostPosition(NO_QUEUE, -1, place, MIN_RECORD_SIZE) for place in places
                                 if place <= max(said) and _fits(log, place, MIN_RECORD_SIZE)]))
