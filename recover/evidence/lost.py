@@ -391,8 +391,9 @@ def note_damage_behind(
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
             rest = Tail(damage.stop, tail.stop, tail.reason, tail.mapped_file)
             log.tail = rest if damage.stop < tail.stop else None
-        inside = sum(damage.start <= start < damage.stop for start in indexed)
-        damage.facts |= {INDEXED: inside} if inside else {}
+        first, last = (bisect_left(by_index, place, key=lambda position: position.start)
+                       for place in (damage.start, damage.stop))
+        damage.facts |= {INDEXED: last - first} if last > first else {}
     log.damaged = sorted([*log.damaged, *found], key=lambda damage: damage.start)
     return bool(found)
 

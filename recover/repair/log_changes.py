@@ -35,6 +35,8 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
+_SHARE = 4
+"""What part of the memory for the columns of the log those of the log as it will be may take."""
 
 
 class Replaced(Struct, frozen=True):
@@ -243,7 +245,7 @@ def keep_everything(
         changes.write_edits(start, own[0].stop, own)
     if look.old_end is None and log.superseded:
         # damage among old records hides that they end the log: they go, too, as they would by a second run
-        old = old_end(log_after(log, changes, look.options.memory), look.store.queue_file_size)
+        old = old_end(log_after(log, changes), look.store.queue_file_size)
         if old is not None:
             return keep_everything(structs.replace(look, old_end=old), lost=lost, bridge=bridge, mend_bits=mend_bits,
                                    edits=edits)
@@ -335,9 +337,9 @@ Within = Callable[[Rows], Rows]
 """Which of some physical offsets lie in the ranges of a file that are replaced (bool array)."""
 
 
-def log_after(log: LogView, changes: LogChanges, memory: int) -> LogView:
-    """The log once the changes are made. At most `memory` bytes of its columns are in memory."""
-    columns = ColumnStore(memory)
+def log_after(log: LogView, changes: LogChanges) -> LogView:
+    """The log once the changes are made. A part of the memory for the columns of the log is taken for its own."""
+    columns = ColumnStore(changes.look.options.memory // _SHARE)
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
     scans = []

@@ -199,8 +199,6 @@ def _lower(table: Members, key: str | int, end: int) -> None:
 
 
 Policy = Literal["keep", "broker"]
-_SHARE = 4
-"""What part of the memory for the columns of the log those of the log as it will be may take."""
 
 
 class RecoverOptions(Struct, frozen=True):
@@ -269,7 +267,7 @@ def _planned(
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = correct_generations_by_units(log_after(look.log, changes, look.options.memory // _SHARE), store)
+    after = correct_generations_by_units(log_after(look.log, changes), store)
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(

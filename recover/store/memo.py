@@ -209,7 +209,7 @@ class RangeSums:
         """Bytes of the file, fewer at its end; what cannot be read is zeros."""
         content = bytearray(max(0, min(length, self.length - start)))
         filled, _ = self._reader.salvage_into(memoryview(content), start)
-        return bytes(content[:filled])
+        return bytes(memoryview(content)[:filled])
 
     def crc(self, start: int, stop: int) -> int:
         """CRC-32 of the bytes [start, stop)."""
