@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from msgspec import Struct, field
 
 from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
@@ -133,9 +134,9 @@ def survey(
     delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
-    behind, by_index = list[LostPosition](), list[LostPosition]()
+    behind: list[LostPosition] = []
     found = Overwritten([], [], [])
-    index = IndexCheck(store)
+    index, by_index = IndexCheck(store), np.empty(0, dtype=np.int64)
     if with_queues:
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         found = overwritten(log, expectation, queues, index)
@@ -147,7 +148,8 @@ def survey(
     if names_the_end and log.has_keys:
         ends = index_ends(store)
         by_index = indexed_behind(log, ends, lambda: index(log).behind)
-        if (behind or by_index) and note_damage_behind(log, behind, by_index, _last_time(store)) and queues is not None:
+        named = bool(behind) or by_index.size > 0
+        if named and note_damage_behind(log, behind, by_index, _last_time(store)) and queues is not None:
             queues = check_consumequeue(store, log, expectation, delays)
         gone = file_named_elsewhere(log.files, log.newest_timestamp, ends, store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):

@@ -106,7 +106,7 @@ class IndexFileVerdict(Struct):
     counts_entries: bool | None = None
     other_keys: list[tuple[int, int]] = field(default_factory=list)
     by_log_file: dict[int, tuple[int, int]] = field(default_factory=dict)
-    behind: tuple[int, ...] = ()
+    behind: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -139,7 +139,7 @@ class IndexReport(Struct):
     @property
     def behind(self) -> Rows:
         """The physical offsets after the log's end that units name, ascending."""
-        return np.unique([place for verdict in self.verdicts for place in verdict.behind])
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(verdict.behind for verdict in self.verdicts)]))
 
     def total(self, name: str) -> int:
         """The sum of a count of the verdicts."""
@@ -516,7 +516,7 @@ class _Judge:
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
         if self._count(_ASTRAY) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
-            verdict.behind = tuple(np.unique(self.offsets[self._numbers(_BEYOND)]).tolist())
+            verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)])
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
                                   for number in self._numbers(_ONLY_OTHER_KEY).tolist()]

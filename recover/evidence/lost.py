@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import NamedTuple
+from itertools import accumulate, chain, compress
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_STALE, BIT_SUPE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
-from recover.store.columns import Rows, Split
+from recover.store.columns import Rows, Split, within
 from recover.store.config_files import LMQ_PREFIX
 
 
@@ -302,9 +302,9 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
 # later message, or the index of one at that very place. Without such a witness the queue may as well be what is wrong.
 
 
-NO_QUEUE = QueueKey("", -1)
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"
+_NOWHERE = np.empty(0, dtype=np.int64)
 
 
 def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
@@ -320,79 +320,82 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
     for position in not_held(expectation, named_by_units(queues, "beyond")):
         if _fits(log, position.start, position.stop - position.start):
             found.setdefault((position.key, position.start), position)
-    return list(_in_reach(log, found.values()))
+    positions = list(found.values())
+    return list(compress(positions, _in_reach(log, _of_each(positions, "start"))))
 
 
 def indexed_behind(
     log: LogView, index_ends: Iterable[tuple[int, int]], units: Callable[[], Rows]
-) -> list[LostPosition]:
-    """The messages after the last record of the log that the index names, in no queue, ascending by phy_offset.
+) -> Rows:
+    """The physical offsets of messages after the last record of the log that the index names, ascending.
 
-    `index_ends` as in `file_named_elsewhere`; `units`: the offsets that units of the index name there. Both have to say
-    so. Of a message's size only the least is known.
+    `index_ends` as in `file_named_elsewhere`; `units`: the offsets that units of the index name there. Both have to
+    report a message.
     """
     if not log.files or log.queue.file_size <= 0:
-        return []
-    said = [place for place, time in index_ends if time >= log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
-    places = units().tolist() if said else []
-    return list(_in_reach(log, [LostPosition(NO_QUEUE, -1, place, MIN_RECORD_SIZE) for place in places
-                                if place <= max(said) and _fits(log, place, MIN_RECORD_SIZE)]))
+        return _NOWHERE
+    ends = [place for place, time in index_ends if time >= log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
+    places = units() if ends else _NOWHERE
+    places = places[(places <= max(ends, default=0)) & _fits(log, places, MIN_RECORD_SIZE)]
+    return np.asarray(places[_in_reach(log, places)])
 
 
-def named_by_index_alone(by_index: list[LostPosition], log: LogView, losses: Losses) -> int:
+def named_by_index_alone(by_index: Rows, log: LogView, losses: Losses) -> int:
     """How many of `indexed_behind` stood in no damaged range, and are in no queue either."""
-    ranges = [(damage.start, damage.stop) for damage in log.damaged]
-    known = {position.start for position in losses.unproven}
-    return sum(position.start not in known and not _is_in(ranges, position.start) for position in by_index)
+    in_damage = within(by_index, _of_each(log.damaged, "start"), _of_each(log.damaged, "stop"))
+    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _of_each(losses.unproven, "start"))))
 
 
-def _fits(log: LogView, phy_offset: int, size: int) -> bool:
-    """Whether a record of that size can stand there, with the room for a blank after it in its file."""
-    inside = (phy_offset - log.files[-1].mapped_file.file_from_offset) % log.queue.file_size
-    return phy_offset >= log.log_end and MIN_RECORD_SIZE <= size <= log.queue.file_size - inside - BLANK_SIZE
+def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
+    """Whether a record of that size can stand there, with the room for a blank after it in its file; of each offset of
+    an array, or of one."""
+    room = log.queue.file_size - BLANK_SIZE - (
+        phy_offset - log.files[-1].mapped_file.file_from_offset) % log.queue.file_size
+    return (phy_offset >= log.log_end) & (size >= MIN_RECORD_SIZE) & (size <= room)
 
 
-def _in_reach(log: LogView, positions: Iterable[LostPosition]) -> Iterator[LostPosition]:
-    """Those that stand in no file that goes on in another way, up to the first that is too far from all others."""
-    gaps = [(gap.start, gap.stop) for _, gap in _gaps_behind(log)]
-    files = [(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files]
-    reach = log.files[-1].file_end + log.queue.file_size
-    for position in positions:
-        if position.start > reach:
-            return
-        if _is_in(gaps, position.start) or not _is_in(files, position.start):
-            reach = max(reach, position.start + log.queue.file_size)
-            yield position
+def _in_reach(log: LogView, places: Rows) -> Rows:
+    """Which of these offsets, ascending, lie in no file that goes on in another way, up to the first that is too far
+    from all others (bool array)."""
+    gaps = [gap for _, gap in _gaps_behind(log)]
+    files = np.array([(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files], dtype=np.int64)
+    possible = within(places, _of_each(gaps, "start"), _of_each(gaps, "stop")) | ~within(places, *files.T)
+    kept = places[possible]
+    reach = np.maximum(np.append(files[-1, 1], kept[:-1]), files[-1, 1]) + log.queue.file_size
+    far = kept[kept > reach[: kept.size]]
+    return np.asarray(possible & (places < far[0]) if far.size else possible)
 
 
-def _is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
-    """Whether an offset lies in one of these ranges [start, stop), which are ascending."""
-    at = bisect_right(ranges, offset, key=lambda found: found[0]) - 1
-    return at >= 0 and offset < ranges[at][1]
+def _of_each(items: Sequence[Any], name: str) -> Rows:
+    """An offset of each item."""
+    return np.array([getattr(item, name) for item in items], dtype=np.int64)
 
 
 def note_damage_behind(
-    log: LogView, by_queues: list[LostPosition], by_index: list[LostPosition], last_time: int
+    log: LogView, by_queues: list[LostPosition], by_index: Rows, last_time: int
 ) -> bool:
     """Add to `log.damaged` the ranges after its end in which messages were; whether there are any.
 
     `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of.
     """
-    indexed = {position.start for position in by_index}
-    witness = last_time > log.newest_timestamp or _queues_adjoin(by_queues) or any(
-        position.start in indexed for position in by_queues)
-    named = sorted([*by_queues, *by_index], key=lambda position: position.start)
+    in_queues = _of_each(by_queues, "start")
+    witness = bool(last_time > log.newest_timestamp or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
+    starts = np.concatenate([in_queues, by_index])
+    # of a message that only the index names no more than the least size is known
+    stops = np.concatenate([_of_each(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], stops[order]
+    found = list(_ranges_in_files(log, starts, stops, witness))
+    ends = stops[starts >= log.files[-1].file_end]
     # without an end mark before it there was no file after the last one
-    may_be_missing = witness or log.files[-1].blank is not None
-    ends = [position.stop for position in named if position.start >= log.files[-1].file_end and may_be_missing]
-    found = [*_ranges_in_files(log, named, witness), *([_missing_files(log.files[-1], max(ends) - 1)] if ends else ())]
+    if ends.size and (witness or log.files[-1].blank is not None):
+        found.append(_missing_files(log.files[-1], int(ends.max()) - 1))
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
             rest = Tail(damage.stop, tail.stop, tail.reason, tail.mapped_file)
             log.tail = rest if damage.stop < tail.stop else None
-        first, last = (bisect_left(by_index, place, key=lambda position: position.start)
-                       for place in (damage.start, damage.stop))
+        first, last = np.searchsorted(by_index, [damage.start, damage.stop]).tolist()
         damage.facts |= {INDEXED: last - first} if last > first else {}
     log.damaged = sorted([*log.damaged, *found], key=lambda damage: damage.start)
     return bool(found)
@@ -410,20 +413,20 @@ def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
             yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
 
 
-def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> Iterator[Damage]:
+def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> Iterator[Damage]:
+    """The ranges after the log's end in files that are there; `starts` (ascending) and `stops`: of named messages."""
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
     for scan, gap in _gaps_behind(log):
         start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
-        first, last = (bisect_left(named, offset, key=lambda position: position.start) for offset in (start, gap.stop))
-        own = named[first:last]
-        if not own:
+        first, last = np.searchsorted(starts, [start, gap.stop]).tolist()
+        if first >= last:
             continue
+        begin, stop = int(starts[first]), min(int(stops[first:last].max()), scan.file_end)
         facts = dict(gap.facts) if start == gap.start else {}
-        stop = min(max(position.stop for position in own), scan.file_end)
-        if own[0].start < gap.last_data:
+        if begin < gap.last_data:
             yield Damage(start, stop, TORN_RECORD, 0, "record", False, scan.mapped_file, facts)
         elif not scan.record_count or witness:
-            yield Damage(own[0].start, stop, ZEROED, 0, "record", False, scan.mapped_file)
+            yield Damage(begin, stop, ZEROED, 0, "record", False, scan.mapped_file)
 
 
 def file_named_elsewhere(

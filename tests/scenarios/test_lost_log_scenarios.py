@@ -180,14 +180,14 @@ def test_t22_zeros_are_lost_messages_when_more_than_one_queue_tells_of_them(dril
         assert set(lost) <= set(stated(done))
 
 
-@pytest.mark.parametrize("witness", ["checkpoint", "nobody"])
+@pytest.mark.parametrize("witness", ["checkpoint", "index alone"])
 def test_t22_messages_that_no_queue_names_any_more_are_lost_if_index_and_checkpoint_tell_of_them(
     drill: Start, witness: str
 ) -> None:
     store = drill("clean-5.3.3")  # each of its last messages has a key
     zero_log_from(store, store.records()[-60].record.phy_offset)
     leave_units_of(store, "", 0)
-    if witness == "nobody":
+    if witness == "index alone":
         (store.root / "checkpoint").write_bytes(bytes(4096))
     result, proven = store.verify(), witness == "checkpoint"
     assert (result.code, result.document["commitlog"]["damaged_messages"]) == ((6, 60) if proven else (2, 0))
