@@ -88,8 +88,8 @@ class IndexFileVerdict(Struct):
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
     `by_log_file`: of a file with wrong units, how many messages these name rightly and wrongly in each log file (its
-    first offset). `behind`: the physical offsets after the log's end that units name. `other_keys` are (phy offset,
-    key hash) of units in their right chains that name a record without that key.
+    first offset). `behind`: the physical offsets (int64) after the log's end that units name. `other_keys` are
+    (phy offset, key hash) of units in their right chains that name a record without that key.
     """
 
     file: IndexFileName
@@ -106,7 +106,7 @@ class IndexFileVerdict(Struct):
     counts_entries: bool | None = None
     other_keys: list[tuple[int, int]] = field(default_factory=list)
     by_log_file: dict[int, tuple[int, int]] = field(default_factory=dict)
-    behind: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    behind: bytes = b""
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -139,7 +139,7 @@ class IndexReport(Struct):
     @property
     def behind(self) -> Rows:
         """The physical offsets after the log's end that units name, ascending."""
-        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(verdict.behind for verdict in self.verdicts)]))
+        return np.unique(np.frombuffer(b"".join(verdict.behind for verdict in self.verdicts), dtype=np.int64))
 
     def total(self, name: str) -> int:
         """The sum of a count of the verdicts."""
@@ -516,7 +516,7 @@ class _Judge:
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
         if self._count(_ASTRAY) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
-            verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)])
+            verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)]).tobytes()
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
                                   for number in self._numbers(_ONLY_OTHER_KEY).tolist()]
