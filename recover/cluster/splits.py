@@ -74,9 +74,22 @@ class Home(Struct, frozen=True):
     seen: Seen
 
 
-Element = tuple[int, bytes, bytes]
-"""What executors keep of a task: its number, a `Home` or `Unopened`, and the rows (`unpack_split`). Both are packed:
-who passes them on needs nothing of ours."""
+class PackedLater:
+    """Rows of a split, which are bytes (`unpack_split`) wherever they leave the process that scanned them."""
+
+    def __init__(self, rows: Split) -> None:
+        self._rows = rows
+
+    def __bytes__(self) -> bytes:
+        return pickle.dumps((pack_rows(self._rows.records), self._rows.hashes.tobytes()))
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)
+
+
+Element = tuple[int, bytes, bytes | PackedLater]
+"""What a task finds: its number, a `Home` or `Unopened`, and the rows. Where executors keep it, all is packed: who
+passes it on needs nothing of ours."""
 
 
 def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
@@ -90,7 +103,7 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
             home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), Seen(files))
-            yield task.number, packed(home), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
+            yield task.number, packed(home), PackedLater(rows)
         except OSError as error:
             if is_tried_again(task.attempts):
                 raise
@@ -135,7 +148,7 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
             raise RuntimeError("a file of the log went away")
         if home.seen.digest != digests[number]:
             raise RuntimeError(f"host {home.seen.host} reads other files of the log than the first scan did")
-        yield number, home, rows
+        yield number, home, bytes(rows)
 
 
 def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
