@@ -124,6 +124,9 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
         home = sent(tmp_path / "s", *part)
         assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part
+    before, out = bytes_home(), tmp_path / "out"
+    assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
+    assert 0 < bytes_home() - before <= A_MESSAGE * messages + A_QUEUE * topics * queues
 
 
 @pytest.mark.slow
