@@ -304,6 +304,7 @@ class RowsElsewhere:
         self._here: dict[int, Split] = {}
         self._came: set[int] = set()
         self._in_order: list[Split] = []
+        self._queues: list[tuple[bytes, int]] = []
         self._at_once = 1
         self._lock = threading.Lock()
 
@@ -315,6 +316,7 @@ class RowsElsewhere:
     def settle(self, log: LogView) -> None:
         """The log that was put together from splits of ours and others."""
         self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
+        self._queues = log.queues
 
     def bring(self, split: Split) -> None:
         """Have the rows of a split come, and those of some after it. `Refusal` (8) where the files changed since."""
@@ -366,9 +368,11 @@ class RowsElsewhere:
         """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
         found = Sources()
         firsts = np.array([split.first for split in self._in_order], dtype=np.int64)
+        known = {key: number for number, key in enumerate(log.queues)}
+        numbers = np.array([known.get(key, -1) for key in self._queues], dtype=np.int32)
         for number, split in enumerate(split for split in log.splits() if split.size):
             at = int(np.searchsorted(firsts, split.first, side="right")) - 1
-            piece = _traced(number, split, self._in_order[at]) if at >= 0 else None
+            piece = _traced(number, split, self._in_order[at], numbers) if at >= 0 else None
             if piece is None:
                 found.sent.append((number, split))
             else:
@@ -376,8 +380,8 @@ class RowsElsewhere:
         return found
 
 
-def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
-    """The split as a piece of a scanned one; None when it is not."""
+def _traced(number: int, split: Split, scanned: Split, numbers: Rows) -> Piece | None:
+    """The split as a piece of a scanned one, whose queues have these numbers in its log; None when it is not."""
     if split.summary is not None and (split.holder, split.place) == (scanned.holder, scanned.place):
         return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
     if split.last > scanned.last:
@@ -390,6 +394,8 @@ def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
         if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
             return None
         if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
+            return None
+        if (records["queue"] != numbers[part["queue"]]).any():
             return None
         first = int(scanned.records["hashes"][:start].astype(np.int64).sum())
         if not np.array_equal(split.hashes, scanned.hashes[first : first + split.hashes.size]):

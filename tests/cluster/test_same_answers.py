@@ -30,6 +30,7 @@ pytestmark = needs_spark
 SAMPLE = [
     ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
     ("clean-plain-4.9.7", "page-random"), ("clean-manyfiles-5.3.3", "log-early-end-mark"),
+    ("killed-expired-4.9.7", "record-older-whole"),  # whose record is another queue's after the repair
 ]
 
 
