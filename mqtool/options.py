@@ -28,6 +28,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.check.survey import ScanOptions
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
+from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
 from recover.store.store import Store, StoreOptions
@@ -246,13 +247,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         engine = self.scanner(rebuilds=rebuilds)
         if self.on_spark and total:
             self._start_spark(out)
-        options = ScanOptions(
-            threads=self.thread_count, engine=engine, known=known, include_deleted=include_deleted,
-        )
-        if self.memory is not None:
-            options = structs.replace(options, memory=self.memory)
         with out.progress(title, total) as progress:
-            yield structs.replace(options, progress=progress, tick=progress.queue)
+            yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
+                              tick=progress.queue, engine=engine, known=known)
 
 
 def log_size(store: Store) -> int:

@@ -27,6 +27,7 @@ from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, 
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
+from recover.log.scan import LocalEngine
 from recover.look.query import not_looked_at
 from recover.look.store import settings_of
 from recover.predict.start import predict
@@ -229,7 +230,7 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
-            look = survey(source.store, ScanOptions(threads=self.engine.thread_count, engine=self.engine.scanner()))
+            look = survey(source.store, ScanOptions(engine=self.engine.scanner()))
             for line in not_looked_at(source.store):
                 self.missed(line)
             self.damaged_ranges += len(look.log.damaged)
@@ -327,7 +328,7 @@ class _Export:
         # without what brokers noted of transactions, those that are settled would be asked about once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
-        scan = ScanOptions(threads=reading.engine.thread_count)
+        scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
             made = write_store(scanned, wanted, target, scan, reading.broker.given(), note=reading.missed,
                                progress=progress, interrupted=interrupted)

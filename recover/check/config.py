@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
-from formats.names import is_legal_topic
+from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
@@ -25,7 +25,6 @@ from recover.store.config_files import (
     ConfigPair,
     ConfigText,
     Topics,
-    is_folder_name,
     tables_of,
     topic_text,
 )
@@ -224,14 +223,14 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
         if isinstance(member, dict) and member.get("topicName") == name
     }
     topics.update(read)
-    return TopicGuess(topics, frozenset(read), 0 if log is None else log.newest_timestamp, _style(store))
+    return TopicGuess(topics, frozenset(read), 0 if log is None else log.tally.newest_timestamp, _style(store))
 
 
 def is_users_topic(name: str) -> bool:
     """True for a topic that no broker makes by itself."""
     if name in _OWN or name.startswith(_OWN_PREFIXES):
         return False
-    return is_folder_name(name) and is_legal_topic(name)
+    return is_safe_directory_name(name) and is_legal_topic(name)
 
 
 def _member(name: str, queues: int, batch: bool) -> Members:
@@ -316,7 +315,7 @@ def _came_due(store: Store, log: LogView | None) -> bool:
         head = b"" if first is None else read_small(first, CQ_UNIT.size)
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
-    return log is None or not dues or min(dues) <= log.newest_timestamp
+    return log is None or not dues or min(dues) <= log.tally.newest_timestamp
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:

@@ -79,19 +79,19 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         queue = _timerlog(store)
         check, problem = _check_of(store)
         # nothing was delivered later than the newest message: a delivery is one; without a message nothing tells
-        newest = log.newest_timestamp + _SLACK_MS if log.newest_timestamp > 0 else sys.maxsize
+        newest = log.tally.newest_timestamp + _SLACK_MS if log.tally.newest_timestamp > 0 else sys.maxsize
         state = _State(check, newest, 0 if check is None else min(check.last_read_timestamp, newest))
         for mapped_file in queue.files:
             yield from _check_file(store, log, mapped_file, state)
         if state.units and check is None:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
-            until, newest_of_log = moment(check.last_read_timestamp), moment(log.newest_timestamp)
+            until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
             problem = (f"says that all was delivered up to {until}, and {state.ahead} units are due before that, but "
                        f"later than the newest message ({newest_of_log})")
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
-                          value=check.last_read_timestamp, newest=log.newest_timestamp, units=state.ahead)
+                          value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
         if check is not None:
             yield from _missing(log, check, state)
     except OSError as error:

@@ -66,7 +66,7 @@ def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
     report.in_damage = bool(log.in_damage(np.array([offset]))[0])
     if checkpoint != EMPTY:
         sound = offset_is_sound(log, offset)
-        report.findings += _wrong_values(checkpoint, log.newest_timestamp, sound, partial(_rescan, store, log))
+        report.findings += _wrong_values(checkpoint, log.tally.newest_timestamp, sound, partial(_rescan, store, log))
     elif not _zero_is_normal(store):
         report.findings.append(finding("checkpoint-all-zero", FILE_NAME, 0, **_rescan(store, log, checkpoint)))
     return report

@@ -33,7 +33,7 @@ class Pointers:
         self.log, self.misnamed = rightly_placed(live_copies(store.commitlog))
         end = _end_of_log(self.log)
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
-        self.log_end, self.last_timestamp = end.log_end, end.last_timestamp
+        self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
         self._find_missing(store, end)
         self._find_queues(store)
@@ -49,7 +49,7 @@ class Pointers:
                 self.far.append((far.mapped_file, start))
             else:
                 self.missing_ranges.append((start, stop))
-        gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), self.checkpoint)
+        gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends(store), self.checkpoint)
         if gone is not None:
             self.missing_ranges.append((gone.start, gone.stop))
 

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
+from formats.consumequeue import MAX_EXT_ADDRESS
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from recover.broker.recovery import Mode
 from recover.broker.settings import delay_of, is_delayed
@@ -21,7 +22,7 @@ from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
-from recover.store.derived_files import ExtFiles, is_address
+from recover.store.derived_files import ExtFiles
 
 _LISTED = 100
 _NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
@@ -197,7 +198,7 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
         fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
         if not ext.units.position.size:
             # without any ext unit no address can be told wrong, and brokers deliver the message all the same
-            fitting |= is_address(tags)
+            fitting |= tags <= MAX_EXT_ADDRESS
         right[inside] = named & fitting
     return right
 

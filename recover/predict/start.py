@@ -341,7 +341,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    end = file_named_elsewhere(log.files, log.newest_timestamp, index_ends(store), store.checkpoint())
+    end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))

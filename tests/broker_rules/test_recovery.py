@@ -14,7 +14,7 @@ from recover.broker.record_check import Checked, CheckRules
 from recover.broker.recovery import Mode, Runs, ScanEnd, end_of, scan, start_file, unlinked
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.predict.dispatch import BrokerLog, reput
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -31,7 +31,7 @@ def settings(version: str, **given: str) -> BrokerSettings:
 
 def log_of(root: Path) -> BrokerLog:
     store = Store.open(root)
-    return BrokerLog(store.commitlog.files, store.commitlog.file_size, scan_log(store.commitlog))
+    return BrokerLog(store.commitlog.files, store.commitlog.file_size, LocalEngine().scan_log(store.commitlog))
 
 
 def flip(root: Path, offset: int) -> None:

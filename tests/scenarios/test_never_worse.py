@@ -16,7 +16,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.model import Plan, WriteRange, ZeroRange
 from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.repair.never_worse import as_planned, missed_between, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
@@ -32,6 +32,7 @@ from tests.torture.hunt import older_records_at_the_end
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
 RECIPES = (*of_area("witness"), "queue-units-swapped")
+scan_log = LocalEngine().scan_log
 
 
 def refused_or_as_good(store: Drill, name: str) -> bool:
