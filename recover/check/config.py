@@ -276,11 +276,6 @@ def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[Conf
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, ""))) for pair in topics.pairs]
 
 
-def is_gone(pairs: list[ConfigPair]) -> bool:
-    """True when nothing at all is left of config/, and the store shows that it was there."""
-    return not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs)
-
-
 def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
@@ -370,7 +365,8 @@ def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, 
 
 def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:
     """What is wrong with the files and their backups; `log` None: it was not read."""
-    if is_gone(pairs):
+    # nothing at all is left of config/, and the store shows that it was there
+    if not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs):
         return [_all_gone(store, topics, log, pairs)]
     return [found for pair in pairs for found in _judge(store, topics, log, pair)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -235,11 +235,6 @@ def _identity(store: Store) -> Iterator[Needed]:
             said = store.options.settings.get(setting, held)
             if said != held:
                 yield Needed(epoch.IDENTITY_NAME, what, f"it says {held!r}, and {setting} is {said!r}", False)
-
-
-def not_foreseen(needed: Iterable[Needed]) -> list[str]:
-    """The parts of which predict cannot say what their loss costs."""
-    return [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
 
 
 NOT_SUPPORTED = "part-not-supported"

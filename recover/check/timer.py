@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats import timer
 from formats.errors import FormatError
-from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_STALE
+from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding, moment
 from recover.findings.store_codes import DUE_AGAIN
@@ -33,7 +33,6 @@ TIMER_TOPIC = b"rmq_sys_wheel_timer"
 _CHECK = "timercheck"
 _CHECK_FILE = f"{CONFIG}/{_CHECK}"
 _CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
-_STANDS_IN = BIT_FILLER | BIT_MARKER
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
 _WHEEL_MS = 8 * 24 * 3600 * 1000
@@ -221,7 +220,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     with LogReader(log.queue) as reader:
         for split in log.splits():
             rows = split.records
-            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | _STANDS_IN)) == 0)]
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
             rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)
                         & (rows["store_timestamp"] > state.delivered - _WHEEL_MS)]
             rows = rows[~np.isin(rows["phy_offset"], named)]
@@ -253,7 +252,7 @@ def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
         at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1
         before = rows[np.maximum(at, 0)]
         same = (before["phy_offset"] == offsets) & (before["size"] == sizes)
-        stands_in = ((before["bits"] & _STANDS_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
+        stands_in = ((before["bits"] & STAND_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
         found |= (at >= 0) & (same | stands_in)
     return found
 

@@ -150,7 +150,7 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
     from recover.broker.settings import BrokerSettings
 
     facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
-    source = LogFiles(store)
+    source = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not source.files:
         return facts
     for version in _START_RULES:

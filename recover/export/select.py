@@ -19,7 +19,7 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED
+from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
@@ -160,7 +160,7 @@ class Choice:
         if not rows.size:
             return np.zeros(0, dtype=bool)
         bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
-        mask: Rows = self._queues[rows["queue"]] & ((bits & (BIT_FILLER | BIT_MARKER)) == 0)
+        mask: Rows = self._queues[rows["queue"]] & ((bits & STAND_IN) == 0)
         mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
         mask &= (times >= wanted.since) & (times < wanted.until)
         mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)

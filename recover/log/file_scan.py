@@ -221,6 +221,11 @@ class FileScan:
     def file_end(self) -> int:
         return self.mapped_file.file_from_offset + self.file_size
 
+    def records(self) -> Rows:
+        """The rows of all splits."""
+        found = [split.records for split in self.splits]
+        return found[0] if len(found) == 1 else np.concatenate(found) if found else np.empty(0, dtype=RECORD)
+
     @property
     def record_count(self) -> int:
         return sum(split.size for split in self.splits)
