@@ -207,7 +207,11 @@ class Change(Struct):
         if self.output is None:
             Places(root, store.options.folders).check_plan(plan)
         if self.consent.dry_run:
-            self._note_space(store, plan)
+            try:
+                if self.output is None:
+                    check_space(root.absolute(), plan)
+            except Refusal as refusal:
+                out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code
@@ -239,14 +243,6 @@ class Change(Struct):
             if not bears(store, made):
                 return made
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
-
-    def _note_space(self, store: Store, plan: Plan) -> None:
-        """Say of a plan for this very store what it would be refused for."""
-        if self.output is None:
-            try:
-                check_space(store.root.absolute(), plan)
-            except Refusal as refusal:
-                self.out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Struct, to_builtins
 
 from formats.message_id import offset_id
-from formats.record import Record, host_text
+from formats.record import host_text
 from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
@@ -275,15 +275,11 @@ def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
         "superseded": found.superseded,
     }
     if body:
-        document.update(_body_document(record))
+        content, problem = plain_body(record)
+        text, encoding = encoded(content)
+        document |= {"body": text} if encoding == "utf-8" else {"body": None, "body_base64": text}
+        document |= {"body_problem": problem} if problem else {}
     return document
-
-
-def _body_document(record: Record) -> dict[str, Any]:
-    content, problem = plain_body(record)
-    text, encoding = encoded(content)
-    body = {"body": text} if encoding == "utf-8" else {"body": None, "body_base64": text}
-    return {**body, "body_problem": problem} if problem else body
 
 
 def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_list: bool = False) -> None:

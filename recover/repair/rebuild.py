@@ -31,10 +31,9 @@ from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
-from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
-from recover.store.store import Store
+from recover.store.store import CHECKPOINT, CONSUMEQUEUE, INDEX, Store
 
-CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
+PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)
 
 
 class RebuildOptions(Struct, frozen=True):
@@ -260,7 +259,7 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
         index = rebuild_index(seen.store, seen.log, fresh=True, report=report, zone=options.zone, producer=producer)
         yield from (Install(f"{INDEX}/{file.name}", file.content) for file in index.files)
     if CHECKPOINT in options.parts:
-        yield Install(CHECKPOINT_FILE, _checkpoint(seen, index))
+        yield Install(CHECKPOINT, _checkpoint(seen, index))
 
 
 def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:
