@@ -27,7 +27,6 @@ from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
 
-FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
 _SAME = "Export with the same filters from the same store, or begin anew."
@@ -66,7 +65,7 @@ class Writer:
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Whole lines that a cut export has left, and the last one's place in the log; (0, None) for a new one."""
+    """Whole lines that a cut export has left, and the last one's place in the log, None where it names none."""
 
     lines: int = 0
     phy_offset: int | None = None
@@ -190,7 +189,7 @@ def _text(value: Any) -> Any:
 
 
 def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
-    """The writer of a format (`FORMATS` but store)."""
+    """The writer of a format: ndjson, csv, raw or parquet."""
     if kind == "ndjson":
         return Ndjson(stream, left)
     if kind == "csv":
@@ -239,7 +238,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
     if not lines:
         return Resumed()
     try:
-        return Resumed(lines, int(json.loads(last)["phy_offset"]))
+        return Resumed(lines, json.loads(last)["phy_offset"])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error
 

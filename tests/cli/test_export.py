@@ -26,6 +26,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
+from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
@@ -281,6 +282,16 @@ def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     assert mqtool("export", unpacked(STORE), "-o", out, "--resume").code == 0
     assert out.read_bytes() == whole.read_bytes()
     assert not part.exists()
+
+
+def test_a_cut_export_goes_on_after_a_damaged_message_whose_place_is_not_known(tmp_path: Path) -> None:
+    lines = [b'{"phy_offset":null,"state":"damaged"}\n', b'{"phy_offset":7,"state":"damaged"}\n']
+    (tmp_path / "out.ndjson.part").write_bytes(lines[0] + lines[1][:9])
+    with output_file(tmp_path / "out.ndjson", resume=True) as (stream, left):
+        writer = writer_for("ndjson", stream, left)
+        writer.take(b"".join(lines), 2)
+        writer.close()
+    assert (tmp_path / "out.ndjson").read_bytes() == b"".join(lines)
 
 
 def test_the_rest_of_another_export_is_refused(tmp_path: Path) -> None:
