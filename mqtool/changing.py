@@ -15,15 +15,23 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
-from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
-from mqtool.printer import Printer, make_console, outside_store
+from mqtool.options import (
+    BrokerChoice,
+    ConsentChoice,
+    EngineChoice,
+    PartsChoice,
+    StoreChoice,
+    new_outside_store,
+    option,
+)
+from mqtool.printer import Printer, make_console
 from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
-from recover.change.model import Plan, refuse_taken, save_plan
+from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_space
 from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
@@ -58,8 +66,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     def check(self, root: Path, parts: list[Path]) -> None:
         """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
         if self.plan_out is not None:
-            outside_store(self.plan_out, [root], parts)
-            refuse_taken(self.plan_out)
+            new_outside_store(self.plan_out, root, parts)
 
     def save(self, out: Printer, plan: Plan) -> None:
         """Write the plan file where the user wants one, and name what belongs to it."""

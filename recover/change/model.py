@@ -331,9 +331,9 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
 
 
 def refuse_taken(path: Path) -> None:
-    """`Refusal` if something is there already where a plan file is to be."""
+    """`Refusal` if something is there already where a new file is to be."""
     if os.path.lexists(path):
-        raise Refusal(f"{path} exists already", "apply that plan, or name another file")
+        raise Refusal(f"{path} exists already", "Name a new file, or remove that one.", path=str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:

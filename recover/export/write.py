@@ -18,6 +18,7 @@ import numpy as np
 
 from formats.native.lines import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from recover.change.model import refuse_taken
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
@@ -205,8 +206,7 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
-    if target.exists():
-        raise Refusal(f"{target} exists", "Name a new file, or remove that one.", path=str(target))
+    refuse_taken(target)
     left = Resumed()
     if part.exists():
         if not resume:
