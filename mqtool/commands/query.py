@@ -18,8 +18,7 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
-from recover.export.trace import Event, Life
-from recover.export.trace import trace as trace_message
+from recover.export.trace import Event, Life, trace as trace_message
 from recover.findings.refusal import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY

@@ -27,17 +27,7 @@ from recover import version
 from recover.change import disk
 from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import (
-    InPlace,
-    Plan,
-    Step,
-    canonical,
-    document,
-    existing_folders,
-    load_plan,
-    resolve,
-    stage,
-)
+from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, resolve, stage
 from recover.change.places import RESERVE, Places
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal

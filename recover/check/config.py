@@ -19,15 +19,7 @@ from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
 from recover.log.scan import LogView
-from recover.store.config_files import (
-    LMQ_PREFIX,
-    STATE_TEXT,
-    ConfigPair,
-    ConfigText,
-    Topics,
-    tables_of,
-    topic_text,
-)
+from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, ConfigText, Topics, tables_of, topic_text
 from recover.store.reader import read_small
 from recover.store.source import names_in
 from recover.store.store import CONFIG, Store

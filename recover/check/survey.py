@@ -24,13 +24,7 @@ from recover.evidence.lost import (
     note_damage_behind,
     old_end,
 )
-from recover.evidence.overwritten import (
-    ForeignFile,
-    Overwritten,
-    correct_generations_by_units,
-    overwritten,
-    without,
-)
+from recover.evidence.overwritten import ForeignFile, Overwritten, correct_generations_by_units, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import ProgressCallback

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct, field
 
-from formats import properties as props
-from formats import timer
+from formats import properties as props, timer
 from formats.errors import FormatError
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer

@@ -18,8 +18,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.reader import read_small
-from recover.store.store import CHECKPOINT as FILE_NAME
-from recover.store.store import Store
+from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
 # --- The checkpoint against the log: wrong only where no healthy broker could have left it so.
 #

@@ -26,8 +26,7 @@ from recover.findings.model import count
 from recover.findings.refusal import UsageRefusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
-from recover.look.query import FOREVER as FOREVER
-from recover.look.query import Answer, Found, has_key
+from recover.look.query import FOREVER as FOREVER, Answer, Found, has_key
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile

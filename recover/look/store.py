@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from formats import abort
-from formats import properties as props
+from formats import abort, properties as props
 from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
 from formats.errors import FormatError
 from formats.record.rows import BIT_PROP_CRC, BIT_V2

@@ -15,8 +15,7 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
-from recover.cluster import engine as engines
-from recover.cluster import making
+from recover.cluster import engine as engines, making
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import run_job
 from recover.cluster.making import SparkProducer

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made

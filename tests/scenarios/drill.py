@@ -15,8 +15,7 @@ import pytest
 
 from fixtures.damage import Damage, NotApplicable, damage, walk
 from fixtures.unpack import STORES as PACKED
-from formats import record as commitlog
-from formats import sysflag
+from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.evidence.overwritten import correct_generations_by_units

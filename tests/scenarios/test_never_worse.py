@@ -6,8 +6,7 @@ import random
 import shutil
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage import of_area, walk
 from mqtool import exits

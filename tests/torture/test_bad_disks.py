@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from recover.change import carry_out as apply
-from recover.change import disk
+from recover.change import carry_out as apply, disk
 from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
 from recover.findings.refusal import Refusal
