@@ -23,7 +23,7 @@ from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
-from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
@@ -195,6 +195,7 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
         *((where.format == "store" and wrong, f"{name} with --format store", store) for wrong, name in (
             (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
             (to_stdout, "-o -"), (which.include, "--include"))),
+        (shape.damaged and which.lost_by, "--damaged with --lost-by", "A start cuts intact messages: leave out one."),
         (to_stdout and out.options.json, "-o - with --json", "Both are for stdout: write the messages to a file."),
         (to_stdout and shape.resume, "--resume with -o -", "A stream cannot be continued: write to a file."),
     ):
@@ -234,7 +235,8 @@ class Reading:
             for line in not_looked_at(source.store):
                 self.missed(line)
             self.damaged_ranges += len(look.log.damaged)
-            yield from damaged_messages(look)
+            choice = Choice((), (), self.wanted)
+            yield from (item for item in damaged_messages(look) if choice.fits(item.message, item.message))
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:

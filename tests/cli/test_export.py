@@ -273,6 +273,22 @@ def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str
     assert due <= places
 
 
+@pytest.mark.parametrize(("field", "option"), [
+    ("topic", "--topic"), ("queue", "--queue"), ("tags", "--tag"), ("unique_key", "--key"), ("msg_id", "--msg-id"),
+])
+def test_filters_take_of_damaged_messages_what_is_legible(
+    field: str, option: str, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store(STORE)
+    damage("page-zeroed", root, 5)
+    damage("bit-in-body", root, 7)
+    found = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    value = next(item[field] for item in reversed(found) if item[field] is not None)
+    same = [item for item in found if item[field] == value]
+    assert same and len(same) < len(found)
+    assert exported(tmp_path / "some.ndjson", root, "--damaged", option, str(value)) == same
+
+
 def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     whole = tmp_path / "whole.ndjson"
     exported(whole, unpacked(STORE))
