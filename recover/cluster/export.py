@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
+from recover.cluster.jobs import watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
@@ -28,7 +29,7 @@ from recover.store.reader import FileReader
 from recover.store.reading import recorded
 
 _TABLE = 64 << 20
-_WAVE = 64
+_WAVE, _TASKS_A_CORE = 64, 4
 _MOST_FOLDERS = 1 << 20
 
 
@@ -53,8 +54,10 @@ def export_on_spark(
     size = 0
     asked = [*_questions(scanned, wanted, part)]
     session, views = session_for(settings), Views(time.time())
-    for first in range(0, len(asked), _WAVE):
-        wave = asked[first : first + _WAVE]
+    # some at a time, so that progress shows
+    size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
+    for first in range(0, len(asked), size_of_wave):
+        wave = asked[first : first + size_of_wave]
         for (split, _), (written, files, seen) in zip(wave, ask(wave), strict=True):
             if not session.is_local:
                 views.take(seen)
