@@ -181,7 +181,7 @@ class Spool:
 
     def keep(self, data: np.ndarray[Any, Any]) -> Buffer:
         """The bytes (uint8) for as long as the plan lives."""
-        return self._kept.copied(data).data
+        return memoryview(self._kept.copied(data))
 
 
 # --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came out.

@@ -151,9 +151,15 @@ class Choice:
         """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
             for split in scan.splits:
-                yield scan, split, split.records[self._fitting(split)]
+                yield scan, split, split.records[self.fitting(split)]
 
-    def _fitting(self, split: Split) -> Rows:
+    def may_be_in(self, split: Split) -> bool:
+        """Whether a split can hold a wanted message, as far as is known without its rows."""
+        first, stop = self.wanted.phy_offsets
+        return bool(split.size) and not split.lacks(self._queues) and split.first < stop and split.last >= first
+
+    def fitting(self, split: Split) -> Rows:
+        """Which rows may be of a wanted message (bool array)."""
         rows, wanted = split.records, self.wanted
         if not rows.size:
             return np.zeros(0, dtype=bool)

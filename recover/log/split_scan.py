@@ -59,7 +59,9 @@ def one_split(splits: Iterable[Split]) -> Split:
     parts = [*splits] or [Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))]
     if len(parts) == 1:
         return parts[0]
-    return Split(np.concatenate([part.records for part in parts]), np.concatenate([part.hashes for part in parts]))
+    # as bytes: rows would be copied column by column
+    records = np.concatenate([part.records.view(np.uint8) for part in parts]).view(RECORD)
+    return Split(records, np.concatenate([part.hashes for part in parts]))
 
 
 Again = tuple[SplitRange, int | None]
