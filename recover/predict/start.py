@@ -75,7 +75,7 @@ def predict(
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file of this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
-    configs = config_pairs(store, view, settings)
+    configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
@@ -95,7 +95,7 @@ def predict(
         prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
     prediction.unsupported += timer_left_out(store, settings, view)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
-    start = _Start(store, settings, loaded, log, prediction)
+    start = _Start(store, settings, loaded, log, prediction, topics)
     start.run()
     if counted and start.ended:
         end = prediction.max_phy
@@ -109,13 +109,14 @@ def predict(
 class _Start:
     def __init__(
         self, store: Store, settings: BrokerSettings, loaded: Loaded, log: BrokerLog, prediction: Prediction,
+        topics: Topics,
     ) -> None:
         self.store = store
         self.settings = settings
         self.version = settings.version
         self.log = log
         self.prediction = prediction
-        self.topics = Topics(store)
+        self.topics = topics
         self.ended = False
         self.states: dict[Key, QueueState] = loaded.queues
         self.checkpoint = store.checkpoint(extend=True) or EMPTY
@@ -290,13 +291,13 @@ _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "de
 _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
-def config_pairs(store: Store, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
+def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
     """The config files that are there, or should be, and stop this broker if they do not load
     (BrokerController.initialize)."""
     names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
     if settings.version >= _FIRST_WITH_ALL:
         names.update(_STOPPING_5)
-    pairs = judged_pairs(store, Topics(store), log)
+    pairs = judged_pairs(store, topics, log)
     return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
 
 
