@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import on_spark, parts
 from benchmarks.contest import RUNS, Goal, markdown, note
-from benchmarks.stage import GIBI, MANY_QUEUES, MEBI, Shape, Stage, plain, set_up
+from benchmarks.stage import GIBI, MEBI, Shape, Stage, many, plain, set_up
 from fixtures.lab.toolchain import available
 
 PARTS = ("start", "check", "rebuild", "export", "queues", "growth", "hostile", "spark", "sql")
@@ -84,7 +84,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
             if "export" in chosen:
                 yield f"Exporting: {store}", *parts.exports(stage, runs)
     if "queues" in chosen:
-        with _stage(MANY_QUEUES, folder) as stage:
+        with _stage(many(100), folder) as stage:
             yield "Ten thousand queues", *parts.many_queues(stage, runs)
     if "growth" in chosen:
         yield "Growing logs", *parts.growth(_growing(options.sizes, folder), runs)
@@ -92,14 +92,13 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
         yield "Hostile input", *parts.hostile(folder, runs)
     if "spark" in chosen:
         with _stage(plain(500, log_bytes), folder) as stage:
-            yield "Rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
+            yield "The log scanned, seconds of a core", *on_spark.scans(stage, runs)
+            yield "Checking and rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
         sizes = [size for size in _SPARK_SIZES if size <= max(options.sizes)] or options.sizes
         yield "Growing logs on Spark", *on_spark.growth(_growing(sizes, folder), runs)
-
-
     if "sql" in chosen:
-        with _stage(plain(500, log_bytes), folder) as stage, _stage(MANY_QUEUES, folder) as many:
-            yield "Questions in SQL, the session running", *on_spark.questions(stage, many, runs)
+        with _stage(plain(500, log_bytes), folder) as stage, _stage(many(200), folder) as queues:
+            yield "Questions in SQL, the session running", *on_spark.questions(stage, queues, runs)
 
 
 @contextmanager

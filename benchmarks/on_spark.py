@@ -1,4 +1,4 @@
-"""Queues and index made again on Spark with two cores of this machine, session start included; how it grows; SQL.
+"""Scans, checks and rebuilds on Spark with two cores of this machine, how a rebuild grows, and questions in SQL.
 
 `python -m benchmarks.on_spark FILE COMMAND ...` runs a command line in this process and notes what Spark's stages took.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -14,26 +15,59 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import at_least, at_most, in_turn, markdown, times_table
-from benchmarks.parts import LINEAR, Measured, rebuilt, same_queues
+from benchmarks.parts import LINEAR, NORMAL, Measured, rebuilt, same_queues, verified
 from benchmarks.stage import GIBI, NEWEST, Stage
+from recover.cluster.engine import SparkEngine
+from recover.cluster.session import running_session, session_for, spark_settings, stop_session
+from recover.cluster.sources import register
+from recover.log.scan import LocalEngine
+from recover.store.store import Store, StoreOptions
 
 _MASTER = ("--master", "local[2]")
+_CORES = 2
 _SPARK = f"mqtool rebuild {' '.join(_MASTER)}"
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark-sql.md"
 
 
 def compare_with_recovery(stage: Stage, runs: int) -> Measured:
-    """The whole command with its session, beside a broker's recovery; both from the log alone."""
-    broker = f"{NEWEST} abnormal recovery"
+    """Whole commands with their session, beside a broker's recovery: everything checked, and all made from the log."""
+    broker, verify = f"{NEWEST} abnormal recovery", f"mqtool verify {' '.join(_MASTER)}"
     times = in_turn({
         _SPARK: partial(_seconds, stage),
         "mqtool rebuild, threads": lambda: rebuilt(stage).seconds,
         broker: partial(stage.abnormal_recovery, NEWEST),
-    }, runs, cached=stage.log_files)
+        verify: lambda: verified(stage, *_MASTER).seconds,
+        "mqtool verify, threads": lambda: verified(stage).seconds,
+        NORMAL: partial(stage.normal_recovery, NEWEST),
+    }, runs, cached=stage.files)
     rebuilt(stage, *_MASTER)
     same_queues(stage)
     return times_table(times, _SPARK), [
-        at_least(f"{stage.shape.name}: rebuilt on Spark, session included, against {NEWEST}", 1,
-                 times[broker].least / times[_SPARK].least),
+        at_least(f"{stage.shape.name}: {what} on Spark, session included, against {NEWEST} from the first file", 1,
+                 times[broker].least / times[party].least)
+        for what, party in (("rebuilt", _SPARK), ("everything checked", verify))
+    ]
+
+
+def scans(stage: Stage, runs: int) -> Measured:
+    """The log scanned by executors of a session that runs, and by threads: both cores at it, seconds of both."""
+    log = Store(stage.root, StoreOptions()).commitlog
+
+    def executors() -> float:
+        ran = len(stages_that_ran())
+        SparkEngine(spark_settings("local[2]")).scan_log(log, with_keys=False)
+        return sum(float(each["milliseconds"]) for each in stages_that_ran()[ran:]) / 1000
+
+    def threads() -> float:
+        begin = time.perf_counter()
+        LocalEngine(_CORES).scan_log(log, with_keys=False)
+        return (time.perf_counter() - begin) * _CORES
+
+    times = in_turn({"executors": executors, "threads": threads}, runs, cached=stage.log_files)
+    stop_session()
+    return times_table(times, "threads"), [
+        at_least(f"{stage.shape.name}: log scanned by a core, Spark to threads", 0.8,
+                 times["threads"].least / times["executors"].least),
     ]
 
 
@@ -64,57 +98,51 @@ def growth(stages: Iterable[Stage], runs: int) -> Measured:
     ]
 
 
-def questions(stage: Stage, many: Stage, runs: int) -> Measured:
-    """What is asked in SQL of one log, with the columns that it needs and without, and of one topic among many queues.
+def questions(stage: Stage, queues: Stage, runs: int) -> Measured:
+    """The questions of docs/spark-sql.md, and what is asked of a log by place, and of one topic of many queues.
 
     The session is there already.
     """
-    from pyspark.sql import SparkSession
-
-    from recover.cluster.session import session_for, spark_settings
-    from recover.cluster.sources import register
-
-    spark = SparkSession(session_for(spark_settings("local[2]", [])).context)
+    spark = session_for(spark_settings("local[2]")).sql()
     register(spark)
-    topic = sorted(path.name for path in (many.root / "consumequeue").iterdir())[0]
+    page = _PAGE.read_text()
+    needed = re.search('needed = "(.*)"', page)
+    assert needed is not None
 
-    def log(**options: str) -> Any:
-        return spark.read.format("rocketmq-commitlog").options(**options).load(str(stage.root))
+    def rows(kind: str, root: Path = stage.root, **options: str) -> Any:
+        return spark.read.format(f"rocketmq-{kind}").options(**options).load(str(root))
 
-    def by_topic(frame: Any) -> Any:
-        return frame.groupBy("topic").agg({"size": "sum", "topic": "count"})
-
-    middle = log(columns="phy_offset", where=f"phy_offset > {stage.log_bytes // 2}").first().phy_offset
-    queues = spark.read.format("rocketmq-consumequeue")
-    asked: dict[str, Callable[[], Any]] = {
-        "bytes by topic": lambda: by_topic(log(columns="topic,size")),
-        "bytes by topic, all columns read": lambda: by_topic(log()),
-        "one record by physical offset": lambda: log(where=f"phy_offset = {middle}"),
-        "one topic": lambda: queues.option("where", f"topic = '{topic}'").load(str(many.root)),
-    }
-    times = in_turn({name: partial(_answered, frame) for name, frame in asked.items()}, runs, cached=stage.log_files)
-    return times_table(times, "bytes by topic"), [
-        at_most(f"SQL: {name}", limit, times[name].least, "s")
-        for name, limit in (("bytes by topic", 8.3), ("one record by physical offset", 3), ("one topic", 2))
+    rows("commitlog", columns=needed[1]).createOrReplaceTempView("log")
+    rows("consumequeue").createOrReplaceTempView("queues")
+    rows("index").createOrReplaceTempView("units")
+    middle = rows("commitlog", columns="phy_offset", where=f"phy_offset > {stage.log_bytes // 2}").first().phy_offset
+    found = re.findall(r"^\*\*([^*]+)\*\*[^`]*```sql\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    asked: dict[str, Callable[[], Any]] = {title: partial(spark.sql, question) for title, question in found}
+    first, place = next(iter(asked)), "One record by physical offset"
+    topic = f"One topic of {queues.shape.name}"
+    asked[place] = lambda: rows("commitlog", where=f"phy_offset = {middle}")
+    asked[topic] = lambda: rows("consumequeue", queues.root, where="topic = 'Topic7'")
+    times = in_turn({name: partial(_answered, frame) for name, frame in asked.items()}, runs, cached=stage.files)
+    stop_session()
+    return times_table(times, first), [
+        at_most(f"SQL: {name}", limit, times[name].least, "s") for name, limit in ((first, 8.3), (place, 3), (topic, 2))
     ]
 
 
 def _answered(frame: Callable[[], Any]) -> float:
     """Seconds until the rows are there. A frame that is asked twice would keep what it shuffled."""
     begin = time.perf_counter()
-    if not frame().collect():
-        raise RuntimeError("a question had no answer")
+    frame().collect()
     return time.perf_counter() - begin
 
 
 def stages_that_ran() -> list[dict[str, Any]]:
     """Of each stage of this process's Spark: what its job was for, tasks, milliseconds, bytes shuffled; in order."""
-    from recover.cluster.session import running_session
-
     session = running_session()
     if session is None:
         return []
     context = session.context
+    context._jsc.sc().listenerBus().waitUntilEmpty()
     quantiles = context._gateway.new_array(context._jvm.double, 0)
     found = context._jsc.sc().statusStore().stageList(None, False, False, quantiles, None)
     ran = [found.apply(number) for number in range(found.size())]

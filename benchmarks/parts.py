@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.contest import Goal, Ran, Times, at_least, at_most, in_turn, markdown, mqtool, times_table
-from benchmarks.stage import GIBI, MANY_QUEUES, NEWEST, VERSIONS, Stage
+from benchmarks.stage import GIBI, NEWEST, VERSIONS, Stage
 from fixtures.damage.patch import flip_bit
 from fixtures.nested_heads import nested_heads, sound_log
 from fixtures.synth import synth_store
@@ -58,7 +58,7 @@ def start_up(folder: Path, runs: int) -> Measured:
 def checks(stage: Stage, runs: int) -> Measured:
     """The log checked, the whole store checked: brokers' normal recovery beside us."""
     log, everything = "mqtool verify --only commitlog", "mqtool verify"
-    parties: Parties = {log: partial(_log_seconds, stage), everything: lambda: _verified(stage).seconds}
+    parties: Parties = {log: partial(_log_seconds, stage), everything: lambda: verified(stage).seconds}
     parties |= {f"{version} normal recovery": partial(stage.normal_recovery, version) for version in VERSIONS}
     times = in_turn(parties, runs, cached=stage.files)
     return times_table(times, log), [
@@ -67,7 +67,7 @@ def checks(stage: Stage, runs: int) -> Measured:
     ]
 
 
-def _verified(stage: Stage, *more: str, watched: bool = False) -> Ran:
+def verified(stage: Stage, *more: str, watched: bool = False) -> Ran:
     ran = mqtool("verify", stage.root, "--json", *more, watched=watched)
     found = ran.json()["commitlog"]["messages"]
     if stage.messages and found != stage.messages:
@@ -76,7 +76,7 @@ def _verified(stage: Stage, *more: str, watched: bool = False) -> Ran:
 
 
 def _log_seconds(stage: Stage) -> float:
-    return _verified(stage, *LOG).seconds
+    return verified(stage, *LOG).seconds
 
 
 def rebuilds(stage: Stage, runs: int) -> Measured:
@@ -189,14 +189,14 @@ def encode(lines: Path, out: Path) -> float:
 
 
 def many_queues(stage: Stage, runs: int) -> Measured:
-    """What each of ten thousand queues adds to a check of the log."""
+    """What each of many queues adds to a check of the log."""
     log, queues = "verify --only commitlog", "verify --only commitlog --only consumequeue"
     times = in_turn({
         log: partial(_log_seconds, stage),
-        queues: lambda: _verified(stage, *LOG, "--only", "consumequeue").seconds,
+        queues: lambda: verified(stage, *LOG, "--only", "consumequeue").seconds,
         NORMAL: partial(stage.normal_recovery, NEWEST),
     }, runs, cached=stage.files)
-    count = MANY_QUEUES.topics * MANY_QUEUES.queues
+    count = stage.shape.topics * stage.shape.queues
     each = (times[queues].least - times[log].least) / count * 1e6
     return times_table(times, log), [at_most(f"{count} queues: opened and checked, each", 60, each, "us")]
 
@@ -210,7 +210,7 @@ def growth(stages: Iterable[Stage], runs: int) -> Measured:
             ABNORMAL: partial(stage.abnormal_recovery, NEWEST),
         }, runs, cached=stage.log_files)
         log, broker = (party.least for party in times.values())
-        peak = _verified(stage, *LOG, watched=True).anonymous
+        peak = verified(stage, *LOG, watched=True).anonymous
         # what the broker made is a whole store: all of it is checked once, for time and memory
         made = (stage.beside("broker"), "--commitlog", stage.commitlog, "--json")
         whole = mqtool("verify", *made, expect=None, watched=True)

@@ -49,8 +49,10 @@ def plain(body: int, log_bytes: int) -> Shape:
     return Shape(f"{body} B", body, log_bytes)
 
 
-# Brokers take minutes to make ten thousand queue files of the usual size.
-MANY_QUEUES = Shape("10,000 queues", 500, 200 * MEBI, topics=100, queues=100, queue_file_bytes=20_000)
+def many(topics: int) -> Shape:
+    """A small log of so many topics with 100 queues each: brokers take minutes to make queue files of the usual size.
+    """
+    return Shape(f"{topics * 100:,} queues", 500, 200 * MEBI, topics=topics, queues=100, queue_file_bytes=20_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,23 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
-from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
-from mqtool.printer import Printer, make_console, outside_store
+from mqtool.options import (
+    BrokerChoice,
+    ConsentChoice,
+    EngineChoice,
+    PartsChoice,
+    StoreChoice,
+    new_outside_store,
+    option,
+)
+from mqtool.printer import Printer, make_console
 from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
-from recover.change.model import Plan, refuse_taken, save_plan
+from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_space
 from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
@@ -58,8 +66,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     def check(self, root: Path, parts: list[Path]) -> None:
         """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
         if self.plan_out is not None:
-            outside_store(self.plan_out, [root], parts)
-            refuse_taken(self.plan_out)
+            new_outside_store(self.plan_out, root, parts)
 
     def save(self, out: Printer, plan: Plan) -> None:
         """Write the plan file where the user wants one, and name what belongs to it."""
@@ -207,7 +214,11 @@ class Change(Struct):
         if self.output is None:
             Places(root, store.options.folders).check_plan(plan)
         if self.consent.dry_run:
-            self._note_space(store, plan)
+            try:
+                if self.output is None:
+                    check_space(root.absolute(), plan)
+            except Refusal as refusal:
+                out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code
@@ -239,14 +250,6 @@ class Change(Struct):
             if not bears(store, made):
                 return made
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
-
-    def _note_space(self, store: Store, plan: Plan) -> None:
-        """Say of a plan for this very store what it would be refused for."""
-        if self.output is None:
-            try:
-                check_space(store.root.absolute(), plan)
-            except Refusal as refusal:
-                self.out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""

@@ -231,10 +231,6 @@ def _resume(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("resume"), "a run is not finished; this completes it")]
 
 
-def _settings(scene: Scene) -> list[Step]:
-    return [scene.remedy(item) for item in scene.named(*SETTINGS)]
-
-
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
     if places := scene.given.settings():
@@ -271,10 +267,6 @@ def _dry_runs(scene: Scene) -> list[Step]:
         steps.append(scene.dry_run(
             "the same, and consumer offsets after the end of their queue are lowered to it", _CLAMP))
     return steps
-
-
-def _find(scene: Scene) -> list[Step]:
-    return scene.by_hand(*FIND) + (_dry_runs(scene) if scene.repairs() else [])
 
 
 def _refuses(scene: Scene) -> bool:
@@ -332,10 +324,6 @@ def _verify(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("verify"), "cross-check the whole store and report every problem")]
 
 
-def _verify_each(scene: Scene) -> list[Step]:
-    return [Step(Given(str(item.file)).line("verify"), item.message) for item in scene.wrong[:_STORES]]
-
-
 class State(NamedTuple):
     """A row: in which phases, under which condition, which steps follow. The first that fits counts."""
 
@@ -347,12 +335,14 @@ class State(NamedTuple):
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
     State("inspected undone", lambda it: True, _verify),
-    State("fleet", lambda it: True, _verify_each),
+    State("fleet", lambda it: True,
+          lambda it: [Step(Given(str(item.file)).line("verify"), item.message) for item in it.wrong[:_STORES]]),
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
     State("checked predicted nothing changed", _stopped, Scene.by_hand),
-    State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)), _settings),
+    State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)),
+          lambda it: [it.remedy(item) for item in it.named(*SETTINGS)]),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
@@ -365,7 +355,7 @@ STATES: tuple[State, ...] = (
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
-          _find),
+          lambda it: it.by_hand(*FIND) + (_dry_runs(it) if it.repairs() else [])),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, Scene.by_hand),

@@ -21,13 +21,15 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.next_steps import NOTHING_GIVEN, Given
-from mqtool.printer import OutputOptions, Printer
+from mqtool.printer import OutputOptions, Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
+from recover.change.model import refuse_taken
 from recover.check.survey import ScanOptions
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
+from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
 from recover.store.store import Store, StoreOptions
@@ -246,13 +248,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         engine = self.scanner(rebuilds=rebuilds)
         if self.on_spark and total:
             self._start_spark(out)
-        options = ScanOptions(
-            threads=self.thread_count, engine=engine, known=known, include_deleted=include_deleted,
-        )
-        if self.memory is not None:
-            options = structs.replace(options, memory=self.memory)
         with out.progress(title, total) as progress:
-            yield structs.replace(options, progress=progress, tick=progress.queue)
+            yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
+                              tick=progress.queue, engine=engine, known=known)
 
 
 def log_size(store: Store) -> int:
@@ -345,6 +343,13 @@ class Command:
             if isinstance(choice, EngineChoice):
                 choice.check(name)
         return out.finish(self._function(out, **groups, **own))
+
+
+def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
+    """Refuse, before anything long starts, a file that could not be written at the end: inside of a store that is only
+    read, or in a folder that is not there (16), or one that is there already (8)."""
+    outside_store(target, [root], parts)
+    refuse_taken(target)
 
 
 def _is_place(word: str) -> bool:

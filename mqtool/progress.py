@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -41,9 +40,7 @@ class Line:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -75,14 +72,12 @@ class Progress(Line):
                 self._shown = now
                 self.show(self.line(now))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._queues and self.active and self._live is None:
             # a log file ends with all of them, however few seconds they took
             self._plain = -math.inf
             self._show_queues()
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind)
 
     def queue(self) -> None:
         with self._lock:

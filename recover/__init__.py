@@ -5,8 +5,7 @@ from __future__ import annotations
 
 def version() -> str:
     """The installed version, or `unknown` when run from a bare checkout."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    from importlib.metadata import PackageNotFoundError, version as installed
 
     try:
         return installed("mqtool")

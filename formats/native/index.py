@@ -14,7 +14,7 @@ import numpy as np
 from formats.index import time_diff
 from formats.native.library import INT, Array, kernel
 from formats.native.rows import place_hashes
-from formats.record.rows import BIT_FILLER, BIT_HAS_TAGS, BIT_MARKER, BIT_STALE, RECORD
+from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, RECORD, STAND_IN
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
 """Classes of a unit, and the mask over them; more bits say what else is wrong."""
@@ -27,8 +27,6 @@ SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
 TAKE_KEYS, TAKE_ALL = 1, 2
 """Which of a record's hashes are put: those of its keys without the one of its tags, or all."""
 
-STAND_IN = BIT_FILLER | BIT_MARKER
-"""Records that stand in for lost ones."""
 UNINDEXED = BIT_STALE | STAND_IN
 """Records with any of these have no units."""
 

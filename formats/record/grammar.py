@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from formats import properties as props
-from formats import sysflag
+from formats import properties as props, sysflag
 from formats.crc import crc31
 from formats.errors import FormatError
 from formats.layout import Buffer

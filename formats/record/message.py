@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from formats import javahash, sysflag
-from formats import properties as props
+from formats import javahash, properties as props, sysflag
 from formats.crc import crc31
 from formats.errors import FormatError
 from formats.layout import Buffer

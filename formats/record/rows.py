@@ -60,7 +60,9 @@ BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 NOT_LIVE = BIT_STALE | BIT_SUPERSEDED
 NOT_IN_QUEUE = NOT_LIVE | BIT_MISNUMBERED
 """Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
-NO_MESSAGE = NOT_LIVE | BIT_FILLER | BIT_MARKER
+STAND_IN = BIT_FILLER | BIT_MARKER
+"""Records that stand in for lost ones."""
+NO_MESSAGE = NOT_LIVE | STAND_IN
 """Rows with any of these are no message that a consumer could be given."""
 
 

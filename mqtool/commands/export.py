@@ -23,10 +23,11 @@ from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
-from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
+from recover.log.scan import LocalEngine
 from recover.look.query import not_looked_at
 from recover.look.store import settings_of
 from recover.predict.start import predict
@@ -194,6 +195,7 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
         *((where.format == "store" and wrong, f"{name} with --format store", store) for wrong, name in (
             (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
             (to_stdout, "-o -"), (which.include, "--include"))),
+        (shape.damaged and which.lost_by, "--damaged with --lost-by", "A start cuts intact messages: leave out one."),
         (to_stdout and out.options.json, "-o - with --json", "Both are for stdout: write the messages to a file."),
         (to_stdout and shape.resume, "--resume with -o -", "A stream cannot be continued: write to a file."),
     ):
@@ -229,11 +231,12 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
-            look = survey(source.store, ScanOptions(threads=self.engine.thread_count, engine=self.engine.scanner()))
+            look = survey(source.store, ScanOptions(engine=self.engine.scanner()))
             for line in not_looked_at(source.store):
                 self.missed(line)
             self.damaged_ranges += len(look.log.damaged)
-            yield from damaged_messages(look)
+            choice = Choice((), (), self.wanted)
+            yield from (item for item in damaged_messages(look) if choice.fits(item.message, item.message))
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:
@@ -327,7 +330,7 @@ class _Export:
         # without what brokers noted of transactions, those that are settled would be asked about once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
-        scan = ScanOptions(threads=reading.engine.thread_count)
+        scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
             made = write_store(scanned, wanted, target, scan, reading.broker.given(), note=reading.missed,
                                progress=progress, interrupted=interrupted)

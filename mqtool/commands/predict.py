@@ -10,8 +10,8 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
-from mqtool.printer import Printer, Text, facts, outside_store, table
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
 from recover.change.lock import probe
@@ -54,13 +54,13 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         "Output", metavar="FILE")] = None
 
     def check(self, root: Path, parts: list[Path]) -> None:
-        """A usage error (16) for a file that cannot be written, before anything is scanned."""
+        """Refuse a file that cannot be written (16, or 8 if it is there), before anything is scanned."""
         if self.loss_out is None:
             return
         if self.loss_out.suffix not in _KINDS:
             raise UsageRefusal(f"--loss-out {self.loss_out}: the name does not tell the format",
                                "Name a file that ends in .ndjson or .csv.")
-        outside_store(self.loss_out, [root], parts)
+        new_outside_store(self.loss_out, root, parts)
 
     def write(self, out: Printer, look: Survey, cut_at: int | None) -> None:
         """Write what is legible of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""

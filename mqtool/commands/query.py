@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Struct, to_builtins
 
 from formats.message_id import offset_id
-from formats.record import Record, host_text
+from formats.record import host_text
 from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
@@ -18,8 +18,7 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
-from recover.export.trace import Event, Life
-from recover.export.trace import trace as trace_message
+from recover.export.trace import Event, Life, trace as trace_message
 from recover.findings.refusal import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
@@ -275,15 +274,11 @@ def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
         "superseded": found.superseded,
     }
     if body:
-        document.update(_body_document(record))
+        content, problem = plain_body(record)
+        text, encoding = encoded(content)
+        document |= {"body": text} if encoding == "utf-8" else {"body": None, "body_base64": text}
+        document |= {"body_problem": problem} if problem else {}
     return document
-
-
-def _body_document(record: Record) -> dict[str, Any]:
-    content, problem = plain_body(record)
-    text, encoding = encoded(content)
-    body = {"body": text} if encoding == "utf-8" else {"body": None, "body_base64": text}
-    return {**body, "body_problem": problem} if problem else body
 
 
 def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_list: bool = False) -> None:

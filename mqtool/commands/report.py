@@ -15,8 +15,8 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, log_size, option
-from mqtool.printer import Printer, Shown, Text, facts, findings_table, outside_store, table
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
+from mqtool.printer import Printer, Shown, Text, facts, findings_table, table
 from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
 from mqtool.screens.verdict import (
     groups_table,
@@ -72,9 +72,7 @@ class PageChoice(Struct, frozen=True, kw_only=True):
         if self.output.suffix.lower() not in _KINDS:
             raise UsageRefusal(f"--output {self.output}: the name does not tell the format",
                                "Name a file that ends in .html or .md.")
-        outside_store(self.output, [store.root], store.parts)
-        if self.output.exists():
-            raise Refusal(f"{self.output} exists", "Name a new file, or remove that one.")
+        new_outside_store(self.output, store.root, store.parts)
 
 
 class Start(Struct, kw_only=True):

@@ -14,11 +14,16 @@ from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, c
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
-from recover.change.carry_out import apply_plan, check_for_apply, last_run, would_resume, would_undo
-from recover.change.carry_out import resume as resume_run
-from recover.change.carry_out import undo as undo_last
-from recover.change.journal import journal as runs_of
-from recover.change.journal import open_runs, run_findings
+from recover.change.carry_out import (
+    apply_plan,
+    check_for_apply,
+    last_run,
+    resume as resume_run,
+    undo as undo_last,
+    would_resume,
+    would_undo,
+)
+from recover.change.journal import journal as runs_of, open_runs, run_findings
 from recover.change.model import load_plan
 from recover.change.places import Places
 from recover.findings.refusal import Refusal

@@ -25,7 +25,6 @@ from recover.broker.settings import BrokerSettings
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
-from recover.store.store import Store
 
 Mode = Literal["normal", "abnormal"]
 
@@ -33,25 +32,29 @@ RECOVERED_BY_LAST_FILES = 3
 DEFAULT_SEARCH_LIMIT = 10
 
 
-class LoadedFiles(Protocol):
-    """The mapped files that a broker loads; it chooses where to start by their first records."""
+class LogFiles:
+    """The mapped files that a broker loads, in name order, each `file_size` bytes long."""
 
-    @property
-    def files(self) -> Sequence[MappedFile]:
-        """In name order; each is `file_size` bytes long."""
-
-    @property
-    def file_size(self) -> int: ...
+    def __init__(self, files: Sequence[MappedFile], file_size: int) -> None:
+        self.files, self.file_size = files, file_size
 
     def read_at(self, index: int) -> ReadAt:
         """Reads from file `index` at a position in it."""
+        path = self.files[index].path
+
+        def read(position: int, length: int) -> Buffer:
+            with FileReader(path) as reader:
+                return reader.read(position, max(0, length))
+
+        return read
 
 
-class LogSource(LoadedFiles, Protocol):
+class LogSource(LogFiles):
     """The same, and what a strict reader found in them."""
 
     def rows(self, index: int) -> Rows:
         """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
+        raise NotImplementedError
 
 
 class DispatchTarget(Protocol):
@@ -83,7 +86,7 @@ class StartFile(Struct, frozen=True):
 
 
 def start_file(
-    log: LoadedFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> StartFile:
     """The file in which the scan begins; `max_of_queues` is the largest end of a unit over all queues, -1 without one.
 
@@ -109,7 +112,7 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
 
 
 def _matches(
-    log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
     """Whether this file may be where the scan begins, by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
@@ -237,24 +240,3 @@ def _scan_file(
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
     """The files that truncation to `process_offset` deletes: those that begin after it."""
     return [mapped_file for mapped_file in files if mapped_file.file_from_offset > process_offset]
-
-
-# --- The log's files as the choice of a start file wants them.
-
-
-class LogFiles:
-    """The `recover.broker.recovery.LoadedFiles` of a store."""
-
-    def __init__(self, store: Store) -> None:
-        self.files: Sequence[MappedFile] = store.commitlog.files
-        self.file_size = store.mapped_file_size
-
-    def read_at(self, index: int) -> ReadAt:
-        """Reads from file `index`."""
-        path = self.files[index].path
-
-        def read(position: int, length: int) -> Buffer:
-            with FileReader(path) as reader:
-                return reader.read(position, length)
-
-        return read

@@ -27,17 +27,7 @@ from recover import version
 from recover.change import disk
 from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import (
-    InPlace,
-    Plan,
-    Step,
-    canonical,
-    document,
-    existing_folders,
-    load_plan,
-    resolve,
-    stage,
-)
+from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, resolve, stage
 from recover.change.places import RESERVE, Places
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
@@ -82,7 +72,8 @@ class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
 class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
-    `statuses`: how far each step is; `promised`: the directories that begun steps make. `parts`: folders outside of the
+    `statuses`: how far each step is; `begins`: what was noted just before each began; `promised`: the directories that
+    begun steps make. `parts`: folders outside of the
     root that the command was given. `read_back`: which file was staged for a step, where executors of this process's
     Spark have read it back.
     """
@@ -94,7 +85,7 @@ class Run(Struct, dict=True):
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
     read_back: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
+    begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -104,7 +95,7 @@ class Run(Struct, dict=True):
         if event in _STATUS:
             self.statuses[record["step"]] = _STATUS[event]
         if event == "begin":
-            self._begins[record["step"]] = record
+            self.begins[record["step"]] = record
             self.promised.update(record.get("mkdirs", ()))
 
     @property
@@ -130,7 +121,7 @@ class Run(Struct, dict=True):
         places.check_plan(plan)
         for step in plan.steps:
             own.update(places.folders_of(step))
-        made = (name for facts in self._begins.values() for name in facts.get("mkdirs", ()))
+        made = (name for facts in self.begins.values() for name in facts.get("mkdirs", ()))
         for name in (*self.header["directories"], *made):
             if name not in own:
                 raise self._made_up(f"names {name!r}, where its plan changes nothing")
@@ -172,10 +163,6 @@ class Run(Struct, dict=True):
     def header(self) -> dict[str, Any]:
         """The first record: plan, command, number of steps, mtimes of the directories that the steps change."""
         return self.records[0]
-
-    def begin_record(self, step: int) -> dict[str, Any]:
-        """What was noted just before a step began."""
-        return self._begins[step]
 
     @property
     def state(self) -> State:

@@ -214,13 +214,6 @@ class Plan(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_steps(self.steps, self.parts)
 
-    def json(self) -> dict[str, Any]:
-        """The plan without content and preconditions, for people and for `--json`."""
-        return {
-            "id": self.id, "command": self.command, "created_ms": self.created_ms,
-            "steps": [step.json() for step in self.steps], "loss": list(self.loss), "summary": self.summary,
-        }
-
 
 def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:
     """`Refusal` for a path outside of the store; `ValueError` for steps that get in each other's way.
@@ -338,9 +331,9 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
 
 
 def refuse_taken(path: Path) -> None:
-    """`Refusal` if something is there already where a plan file is to be."""
+    """`Refusal` if something is there already where a new file is to be."""
     if os.path.lexists(path):
-        raise Refusal(f"{path} exists already", "apply that plan, or name another file")
+        raise Refusal(f"{path} exists already", "Name a new file, or remove that one.", path=str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:

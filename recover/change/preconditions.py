@@ -96,8 +96,8 @@ def _id_of(plan: Plan) -> str:
     """The same for the same plan of an unchanged store, whenever it is made."""
     contents = [None if step.content is None else [step.content.size, step.content.crc32c] for step in plan.steps]
     said = [
-        plan.command, plan.json()["steps"], contents, plan.loss, plan.summary, plan.parts, structs.asdict(plan.store),
-        [structs.asdict(state) for state in (*plan.preconditions, *plan.watched)],
+        plan.command, [step.json() for step in plan.steps], contents, plan.loss, plan.summary, plan.parts,
+        structs.asdict(plan.store), [structs.asdict(state) for state in (*plan.preconditions, *plan.watched)],
     ] if plan.store is not None else []
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:8]
 

@@ -73,7 +73,7 @@ class Work:
     @property
     def facts(self) -> dict[str, Any]:
         """What `prepare` noted."""
-        return self.run.begin_record(self.number)
+        return self.run.begins[self.number]
 
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         """Save what the step destroys: the facts for the journal, and what to sync before they are written.

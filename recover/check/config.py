@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
-from formats.names import is_legal_topic
+from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
@@ -19,16 +19,7 @@ from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
 from recover.log.scan import LogView
-from recover.store.config_files import (
-    LMQ_PREFIX,
-    STATE_TEXT,
-    ConfigPair,
-    ConfigText,
-    Topics,
-    is_folder_name,
-    tables_of,
-    topic_text,
-)
+from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, ConfigText, Topics, tables_of, topic_text
 from recover.store.reader import read_small
 from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
@@ -224,14 +215,14 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
         if isinstance(member, dict) and member.get("topicName") == name
     }
     topics.update(read)
-    return TopicGuess(topics, frozenset(read), 0 if log is None else log.newest_timestamp, _style(store))
+    return TopicGuess(topics, frozenset(read), 0 if log is None else log.tally.newest_timestamp, _style(store))
 
 
 def is_users_topic(name: str) -> bool:
     """True for a topic that no broker makes by itself."""
     if name in _OWN or name.startswith(_OWN_PREFIXES):
         return False
-    return is_folder_name(name) and is_legal_topic(name)
+    return is_safe_directory_name(name) and is_legal_topic(name)
 
 
 def _member(name: str, queues: int, batch: bool) -> Members:
@@ -277,11 +268,6 @@ def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[Conf
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, ""))) for pair in topics.pairs]
 
 
-def is_gone(pairs: list[ConfigPair]) -> bool:
-    """True when nothing at all is left of config/, and the store shows that it was there."""
-    return not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs)
-
-
 def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
@@ -316,7 +302,7 @@ def _came_due(store: Store, log: LogView | None) -> bool:
         head = b"" if first is None else read_small(first, CQ_UNIT.size)
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
-    return log is None or not dues or min(dues) <= log.newest_timestamp
+    return log is None or not dues or min(dues) <= log.tally.newest_timestamp
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
@@ -371,7 +357,8 @@ def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, 
 
 def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:
     """What is wrong with the files and their backups; `log` None: it was not read."""
-    if is_gone(pairs):
+    # nothing at all is left of config/, and the store shows that it was there
+    if not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs):
         return [_all_gone(store, topics, log, pairs)]
     return [found for pair in pairs for found in _judge(store, topics, log, pair)]
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, structs
 
-from formats import properties as props
-from formats import sysflag
+from formats import properties as props, sysflag
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
 from formats.javahash import index_key_hash

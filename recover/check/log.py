@@ -80,8 +80,8 @@ def check_commitlog(store: Store, look: Survey) -> list[Finding]:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
     found += _old_records(store, log, look.old_end)
-    if log.fillers or log.markers:
-        found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
+    if log.tally.fillers or log.tally.markers:
+        found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
     found += first_file_findings(store, log)
     found += needs_newer_broker(store, log)
     for scan in log.files:
@@ -124,11 +124,11 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
 
     Only times of messages count: the clock of whoever looks at a copy says nothing.
     """
-    if log.min_offset == 0 or not log.files or not log.newest_timestamp:
+    if log.min_offset == 0 or not log.files or not log.tally.newest_timestamp:
         return
     stated = java_integer(store.options.settings.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
-    first, newest = _first_timestamp(log), log.newest_timestamp
+    first, newest = _first_timestamp(log), log.tally.newest_timestamp
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
     # no broker keeps messages for less than an hour
     remedy = None if age or not late else _NO_RETENTION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,13 +120,13 @@ def _config(store: Store, log: LogView) -> Iterator[Needed]:
         part = f"{CONFIG}/{name}"
         # a start takes over what files hold, but for the second version (TopicConfigManagerV2.load)
         taken_over = name != "rdb" and store.path(f"{CONFIG}/{TOPICS_FILE}").exists()
-        if log.messages and not taken_over and not has_rocksdb(store.path(part)):
+        if log.tally.messages and not taken_over and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part], "the settings name it, the log holds messages, and no database is there",
                          True)
 
 
 def _queues(store: Store, log: LogView) -> Iterator[Needed]:
-    if log.messages and queues_in_rocksdb(store) and not rocksdb_queue_folders(store):
+    if log.tally.messages and queues_in_rocksdb(store) and not rocksdb_queue_folders(store):
         yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, and no database is there", True)
 
 
@@ -237,11 +237,6 @@ def _identity(store: Store) -> Iterator[Needed]:
                 yield Needed(epoch.IDENTITY_NAME, what, f"it says {held!r}, and {setting} is {said!r}", False)
 
 
-def not_foreseen(needed: Iterable[Needed]) -> list[str]:
-    """The parts of which predict cannot say what their loss costs."""
-    return [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
-
-
 NOT_SUPPORTED = "part-not-supported"
 
 
@@ -335,16 +330,16 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
     """Of a log that is there: whether hardly anything of it can be read, and whether it looks like a log at all."""
     log, lost = look.log, look.losses.records
     # once damage is bridged, nothing but the bridge may be left of a small log
-    units = 0 if lost or log.messages or log.fillers or log.markers else _index_units_behind(index)
-    if (lost > log.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
-        yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
+    units = 0 if lost or log.tally.messages or log.tally.fillers or log.tally.markers else _index_units_behind(index)
+    if (lost > log.tally.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
+        yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in look.foreign:
         file = store.relative(item.mapped_file.path)
         yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # nothing but the owner's word, --max-loss all, makes a log of what is none at all
-        start, alone = mapped_file.file_from_offset, not (log.messages or log.fillers or log.markers)
+        start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.fillers or log.tally.markers)
         held = UNKNOWN if alone else _named_in(look, start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 

@@ -64,7 +64,7 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
     # a bridge leaves such places where it has no markers, or no room for all
-    for gap in look.losses.unexplained if not (look.log.fillers or look.log.markers) else ():
+    for gap in look.losses.unexplained if not (look.log.tally.fillers or look.log.tally.markers) else ():
         # what leaves them out is wrong itself
         if known.isdisjoint((gap.before, gap.behind)):
             yield finding(
@@ -119,12 +119,12 @@ class VerifyReport(Struct):
         log = self.survey.log
         store = self.survey.store
         document: dict[str, Any] = {
-            "engine": self.survey.options.scanner.json(),
+            "engine": self.survey.options.engine.json(),
             "commitlog": {
                 "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
-                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.stale,
+                "log_end": log.log_end, "messages": log.tally.messages, "blanks": log.blanks, "ghosts": log.stale,
                 "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
-                "damaged_messages": self.damaged_messages, "fillers": log.fillers, "markers": log.markers,
+                "damaged_messages": self.damaged_messages, "fillers": log.tally.fillers, "markers": log.tally.markers,
             },
         }
         if self.survey.queues is not None:

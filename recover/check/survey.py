@@ -24,13 +24,7 @@ from recover.evidence.lost import (
     note_damage_behind,
     old_end,
 )
-from recover.evidence.overwritten import (
-    ForeignFile,
-    Overwritten,
-    correct_generations_by_units,
-    overwritten,
-    without,
-)
+from recover.evidence.overwritten import ForeignFile, Overwritten, correct_generations_by_units, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import ProgressCallback
@@ -45,20 +39,14 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts. `known`: a scan that may still hold."""
+    """How to look: bytes of memory for columns, what counts, by which engine. `known`: a scan that may still hold."""
 
-    threads: int = 1
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
-    engine: Engine | None = None
+    engine: Engine = LocalEngine()
     known: KnownLog | None = None
-
-    @property
-    def scanner(self) -> Engine:
-        """The scan engine: the one that was chosen, else `threads` of this process."""
-        return self.engine or LocalEngine(self.threads)
 
 
 class IndexCheck:
@@ -118,7 +106,7 @@ def survey(
     if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
         log = options.known.log
     else:
-        log = options.scanner.scan_log(
+        log = options.engine.scan_log(
             queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
             with_keys=with_keys or with_queues,
         )
@@ -127,7 +115,7 @@ def survey(
         log = correct_generations_by_units(log, store)
     by_names = log
     if misnamed:
-        by_names = correct_generations_by_units(options.scanner.scan_log(
+        by_names = correct_generations_by_units(options.engine.scan_log(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
         ), store)
     topics = Topics(store)
@@ -151,7 +139,7 @@ def survey(
         named = bool(behind) or by_index.size > 0
         if named and note_damage_behind(log, behind, by_index, _last_time(store)) and queues is not None:
             queues = check_consumequeue(store, log, expectation, delays)
-        gone = file_named_elsewhere(log.files, log.newest_timestamp, ends, store.checkpoint())
+        gone = file_named_elsewhere(log.files, log.tally.newest_timestamp, ends, store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
     old = _without_old_end(log, store)

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from formats import properties as props
-from formats import timer
+from formats import properties as props, timer
 from formats.errors import FormatError
-from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_STALE
+from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding, moment
 from recover.findings.store_codes import DUE_AGAIN
@@ -34,7 +33,6 @@ TIMER_TOPIC = b"rmq_sys_wheel_timer"
 _CHECK = "timercheck"
 _CHECK_FILE = f"{CONFIG}/{_CHECK}"
 _CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
-_STANDS_IN = BIT_FILLER | BIT_MARKER
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
 _WHEEL_MS = 8 * 24 * 3600 * 1000
@@ -80,19 +78,19 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         queue = _timerlog(store)
         check, problem = _check_of(store)
         # nothing was delivered later than the newest message: a delivery is one; without a message nothing tells
-        newest = log.newest_timestamp + _SLACK_MS if log.newest_timestamp > 0 else sys.maxsize
+        newest = log.tally.newest_timestamp + _SLACK_MS if log.tally.newest_timestamp > 0 else sys.maxsize
         state = _State(check, newest, 0 if check is None else min(check.last_read_timestamp, newest))
         for mapped_file in queue.files:
             yield from _check_file(store, log, mapped_file, state)
         if state.units and check is None:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
-            until, newest_of_log = moment(check.last_read_timestamp), moment(log.newest_timestamp)
+            until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
             problem = (f"says that all was delivered up to {until}, and {state.ahead} units are due before that, but "
                        f"later than the newest message ({newest_of_log})")
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
-                          value=check.last_read_timestamp, newest=log.newest_timestamp, units=state.ahead)
+                          value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
         if check is not None:
             yield from _missing(log, check, state)
     except OSError as error:
@@ -224,7 +222,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     with LogReader(log.queue) as reader:
         for split in log.splits():
             rows = split.records
-            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | _STANDS_IN)) == 0)]
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
             rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)
                         & (rows["store_timestamp"] > state.delivered - _WHEEL_MS)]
             rows = rows[~np.isin(rows["phy_offset"], named)]
@@ -256,7 +254,7 @@ def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
         at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1
         before = rows[np.maximum(at, 0)]
         same = (before["phy_offset"] == offsets) & (before["size"] == sizes)
-        stands_in = ((before["bits"] & _STANDS_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
+        stands_in = ((before["bits"] & STAND_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
         found |= (at >= 0) & (same | stands_in)
     return found
 

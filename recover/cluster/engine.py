@@ -124,12 +124,15 @@ class _Scan(Struct):
     def _scan(
         self, parts: Sequence[tuple[SplitRange, int | None]], *, is_again: bool = False
     ) -> Iterator[SplitScan]:
-        """Scan some splits. Rows of those that are scanned again come at once: they are few."""
+        """Scan some splits. Rows of those that are scanned again come at once: they are few.
+
+        Of a look at the log alone nobody asks for rows but those near damage: their splits are scanned again.
+        """
         if not parts:
             return
         tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, SEED)
                  for number, (part, entry) in enumerate(parts)]
-        job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=not is_again)
+        job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=self.with_keys and not is_again)
         if not is_again:
             self.kept.append(RowsElsewhere(job, self.columns, self.views))
         with closing(job.answers(iter if is_again else without_rows)) as answers:

@@ -1,4 +1,4 @@
-"""Messages as Parquet by topic and day: the driver scans and chooses, executors read their stretches and write.
+"""Messages as Parquet by topic and day: executors choose among the rows of their splits, read the log and write.
 
 Rows are those of the local engine's table; topic and day (UTC, of the store time) are folders, as Hive names them.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
 from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
@@ -23,26 +22,14 @@ from recover.export.select import Choice, Wanted
 from recover.export.sources import Scanned
 from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.refusal import Refusal
-from recover.store.columns import Rows
+from recover.store.columns import Split, ask
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
 from recover.store.reading import recorded
 
-_STRETCH = 64 << 20
 _TABLE = 64 << 20
-_WAVE = 32
+_WAVE = 64
 _MOST_FOLDERS = 1 << 20
-
-
-class ExportTask(Struct, frozen=True):
-    """The rows of one stretch of a file, and the folder that their table goes to."""
-
-    number: int
-    mapped_file: MappedFile
-    queues: list[tuple[bytes, int]]
-    rows: Rows
-    wanted: Wanted
-    folder: str
 
 
 def export_on_spark(
@@ -64,11 +51,11 @@ def export_on_spark(
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
     topics: Counts = Counter()
     size = 0
-    tasks = list(_tasks(scanned, wanted, part))
+    asked = [*_questions(scanned, wanted, part)]
     session, views = session_for(settings), Views(time.time())
-    for first in range(0, len(tasks), _WAVE):
-        wave = tasks[first : first + _WAVE]
-        for number, written, files, seen in run_job(session, export_parts, wave, "export"):
+    for first in range(0, len(asked), _WAVE):
+        wave = asked[first : first + _WAVE]
+        for (split, _), (written, files, seen) in zip(wave, ask(wave), strict=True):
             if not session.is_local:
                 views.take(seen)
             topics.update(written.topics)
@@ -79,47 +66,55 @@ def export_on_spark(
                 raise Refusal(f"an executor wrote {missing[0]}, which is not in {part}",
                               "Write to a folder that all workers share.", path=str(part))
             if progress is not None:
-                progress(int(tasks[number].rows["size"].sum()), tasks[number].rows.size)
+                progress(written.size, split.size)
     part.rename(output)
     return topics, size
 
 
-def _tasks(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[ExportTask]:
+def _questions(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[tuple[Split, SplitExport]]:
+    """Each split that may hold a wanted message, with what writes those of it."""
     log = scanned.log
-    number = 0
-    for scan, _, rows in Choice(log.queues, log.files, wanted).rows():
-        path = scan.mapped_file.path.absolute()
-        for stretch in near(rows, _STRETCH):
-            yield ExportTask(number, structs.replace(scan.mapped_file, path=path), log.queues, stretch, wanted,
-                             str(folder))
-            number += 1
+    choice = Choice(log.queues, log.files, wanted)
+    for scan in log.files:
+        mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
+        for split in filter(choice.may_be_in, scan.splits):
+            queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
+            yield split, SplitExport(split.first, mapped_file, queues, wanted, str(folder))
 
 
-def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, list[str], Seen]]:
-    """Write the tables of some stretches: each task's number, what they hold, the files made, and what was read."""
-    enter()
-    for task in tasks:
+class SplitExport(Struct, frozen=True):
+    """Writes the wanted messages of a split, from `first` on, into tables below a folder; `queues` as its rows number
+    them."""
+
+    first: int
+    mapped_file: MappedFile
+    queues: list[tuple[bytes, int]]
+    wanted: Wanted
+    folder: str
+
+    def __call__(self, split: Split) -> tuple[Written, list[str], Seen]:
+        """What was written, the files made, and what was read for it."""
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []
-        table = Table(None)
-        maker = LineMaker(Choice(task.queues, [], task.wanted), table)
-        with recorded() as reads, FileReader(task.mapped_file.path) as reader:
-            for rows in near(task.rows):
-                written = maker.make(reader, task.mapped_file, rows)
+        choice = Choice(self.queues, [], self.wanted)
+        maker = LineMaker(choice, Table(None))
+        with recorded() as reads, FileReader(self.mapped_file.path) as reader:
+            for rows in near(split.records[choice.fitting(split)]):
+                written = maker.make(reader, self.mapped_file, rows)
                 whole.topics.update(written.topics)
                 whole.size += written.size
                 whole.notes += written.notes
                 tables += [] if written.table is None else [written.table]
                 if sum(item.nbytes for item in tables) >= _TABLE:
-                    files += _write(tables, task, len(files))
+                    files += _write(tables, self, len(files))
                     tables.clear()
         if tables:
-            files += _write(tables, task, len(files))
-        yield task.number, whole, files, Seen(reads)
+            files += _write(tables, self, len(files))
+        return whole, files, Seen(reads)
 
 
-def _write(tables: list[Any], task: ExportTask, so_far: int) -> list[str]:
+def _write(tables: list[Any], task: SplitExport, so_far: int) -> list[str]:
     import pyarrow as pa
     from pyarrow import dataset
 
@@ -128,7 +123,7 @@ def _write(tables: list[Any], task: ExportTask, so_far: int) -> list[str]:
     table = table.append_column("day", pa.array(np.datetime_as_string(times, unit="D").astype(object), pa.string()))
     written: list[str] = []
     dataset.write_dataset(
-        table, task.folder, format="parquet", basename_template=f"part-{task.number:06d}-{so_far:06d}-{{i}}.parquet",
+        table, task.folder, format="parquet", basename_template=f"part-{task.first:020d}-{so_far:06d}-{{i}}.parquet",
         partitioning=dataset.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive"),
         file_options=dataset.ParquetFileFormat().make_write_options(compression="zstd"),
         existing_data_behavior="overwrite_or_ignore", max_partitions=_MOST_FOLDERS,

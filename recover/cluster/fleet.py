@@ -219,7 +219,7 @@ def verify_fleet(
         for item in fresh:
             if item.size > split_above:
                 note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
-                options = ScanOptions(threads=len(os.sched_getaffinity(0)), engine=SparkEngine(settings))
+                options = ScanOptions(engine=SparkEngine(settings))
                 (rows[item.place], _), = _write_findings(
                     made["findings"], f"split-{len(rows)}.parquet", [_judged(item, rules, options)])
         ordered = [rows[place] for place in places]

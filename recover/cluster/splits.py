@@ -74,9 +74,22 @@ class Home(Struct, frozen=True):
     seen: Seen
 
 
-Element = tuple[int, bytes, bytes]
-"""What executors keep of a task: its number, a `Home` or `Unopened`, and the rows (`unpack_split`). Both are packed:
-who passes them on needs nothing of ours."""
+class PackedLater:
+    """Rows of a split, which are bytes (`unpack_split`) wherever they leave the process that scanned them."""
+
+    def __init__(self, rows: Split) -> None:
+        self._rows = rows
+
+    def __bytes__(self) -> bytes:
+        return pickle.dumps((pack_rows(self._rows.records), self._rows.hashes.tobytes()))
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)
+
+
+Element = tuple[int, bytes, bytes | PackedLater]
+"""What a task finds: its number, a `Home` or `Unopened`, and the rows. Where executors keep it, all is packed: who
+passes it on needs nothing of ours."""
 
 
 def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
@@ -90,7 +103,7 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
             home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), Seen(files))
-            yield task.number, packed(home), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
+            yield task.number, packed(home), PackedLater(rows)
         except OSError as error:
             if is_tried_again(task.attempts):
                 raise
@@ -135,7 +148,7 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
             raise RuntimeError("a file of the log went away")
         if home.seen.digest != digests[number]:
             raise RuntimeError(f"host {home.seen.host} reads other files of the log than the first scan did")
-        yield number, home, rows
+        yield number, home, bytes(rows)
 
 
 def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
@@ -291,6 +304,7 @@ class RowsElsewhere:
         self._here: dict[int, Split] = {}
         self._came: set[int] = set()
         self._in_order: list[Split] = []
+        self._queues: list[tuple[bytes, int]] = []
         self._at_once = 1
         self._lock = threading.Lock()
 
@@ -302,6 +316,7 @@ class RowsElsewhere:
     def settle(self, log: LogView) -> None:
         """The log that was put together from splits of ours and others."""
         self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
+        self._queues = log.queues
 
     def bring(self, split: Split) -> None:
         """Have the rows of a split come, and those of some after it. `Refusal` (8) where the files changed since."""
@@ -353,9 +368,11 @@ class RowsElsewhere:
         """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
         found = Sources()
         firsts = np.array([split.first for split in self._in_order], dtype=np.int64)
+        known = {key: number for number, key in enumerate(log.queues)}
+        numbers = np.array([known.get(key, -1) for key in self._queues], dtype=np.int32)
         for number, split in enumerate(split for split in log.splits() if split.size):
             at = int(np.searchsorted(firsts, split.first, side="right")) - 1
-            piece = _traced(number, split, self._in_order[at]) if at >= 0 else None
+            piece = _traced(number, split, self._in_order[at], numbers) if at >= 0 else None
             if piece is None:
                 found.sent.append((number, split))
             else:
@@ -363,8 +380,8 @@ class RowsElsewhere:
         return found
 
 
-def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
-    """The split as a piece of a scanned one; None when it is not."""
+def _traced(number: int, split: Split, scanned: Split, numbers: Rows) -> Piece | None:
+    """The split as a piece of a scanned one, whose queues have these numbers in its log; None when it is not."""
     if split.summary is not None and (split.holder, split.place) == (scanned.holder, scanned.place):
         return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
     if split.last > scanned.last:
@@ -377,6 +394,8 @@ def _traced(number: int, split: Split, scanned: Split) -> Piece | None:
         if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
             return None
         if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
+            return None
+        if (records["queue"] != numbers[part["queue"]]).any():
             return None
         first = int(scanned.records["hashes"][:start].astype(np.int64).sum())
         if not np.array_equal(split.hashes, scanned.hashes[first : first + split.hashes.size]):

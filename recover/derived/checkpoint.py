@@ -18,8 +18,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.reader import read_small
-from recover.store.store import CHECKPOINT as FILE_NAME
-from recover.store.store import Store
+from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
 # --- The checkpoint against the log: wrong only where no healthy broker could have left it so.
 #
@@ -66,7 +65,7 @@ def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
     report.in_damage = bool(log.in_damage(np.array([offset]))[0])
     if checkpoint != EMPTY:
         sound = offset_is_sound(log, offset)
-        report.findings += _wrong_values(checkpoint, log.newest_timestamp, sound, partial(_rescan, store, log))
+        report.findings += _wrong_values(checkpoint, log.tally.newest_timestamp, sound, partial(_rescan, store, log))
     elif not _zero_is_normal(store):
         report.findings.append(finding("checkpoint-all-zero", FILE_NAME, 0, **_rescan(store, log, checkpoint)))
     return report
@@ -150,7 +149,7 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
     from recover.broker.settings import BrokerSettings
 
     facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
-    source = LogFiles(store)
+    source = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not source.files:
         return facts
     for version in _START_RULES:

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.errors import FormatError
+from formats.names import is_safe_directory_name
 from formats.native.rows import group_rows, numbered
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
@@ -22,7 +23,7 @@ from recover.log.generations import batches
 from recover.log.judge import LogReader
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows, Split, ask, roomy
-from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic_text
+from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
 from recover.store.store import Store
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     names = [topic_text(topic) for topic, _ in log.queues]
     known = [name for name in names if not FILLER_TOPIC.startswith(name)]
     deleted = [] if include_deleted else topics.deleted(known)
-    unsafe = sorted({name for name in names if not is_folder_name(name)})
+    unsafe = sorted({name for name in names if not is_safe_directory_name(name)})
     skip_names = set(deleted) | set(unsafe)
     skip = np.array([name in skip_names for name in names], dtype=bool)
     batch = np.array([name in topics.batch for name in names], dtype=bool)
@@ -162,7 +163,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
                     counts = include_deleted or topics.lmq_counts(key.topic)
-                    if not counts or not is_folder_name(key.topic):
+                    if not counts or not is_safe_directory_name(key.topic):
                         continue
                     number = numbers.setdefault(key, len(numbers))
                     if number == len(keys):

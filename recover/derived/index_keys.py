@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native import index as native
-from formats.record.rows import BIT_HAS_TAGS, BIT_STALE
+from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, STAND_IN
 from recover.log.scan import SEED
 from recover.store.columns import Asking, Rows, Split
 
@@ -392,7 +392,7 @@ def match_units(
     bits, places = records["bits"], records["phy_offset"]
     row = np.searchsorted(places, offsets, side="right") - 1
     within = offsets - places[row]
-    stands_in = (bits[row] & native.STAND_IN) != 0
+    stands_in = (bits[row] & STAND_IN) != 0
     classes[order[stands_in & (within < records["size"][row])]] = native.LOST
     own = (within == 0) & ~stands_in & ((bits[row] & BIT_STALE) == 0)
     number, row = order[own], row[own]

@@ -40,7 +40,6 @@ from recover.store.derived_files import (
     Stretch,
     cut_off,
     has_ext,
-    is_address,
     positions_of,
     read_units,
 )
@@ -69,7 +68,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     cells = rows["queue_offset"] - stretch.first_index
     inside = np.flatnonzero((cells >= 0) & (cells < stretch.held))
     cells = cells[inside]
-    named = is_address(tags[cells])
+    named = tags[cells] <= MAX_EXT_ADDRESS
     named &= (stretch.phy_offset[cells] == rows["phy_offset"][inside]) & (stretch.size[cells] == rows["size"][inside])
     cells, inside = cells[named], inside[named]
     positions = positions_of(tags[cells])
@@ -262,7 +261,7 @@ class _Checker:
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
         # what a rebuild puts at a position that only damage or a bridge accounts for
-        self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
+        self.stands_in = log.tally.fillers + log.tally.markers > 0 or bool(log.damaged)
         self.listed = self._list() if log.files else {}
 
     def _list(self) -> dict[QueueKey, MappedFileQueue]:

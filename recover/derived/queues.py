@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.consumequeue_ext import CQ_EXT_END, END, END_ROOM, CqExtUnit, encode
 from formats.layout import Buffer
 from formats.names import offset_to_name
@@ -27,7 +27,6 @@ from recover.store.derived_files import (
     addresses_of,
     cut_off,
     has_ext,
-    is_address,
     positions_of,
 )
 from recover.store.mapped_files import MappedFileQueue
@@ -103,7 +102,7 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
     numbers = np.arange(rows.size)
     before = np.maximum.accumulate(np.where(found, numbers, -1))
     source = np.where(before >= 0, before, int(np.flatnonzero(found)[0]))
-    return np.asarray(is_address(tags_codes)[source])
+    return np.asarray(tags_codes[source] <= MAX_EXT_ADDRESS)
 
 
 def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
@@ -491,11 +490,11 @@ class QueueBuilder:
         files = ExtFiles(self.store, key.topic, key.queue_id)
         wanted, found, codes = _wanted(files, rows)
         wanted &= ~is_lost(rows)
-        old = cells[is_address(cells["tags_code"]) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
+        old = cells[(cells["tags_code"] <= MAX_EXT_ADDRESS) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
         expired = old["tags_code"].astype(np.int64)
         if not wanted.any():
             return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
-        positions = np.where(found & is_address(codes), positions_of(codes), -1)[wanted]
+        positions = np.where(found & (codes <= MAX_EXT_ADDRESS), positions_of(codes), -1)[wanted]
         ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
         image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
         cells["tags_code"][at[wanted]] = addresses_of(image.positions)

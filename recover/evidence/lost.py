@@ -334,7 +334,8 @@ def indexed_behind(
     """
     if not log.files or log.queue.file_size <= 0:
         return _NOWHERE
-    ends = [place for place, time in index_ends if time >= log.newest_timestamp and _fits(log, place, MIN_RECORD_SIZE)]
+    newest = log.tally.newest_timestamp
+    ends = [place for place, time in index_ends if time >= newest and _fits(log, place, MIN_RECORD_SIZE)]
     places = units() if ends else _NOWHERE
     places = places[(places <= max(ends, default=0)) & _fits(log, places, MIN_RECORD_SIZE)]
     return np.asarray(places[_in_reach(log, places)])
@@ -379,7 +380,8 @@ def note_damage_behind(
     `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of.
     """
     in_queues = _of_each(by_queues, "start")
-    witness = bool(last_time > log.newest_timestamp or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
+    later = last_time > log.tally.newest_timestamp
+    witness = bool(later or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
     starts = np.concatenate([in_queues, by_index])
     # of a message that only the index names no more than the least size is known
     stops = np.concatenate([_of_each(by_queues, "stop"), by_index + MIN_RECORD_SIZE])

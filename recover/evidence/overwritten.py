@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
+from formats.names import is_safe_directory_name
 from formats.native.rows import numbered
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
@@ -26,7 +27,7 @@ from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import Claim, believed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split
-from recover.store.config_files import LMQ_PREFIX, is_folder_name, topic_text
+from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.derived_files import QueueFiles, unit_at
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
@@ -141,7 +142,7 @@ def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         copy = scan.copied([kept_rows(split, _inside(split, own), columns) for split in scan.splits])
         copy.queues = log.queues
         if whole:
-            copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
+            copy.blank, copy.end, copy.doubted = None, scan.mapped_file.file_from_offset, []
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
         gaps = [Gap(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
@@ -432,7 +433,8 @@ def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:
     topic, queue_id = log.queues[int(row["queue"])]
     name = topic_text(topic)
     try:
-        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_folder_name(name) else None
+        is_safe = is_safe_directory_name(name)
+        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_safe else None
     except OSError:
         return False
     return unit is not None and (unit.phy_offset, unit.size) == (int(row["phy_offset"]), int(row["size"]))

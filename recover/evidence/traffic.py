@@ -114,7 +114,7 @@ def _lost_times(log: LogView, losses: Losses) -> dict[QueueKey, list[int]]:
         for position in positions:
             found[position.key].append((begin + end) // 2)
     for position in losses.unproven:
-        found[position.key].append(log.last_timestamp)
+        found[position.key].append(log.tally.last_timestamp)
     return found
 
 

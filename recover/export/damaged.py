@@ -115,20 +115,19 @@ def _of_head(content: bytes) -> dict[str, Any]:
     layout = HEADS[HEAD.decode(content).sys_flag & HOSTS_V6]
     if len(content) < layout.size:
         return {}
-    (size, magic, _, queue_id, flag, queue_offset, _, sys_flag, born, born_ip, born_port, stored, store_ip, store_port,
-     again, _, body_length) = layout.struct.unpack_from(content, 0)
-    found: dict[str, Any] = {
-        "size": size, "queue": queue_id, "stored_queue": queue_id, "flag": flag, "queue_offset": queue_offset,
-        "sys_flag": sys_flag, "reconsume_times": again, "born_host": host_text((born_ip, born_port)),
-        "store_host": host_text((store_ip, store_port)), "born_time": born, "store_time": stored,
-    }
-    for name in ("born_time", "store_time"):
-        if found[name] not in _SANE_TIME:
-            del found[name]
-    if "store_time" not in found:
+    head = layout.decode(content)
+    if head.store_timestamp not in _SANE_TIME:
         return {}
-    topic_at = layout.size + max(0, body_length)
-    length = content[topic_at] if magic == MAGIC_V1 and topic_at < len(content) else 0
+    found: dict[str, Any] = {
+        "size": head.total_size, "queue": head.queue_id, "stored_queue": head.queue_id, "flag": head.flag,
+        "queue_offset": head.queue_offset, "sys_flag": head.sys_flag, "reconsume_times": head.reconsume_times,
+        "born_host": host_text((head.born_ip, head.born_port)), "store_time": head.store_timestamp,
+        "store_host": host_text((head.store_ip, head.store_port)),
+    }
+    if head.born_timestamp in _SANE_TIME:
+        found["born_time"] = head.born_timestamp
+    topic_at = layout.size + max(0, head.body_length)
+    length = content[topic_at] if head.magic == MAGIC_V1 and topic_at < len(content) else 0
     topic = content[topic_at + 1 : topic_at + 1 + length]
     if length and len(topic) == length and valid_topic(topic):
         found["topic"] = found["stored_topic"] = java_string(topic)

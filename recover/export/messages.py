@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field, structs
 
-from formats import properties as props
-from formats import sysflag
+from formats import properties as props, sysflag
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
 from formats.message_id import offset_id

@@ -17,17 +17,15 @@ from msgspec import Struct, structs
 from formats.compression import decompress
 from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
-from formats.message_id import offset_id
-from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED
+from formats.record import decode
+from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
 from recover.findings.refusal import UsageRefusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
-from recover.look.query import FOREVER as FOREVER
-from recover.look.query import Answer, Found, has_key
+from recover.look.query import FOREVER as FOREVER, Answer, Found
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile
@@ -153,14 +151,20 @@ class Choice:
         """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
             for split in scan.splits:
-                yield scan, split, split.records[self._fitting(split)]
+                yield scan, split, split.records[self.fitting(split)]
 
-    def _fitting(self, split: Split) -> Rows:
+    def may_be_in(self, split: Split) -> bool:
+        """Whether a split can hold a wanted message, as far as is known without its rows."""
+        first, stop = self.wanted.phy_offsets
+        return bool(split.size) and not split.lacks(self._queues) and split.first < stop and split.last >= first
+
+    def fitting(self, split: Split) -> Rows:
+        """Which rows may be of a wanted message (bool array)."""
         rows, wanted = split.records, self.wanted
         if not rows.size:
             return np.zeros(0, dtype=bool)
         bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
-        mask: Rows = self._queues[rows["queue"]] & ((bits & (BIT_FILLER | BIT_MARKER)) == 0)
+        mask: Rows = self._queues[rows["queue"]] & ((bits & STAND_IN) == 0)
         mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
         mask &= (times >= wanted.since) & (times < wanted.until)
         mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
@@ -191,27 +195,24 @@ class Choice:
         if self.wanted.unfold and bits & BIT_INNER_BATCH:
             with suppress(FormatError, ImportError):  # the message says itself why its body is as stored
                 found = [*unfolded(message, decompress(record.body, record.sys_flag))]
-        yield from (Selected(item, content) for item in found if self._is_wanted(item, record))
+        if "system" in self.wanted.include or not is_system(message.topic):
+            yield from (Selected(item, content) for item in found if self.fits(item, message))
 
-    def _is_wanted(self, message: Message, record: Record) -> bool:
+    def fits(self, message: Message, whole: Message) -> bool:
+        """Whether the filters take a message, which may be one of a batch, the `whole` one. A field that is not legible
+        fits none of them."""
         wanted = self.wanted
-        if is_system(message.topic) and "system" not in wanted.include:
-            return False
-        if not (self._topic.match(message.topic) or self._topic.match(message.stored_topic)):
-            return False
-        if wanted.queue is not None and wanted.queue not in (message.queue, message.stored_queue):
-            return False
-        if not wanted.queue_offsets[0] <= message.queue_offset < wanted.queue_offsets[1]:
-            return False
-        if wanted.key is not None and not has_key(record, wanted.key):
-            return False
-        if wanted.tag is not None and message.tags != wanted.tag:
-            return False
-        if wanted.msg_id is not None:
-            id_of_record = offset_id(*record.store_host, record.phy_offset)
-            if wanted.msg_id not in (message.unique_key, id_of_record) and wanted.msg_id.upper() != id_of_record:
-                return False
-        return all(message.properties.get(name) == value for name, value in wanted.properties)
+        spans = ((message.queue_offset, wanted.queue_offsets), (message.phy_offset, wanted.phy_offsets),
+                 (message.store_time, (wanted.since, wanted.until)))
+        return (
+            any(self._topic.match(topic or "") for topic in (message.topic, message.stored_topic))
+            and wanted.queue in (None, message.queue, message.stored_queue)
+            and all(span == (0, FOREVER) or (value is not None and span[0] <= value < span[1]) for value, span in spans)
+            and wanted.key in (None, whole.unique_key, *(whole.keys.split(" ") if whole.keys else ()))
+            and wanted.tag in (None, message.tags)
+            and (wanted.msg_id in (None, message.unique_key, whole.msg_id) or wanted.msg_id.upper() == whole.msg_id)
+            and all(message.properties.get(name) == value for name, value in wanted.properties)
+        )
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:

@@ -16,8 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from formats import properties as props
-from formats import sysflag
+from formats import properties as props, sysflag
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded

@@ -28,8 +28,7 @@ from recover.look.query import not_looked_at
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
-from recover.store.source import LocalFile, Tree, mount, status_of
-from recover.store.source import Source as OpenFile
+from recover.store.source import LocalFile, Source as OpenFile, Tree, mount, status_of
 from recover.store.store import Store, StoreOptions
 
 _LOOK = 8 << 20

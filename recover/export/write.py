@@ -18,6 +18,7 @@ import numpy as np
 
 from formats.native.lines import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from recover.change.model import refuse_taken
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
@@ -27,7 +28,6 @@ from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
 
-FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
 _SAME = "Export with the same filters from the same store, or begin anew."
@@ -66,7 +66,7 @@ class Writer:
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Whole lines that a cut export has left, and the last one's place in the log; (0, None) for a new one."""
+    """Whole lines that a cut export has left, and the last one's place in the log, None where it names none."""
 
     lines: int = 0
     phy_offset: int | None = None
@@ -190,7 +190,7 @@ def _text(value: Any) -> Any:
 
 
 def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
-    """The writer of a format (`FORMATS` but store)."""
+    """The writer of a format: ndjson, csv, raw or parquet."""
     if kind == "ndjson":
         return Ndjson(stream, left)
     if kind == "csv":
@@ -206,8 +206,7 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
-    if target.exists():
-        raise Refusal(f"{target} exists", "Name a new file, or remove that one.", path=str(target))
+    refuse_taken(target)
     left = Resumed()
     if part.exists():
         if not resume:
@@ -239,7 +238,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
     if not lines:
         return Resumed()
     try:
-        return Resumed(lines, int(json.loads(last)["phy_offset"]))
+        return Resumed(lines, json.loads(last)["phy_offset"])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error
 

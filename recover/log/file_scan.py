@@ -194,7 +194,7 @@ class Gap(Struct):
 
 
 class FileScan:
-    """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
+    """What one mapped file holds. `blank` is the physical offset of its end mark, which says that it fills the file.
 
     `doubted` are end marks that a record stands after, how many of the splits are before each, and whether it stands
     over a record; `unweighed`: the scan before one of them was believed. `over_record`: what stands after the eight
@@ -210,7 +210,6 @@ class FileScan:
         self.queues: list[tuple[bytes, int]] = []
         self.gaps: list[Gap] = []
         self.blank: int | None = None
-        self.blank_size = 0
         self.end = 0
         self.unreadable: list[ReadFailure] = []
         self.doubted: list[tuple[int, int, bool]] = []
@@ -221,6 +220,11 @@ class FileScan:
     @property
     def file_end(self) -> int:
         return self.mapped_file.file_from_offset + self.file_size
+
+    def records(self) -> Rows:
+        """The rows of all splits."""
+        found = [split.records for split in self.splits]
+        return found[0] if len(found) == 1 else np.concatenate(found) if found else np.empty(0, dtype=RECORD)
 
     @property
     def record_count(self) -> int:
@@ -440,9 +444,7 @@ class _Scanner:
             found, _ = self._first_intact(position, position + BLANK_SIZE, 0, self.length)
         self.result.over_record = own == self.base + position
         self.result.before_record = found is not None and found[0] == "record"
-        self.result.blank = self.base + position
-        self.result.blank_size = room
-        self.result.end = self.base + position
+        self.result.blank = self.result.end = self.base + position
         self._report(self.length - position, 0)
 
     def _resynchronise(self, position: int) -> int | None:

@@ -82,7 +82,8 @@ class Tally(Struct, frozen=True, eq=False):
     """Counts over the live rows of a log, those without stale and superseded records.
 
     `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags` are those of all rows, or-ed.
-    Fillers, markers and times (ms) are also those of superseded records.
+    Fillers, which fill damaged ranges, markers, which stand for lost messages, and store times (ms), of the last record
+    and the highest, are also those of superseded records.
     """
 
     queues: Rows
@@ -152,31 +153,6 @@ class LogView(Struct):
         return not (self.damaged or self.tail is not None or self.stale or self.superseded or self.written)
 
     @property
-    def messages(self) -> int:
-        """Live records that are messages."""
-        return self.tally.messages
-
-    @property
-    def fillers(self) -> int:
-        """Records that fill a damaged range."""
-        return self.tally.fillers
-
-    @property
-    def markers(self) -> int:
-        """Records that stand for a lost message."""
-        return self.tally.markers
-
-    @property
-    def last_timestamp(self) -> int:
-        """Store timestamp (ms) of the last record."""
-        return self.tally.last_timestamp
-
-    @property
-    def newest_timestamp(self) -> int:
-        """The highest store timestamp (ms)."""
-        return self.tally.newest_timestamp
-
-    @property
     def blanks(self) -> int:
         """End marks of mapped files that fit."""
         return sum(1 for scan in self.files if scan.blank is not None)
@@ -205,7 +181,7 @@ class LogView(Struct):
 
     def stand_in(self) -> tuple[int, int] | None:
         """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
-        for bit, count in ((BIT_MARKER, self.markers), (BIT_FILLER, self.fillers)):
+        for bit, count in ((BIT_MARKER, self.tally.markers), (BIT_FILLER, self.tally.fillers)):
             for split in (split for split in self.live() if count and split.has(bit)):
                 found = split.records[(split.records["bits"] & bit) != 0]
                 if found.size:
@@ -266,23 +242,6 @@ def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
     totals[NEWEST_TIME] = max(totals[NEWEST_TIME], summary.totals[NEWEST_TIME])
 
 
-def scan_log(
-    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY, split_size: int | None = None,
-    with_keys: bool = True, **how: Any,
-) -> LogView:
-    """Scan every file of the commitlog, `threads` splits at a time, and put the results together.
-
-    `how` as for `scan_files`, whose splits have `split_size` bytes, or as many as fit the log. A file that cannot be
-    opened counts as missing.
-    """
-    parts = parts_of(queue, threads)
-    if split_size is not None:
-        parts = [splits_of(mapped_file, queue.file_size, split_size) for mapped_file in queue.files]
-    log = assemble(queue, scan_files(parts, threads, columns=ColumnStore(memory), with_keys=with_keys, **how))
-    log.has_keys = with_keys
-    return log
-
-
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     """The whole log out of the scans of its files, in name order."""
     queues = merge_queues(scans)
@@ -314,7 +273,7 @@ def _weigh_marks(scan: FileScan) -> int:
             scan.unweighed = scan.copied(scan.splits)
             scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
             scan.gaps = [gap for gap in scan.gaps if gap.start < mark]
-            scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
+            scan.blank = scan.end = mark
             return stale
     return 0
 
@@ -478,8 +437,16 @@ class LocalEngine(Struct, frozen=True):
     threads: int = 1
     split_size: int | None = None
 
-    def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
-        return scan_log(queue, threads=self.threads, split_size=self.split_size, **how)
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, **how: Any,
+    ) -> LogView:
+        """See `Engine`; `how` as for `scan_files`."""
+        parts = parts_of(queue, self.threads)
+        if self.split_size is not None:
+            parts = [splits_of(mapped_file, queue.file_size, self.split_size) for mapped_file in queue.files]
+        log = assemble(queue, scan_files(parts, self.threads, columns=ColumnStore(memory), with_keys=with_keys, **how))
+        log.has_keys = with_keys
+        return log
 
     def confirm(self) -> None:
         """See `Engine`: this process has scanned."""

@@ -59,7 +59,9 @@ def one_split(splits: Iterable[Split]) -> Split:
     parts = [*splits] or [Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))]
     if len(parts) == 1:
         return parts[0]
-    return Split(np.concatenate([part.records for part in parts]), np.concatenate([part.hashes for part in parts]))
+    # as bytes: rows would be copied column by column
+    records = np.concatenate([part.records.view(np.uint8) for part in parts]).view(RECORD)
+    return Split(records, np.concatenate([part.hashes for part in parts]))
 
 
 Again = tuple[SplitRange, int | None]
@@ -139,7 +141,7 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     found.doubted = [*found.doubted, (mark, len(found.splits), found.over_record)]
     found.splits = [*found.splits, *behind.scan.splits]
     found.gaps = [*found.gaps, Gap(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.gaps]
-    found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
+    found.blank, found.end = behind.scan.blank, behind.scan.end
     found.over_record, found.before_record = behind.scan.over_record, behind.scan.before_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
     return True
@@ -172,7 +174,7 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
         for split in found.splits
     ]
     found.gaps = [gap for gap in found.gaps if low <= gap.start < high]
-    longest = max([0 if found.blank is None else found.blank_size,
+    longest = max([0 if found.blank is None else found.file_end - found.blank,
                    *(int(split.records["size"].max(initial=0)) for split in found.splits)])
     if longest > reach and not part.is_last:
         raise Refusal(f"{part.mapped_file.path} has a message or an end mark of {longest} bytes, too long for splits",
@@ -245,7 +247,7 @@ class _Walk:
         self._taken.append(found)
         self.result.gaps += found.gaps
         self.result.unreadable += found.unreadable
-        self.result.blank, self.result.blank_size, self.result.end = found.blank, found.blank_size, found.end
+        self.result.blank, self.result.end = found.blank, found.end
         self.result.over_record, self.result.before_record = found.over_record, found.before_record
 
     def go_on_in_gap(self, scan: SplitScan) -> None:

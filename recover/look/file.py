@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from formats import abort, dledger, epoch, legacy_transaction, timer
-from formats import checkpoint as checkpoint_format
-from formats.batchconsumequeue import BATCH_CQ_UNIT
-from formats.batchconsumequeue import is_valid as is_valid_batch
+from formats import abort, checkpoint as checkpoint_format, dledger, epoch, legacy_transaction, timer
+from formats.batchconsumequeue import BATCH_CQ_UNIT, is_valid as is_valid_batch
 from formats.config.json import salvage
 from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, missing_keys
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid

@@ -11,8 +11,7 @@ from msgspec import Struct, field, structs
 
 from formats import dledger
 from formats.consumequeue import CQ_UNIT, is_pre_blank
-from formats.consumequeue_ext import CQ_EXT_HEAD
-from formats.consumequeue_ext import decode as decode_ext
+from formats.consumequeue_ext import CQ_EXT_HEAD, decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.layout import Layout

@@ -34,12 +34,15 @@ class Pointers:
         self.log, self.misnamed = rightly_placed(live_copies(store.commitlog))
         end = _end_of_log(self.log)
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
-        self.log_end, self.last_timestamp = end.log_end, end.last_timestamp
+        self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
         self.unread: list[OSError] = []
         self._find_missing(store, end)
         self._find_queues(store)
-        self.index_files, self.indexed_to = list(_index_headers(store)), indexed_to(store)
+        self.index_files = list(_index_headers(store))
+        # where the last message begins that a header of an index file names
+        self.indexed_to = max((header.end_phy_offset for _, header in self.index_files if header.index_count > 1),
+                              default=None)
         for file in list_index_files(store.index_dir).files:
             try:
                 read_small(file.path, INDEX_HEADER.size)
@@ -56,7 +59,7 @@ class Pointers:
                 self.far.append((far.mapped_file, start))
             else:
                 self.missing_ranges.append((start, stop))
-        gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), self.checkpoint)
+        gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends(store), self.checkpoint)
         if gone is not None:
             self.missing_ranges.append((gone.start, gone.stop))
 
@@ -65,7 +68,7 @@ class Pointers:
         self.dispatched_to: int | None = None
         for folder in store.queue_folders:
             files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-            end, unit = _last_unit(files, self.unread)
+            end, unit = last_unit(files, self.unread)
             self.queues.setdefault(folder.topic, {})[folder.queue_id] = end
             if unit is not None and not is_pre_blank(unit):
                 self.dispatched_to = max(self.dispatched_to or 0, unit.phy_offset + unit.size)
@@ -94,12 +97,7 @@ def _end_of_log(queue: MappedFileQueue) -> LogView:
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
 
 
-def queue_end(files: list[MappedFile]) -> int:
-    """The queue offset after the last unit of a queue's files."""
-    return _last_unit(files, [])[0]
-
-
-def _last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
+def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
     """(queue offset after it, the last valid unit); units are written without gaps, so bisection finds it. What cannot
     be read goes to `unread`."""
     for mapped_file in reversed(files):
@@ -117,11 +115,6 @@ def _last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqU
 
 def _unit(reader: FileReader, number: int) -> CqUnit:
     return CQ_UNIT.decode(reader.read(number * CQ_UNIT.size, CQ_UNIT.size))
-
-
-def indexed_to(store: Store) -> int | None:
-    """Start in the log of the last message that a header of an index file names; None without one."""
-    return max((phy_offset for phy_offset, _ in index_ends(store)), default=None)
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
-from recover.look.pointers import queue_end
+from recover.look.pointers import last_unit
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
@@ -214,7 +214,7 @@ class _Queue:
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
-        self.max_offset = queue_end(self.files.files)
+        self.max_offset, _ = last_unit(self.files.files, [])
         self.unit = partial(unit_at, self.files)
 
 

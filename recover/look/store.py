@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from formats import abort
-from formats import properties as props
+from formats import abort, properties as props
 from formats.checkpoint import EMPTY, SINCE, Checkpoint, younger_fields
 from formats.errors import FormatError
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
@@ -27,6 +26,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import scan_file
+from recover.look.items import next_data
 from recover.look.pointers import Pointers
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
@@ -316,7 +316,7 @@ def _config_state(text: ConfigText) -> str:
 
 
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
-    log = LogFiles(store)
+    log = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not log.files:
         return [Start(version, _mode(store), None, False) for version in versions]
     found = [(version, _first_file(store, log, pointers, version)) for version in versions]
@@ -347,7 +347,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     if generation.limits:
         trace += f"; {generation.limits[0].why}"
     span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
-    log = LogFiles(store)
+    log = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not log.files:
         return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
     pointers = Pointers(store)
@@ -369,17 +369,13 @@ def settings_of(
 
 
 NO_LOG = "commitlog-empty-queues-left"
-_CHUNK = 1 << 20
 
 
 def _holds_data(mapped_file: MappedFile) -> bool:
     """Whether a byte of a file is not zero, or cannot be read."""
     try:
         with FileReader(mapped_file.path) as reader:
-            return any(
-                reader.read(at, min(_CHUNK, stop - at)).strip(b"\0")
-                for start, stop in reader.data_ranges(0, mapped_file.length) for at in range(start, stop, _CHUNK)
-            )
+            return next_data(reader, 0, mapped_file.length) < mapped_file.length
     except OSError:
         return True
 

@@ -13,15 +13,14 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.javahash import java_string
-from formats.layout import Buffer
 from formats.names import MAX_OFFSET
 from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
-from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
-from recover.broker.recovery import DispatchTarget, Runs, end_of
+from recover.broker.record_check import Checked, CheckRules, check_message
+from recover.broker.recovery import DispatchTarget, LogSource, Runs, end_of
 from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
@@ -34,7 +33,6 @@ from recover.predict.queues import QueueFile, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
-from recover.store.reader import FileReader
 from recover.store.reading import FILE, FOLDER
 from recover.store.store import Store
 
@@ -155,23 +153,13 @@ def _java_long(name: str) -> int | None:
 # --- The commitlog as a broker loads it, over what a strict scan found.
 
 
-class BrokerLog:
-    """Implements `recover.broker.recovery.LogSource`; use it in a with block, it keeps the file last read open."""
+class BrokerLog(LogSource):
+    """The files that a broker has of the log, by their names, and of each what the scan found in it."""
 
     def __init__(self, files: Sequence[MappedFile], file_size: int, view: LogView) -> None:
-        self.files = list(files)
-        self.file_size = file_size
+        super().__init__(files, file_size)
         self.view = view
         self._scans = {scan.mapped_file.file_from_offset: scan for scan in view.files}
-        self._reader: FileReader | None = None
-
-    def __enter__(self) -> BrokerLog:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._reader is not None:
-            self._reader.__exit__(None, None, None)
-            self._reader = None
 
     @property
     def min_offset(self) -> int:
@@ -183,14 +171,6 @@ class BrokerLog:
         starts = [mapped_file.file_from_offset for mapped_file in self.files]
         index = int(np.searchsorted(starts, offset, side="right")) - 1
         return index if index >= 0 and offset < starts[index] + self.file_size else None
-
-    def read_at(self, index: int) -> ReadAt:
-        mapped_file = self.files[index]
-
-        def read(position: int, length: int) -> Buffer:
-            return self._open(mapped_file).read(position, max(0, length))
-
-        return read
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at physical `offset`, fewer at the end of its file."""
@@ -207,16 +187,7 @@ class BrokerLog:
 
     def rows(self, index: int) -> Rows:
         scan = self.scan_of(self.files[index])
-        parts = [split.records for split in scan.splits] if scan is not None else []
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=RECORD)
-
-    def _open(self, mapped_file: MappedFile) -> FileReader:
-        if self._reader is None or self._reader.path != mapped_file.path:
-            self.__exit__()
-            self._reader = FileReader(mapped_file.path)
-        return self._reader
+        return np.empty(0, dtype=RECORD) if scan is None else scan.records()
 
 
 Key = tuple[str, int]
@@ -246,7 +217,6 @@ class Dispatcher:
         self.known = settings.version.has(versions.MULTI_DISPATCH)
         self.lmq = settings.flag("enableLmq")
         self.first_offset: int | None = None
-        self.dispatched = 0
         self.multi_skipped = 0
         self.lmq_elsewhere = 0
         self.delayed = 0
@@ -255,7 +225,7 @@ class Dispatcher:
         """A run of intact records, in log order."""
         if not rows.size:
             return
-        self._note(int(rows["phy_offset"][0]), rows.size)
+        self._note(int(rows["phy_offset"][0]))
         kind = rows["sys_flag"] & TRANSACTION
         rows = rows[(kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)]
         units = np.empty(rows.size, dtype=CQ_UNIT.dtype)
@@ -274,7 +244,7 @@ class Dispatcher:
 
     def checked(self, message: Checked) -> None:
         """One record that the broker's own check has accepted; its stored offset is believed."""
-        self._note(message.phy_offset, 1)
+        self._note(message.phy_offset)
         if message.sys_flag & TRANSACTION not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
             return
         unit = np.array([(message.phy_offset, message.size, message.tags_code)], dtype=CQ_UNIT.dtype)
@@ -291,9 +261,8 @@ class Dispatcher:
             found = self.states[key] = QueueState(key[0], key[1], self.file_size, [], self.settings)
         return found
 
-    def _note(self, offset: int, count: int) -> None:
+    def _note(self, offset: int) -> None:
         self.first_offset = offset if self.first_offset is None else min(self.first_offset, offset)
-        self.dispatched += count
 
     def _tags_codes(self, rows: Rows) -> Rows:
         codes: Rows = rows["tags_code"].astype(np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.config.tables import read_consumer_offsets
+from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
@@ -19,7 +20,7 @@ from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
 from recover.predict.dispatch import BrokerLog, Key
-from recover.predict.prediction import STAND_INS, Prediction, right_units
+from recover.predict.prediction import Prediction, right_units
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.store.columns import Rows
@@ -239,7 +240,7 @@ def _resumes(committed: int, first: int, end: int, *, rewinds: bool) -> int:
 
 
 def _messages(positions: Rows) -> Rows:
-    return np.asarray(positions[(positions["bits"] & STAND_INS) == 0])
+    return np.asarray(positions[(positions["bits"] & STAND_IN) == 0])
 
 
 def _between(offsets: Rows, first: int, end: int) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
-from formats.record.rows import BIT_FILLER, BIT_MARKER
+from formats.consumequeue import MAX_EXT_ADDRESS
+from formats.record.rows import STAND_IN
 from recover.broker.recovery import Mode
 from recover.broker.settings import delay_of, is_delayed
 from recover.derived.expected import expect
@@ -21,7 +22,7 @@ from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
-from recover.store.derived_files import ExtFiles, is_address
+from recover.store.derived_files import ExtFiles
 
 _LISTED = 100
 _NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
@@ -105,23 +106,18 @@ class Prediction(Struct):
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
                 lost=self.lost_messages, start_file=self.start_file, remedy=remedy,
             ))
-        if self.unreachable_messages or self.misaligned_units:
-            found.append(finding(
-                "start-leaves-unreachable", broker=broker, count=self.unreachable_messages or self.misaligned_units,
-                light_queue_units=self.missing_lmq_units, misaligned_units=self.misaligned_units, remedy=remedy,
-            ))
-        if self.missing_lmq_units:
-            found.append(finding("start-leaves-light-queues", broker=broker, count=self.missing_lmq_units,
-                                 remedy=remedy))
-        if self.duplicated_offsets:
-            found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets,
-                                 remedy=remedy))
-        if self.lowered_queues:
-            given_again = sum(before - after for _, before, after in self.lowered_queues)
-            found.append(finding(
-                "start-lowers-queues", broker=broker, count=len(self.lowered_queues), offsets=given_again,
-                queues=[list(row) for row in self.lowered_queues[:_LISTED]], remedy=remedy,
-            ))
+        lowered = self.lowered_queues
+        costs: tuple[tuple[str, int, dict[str, Any]], ...] = (
+            ("start-leaves-unreachable", self.unreachable_messages or self.misaligned_units, {
+                "light_queue_units": self.missing_lmq_units, "misaligned_units": self.misaligned_units}),
+            ("start-leaves-light-queues", self.missing_lmq_units, {}),
+            ("start-reuses-offsets", self.duplicated_offsets, {}),
+            ("start-lowers-queues", len(lowered), {
+                "offsets": sum(before - after for _, before, after in lowered),
+                "queues": [list(row) for row in lowered[:_LISTED]]}),
+        )
+        found += [finding(code, broker=broker, count=number, remedy=remedy, **facts)
+                  for code, number, facts in costs if number]
         if self.index_gap is not None:
             found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))
         found += [_forgets(broker, name) for name in self.config_lost]
@@ -140,9 +136,6 @@ def _forgets(broker: str, name: str) -> Finding:
 # --- What a start costs: messages that left the log, messages that no unit leads to, queue offsets given out again.
 
 
-STAND_INS = BIT_FILLER | BIT_MARKER
-
-
 def queue_name(key: Key) -> str:
     return f"{key[0]}/{key[1]}"
 
@@ -152,7 +145,7 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
     counts = np.zeros(len(view.queues), dtype=np.int64)
     for split in view.live():
         rows = split.records
-        gone = rows[(rows["phy_offset"] >= end) & ((rows["bits"] & STAND_INS) == 0)]
+        gone = rows[(rows["phy_offset"] >= end) & ((rows["bits"] & STAND_IN) == 0)]
         counts += np.bincount(gone["queue"], minlength=len(counts))
     prediction.lost_messages = int(counts.sum())
     names = [queue_name((topic_text(topic), queue_id)) for topic, queue_id in view.queues]
@@ -166,7 +159,7 @@ def count_unreachable(
     """Messages before `end` without a right unit, and those whose queue offset is at or above their queue's max."""
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
     for queue, rows in expect(view, topics).grouped():
-        rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_INS) == 0)]
+        rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_IN) == 0)]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
         ext = ExtFiles(topics.store, *key)
@@ -197,7 +190,7 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
         fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
         if not ext.units.position.size:
             # without any ext unit no address can be told wrong, and brokers deliver the message all the same
-            fitting |= is_address(tags)
+            fitting |= tags <= MAX_EXT_ADDRESS
         right[inside] = named & fitting
     return right
 

@@ -128,7 +128,6 @@ class QueueState:
         self.max_physic = -1
         self.min_logic = 0
         self.misaligned = 0
-        self.appended = 0
 
     @property
     def end(self) -> int:
@@ -205,7 +204,6 @@ class QueueState:
         count = int((~fits).argmax()) if not fits.all() else int(fits.size)
         target.append(units[:count])
         self.misaligned += int((ahead[:count] != 0).sum())
-        self.appended += count
         self._remember(int(units["phy_offset"][count - 1]), int(units["size"][count - 1]))
         return count
 
@@ -282,16 +280,6 @@ class QueueState:
             if phys[index] >= min_phy:
                 self.min_logic = first.start + start + index * UNIT
                 return
-
-    def units(self, first: int, last: int) -> Rows:
-        """Units of queue offsets [first, last); zeros where there is none."""
-        found = np.zeros(last - first, dtype=CQ_UNIT.dtype)
-        for queue_file in self.files:
-            base = queue_file.start // UNIT
-            low, high = max(first, base), min(last, queue_file.end // UNIT)
-            if low < high:
-                found[low - first : high - first] = queue_file.valid()[low - base : high - base]
-        return found
 
 
 def _bisect(phys: Rows, min_phy: int) -> tuple[int, int]:

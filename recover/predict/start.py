@@ -17,7 +17,7 @@ from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_search
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import first_file_findings, misnamed_findings, missing_files, only_copies, untold_size
-from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
@@ -44,7 +44,7 @@ from recover.predict.dispatch import (
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
-from recover.store.reader import read_small
+from recover.store.reader import opened_once, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
@@ -54,6 +54,7 @@ LARGE_RECORD = 64 << 20
 Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 
+@opened_once()
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
     started: Started | None = None,
@@ -71,10 +72,14 @@ def predict(
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
     topics = Topics(store)
     needed = needed_parts(store, topics, view)
-    prediction.unsupported += [*not_foreseen(needed), *second_copies(store)]
+    # of these predict cannot say what their loss costs
+    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
+    # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
+    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file of this name"
+                               for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, view, settings)
-    prediction.config_lost = config_lost(configs)
+    prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
@@ -83,7 +88,7 @@ def predict(
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message
-    refusal = loaded.refusal or refused_by(store, settings, needed, configs)
+    refusal = loaded.refusal or next(_stops(store, settings, needed, configs), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -92,15 +97,15 @@ def predict(
     if settings.version.has(versions.INVALID_CONFIG_DELETED):
         prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
     prediction.unsupported += timer_left_out(store, settings, view)
-    with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
-        start = _Start(store, settings, loaded, log, prediction)
-        start.run()
-        if counted and start.ended:
-            end = prediction.max_phy
-            count_lost(view, end, prediction)
-            count_unreachable(view, topics, start.states, end, prediction, settings.delay_table)
-        if started is not None and start.ended and prediction.starts:
-            started(log, start.states)
+    log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
+    start = _Start(store, settings, loaded, log, prediction)
+    start.run()
+    if counted and start.ended:
+        end = prediction.max_phy
+        count_lost(view, end, prediction)
+        count_unreachable(view, topics, start.states, end, prediction, settings.delay_table)
+    if started is not None and start.ended and prediction.starts:
+        started(log, start.states)
     return prediction
 
 
@@ -274,9 +279,9 @@ class _Start:
 
 def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
     """Whether a search for the start file that finds none among the newest files lets the log be cut short."""
-    with BrokerLog(view.queue.files, view.queue.file_size, view) as log:
-        first = oldest_searched(settings, len(log.files))
-        return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end
+    log = BrokerLog(view.queue.files, view.queue.file_size, view)
+    first = oldest_searched(settings, len(log.files))
+    return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end
 
 
 # --- What stands around a start: parts, config files and settings that stop it, or that it says nothing of.
@@ -317,12 +322,6 @@ def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
             yield finding(code, store.relative(path), error=error.strerror, **facts)
 
 
-def config_lost(pairs: list[ConfigPair]) -> list[str]:
-    """Config files whose content the broker goes without, silently: neither they nor their backups can be read, or they
-    name nothing, although the store shows that they did."""
-    return [f"config/{pair.name}" for pair in pairs if pair.starts and _is_forgotten(pair)]
-
-
 def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:
     """Progress of all consumers that this broker goes without: its settings lead it to the other file of offsets."""
     given = dict(settings.given)
@@ -333,6 +332,8 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:
+    """Whether the broker goes without what the file held, silently: neither it nor its backup can be read, or it names
+    nothing, although the store shows that it did."""
     if pair.main.state in ("sound", "trailing-zeros"):
         return False
     if pair.main.state in ("flipped-name", "emptied", "odd-key"):
@@ -351,7 +352,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    end = file_named_elsewhere(log.files, log.newest_timestamp, index_ends(store), store.checkpoint())
+    end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
@@ -376,16 +377,10 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     return sorted(parts)
 
 
-def refused_by(
-    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
-) -> Stop | None:
-    """Why a broker does not start, if a config or timer file, an unread part or a setting of one says so."""
-    return next(_stops(store, settings, needed, configs), None)
-
-
 def _stops(
     store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
 ) -> Iterator[Stop]:
+    """Why a broker does not start, as far as config and timer files, unread parts and settings say so."""
     for pair in configs:
         if not pair.starts:
             name = f"{CONFIG}/{pair.name}"
@@ -425,12 +420,6 @@ def unread_beside(store: Store) -> Iterator[str]:
             held = str(error.strerror)
         if held:
             yield f"{store.relative(part.path)}: {part.what}"
-
-
-def second_copies(store: Store) -> Iterator[str]:
-    """Log files of one name in two folders: a recovery walks both (MappedFileQueue.doLoad), and may cut at either."""
-    for twin in store.commitlog.duplicates:
-        yield f"{store.relative(twin.path)}: a second log file of this name"
 
 
 def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:

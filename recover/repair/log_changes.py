@@ -384,8 +384,7 @@ def _changed_scan(
     # of several that begin at one place the first
     distinct = {gap.start: gap for gap in reversed(gaps)}
     changed.splits, changed.queues, changed.gaps = splits, scan.queues, [distinct[start] for start in sorted(distinct)]
-    changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
-    changed.end = end
+    changed.blank, changed.end = blank, end
     return changed
 
 

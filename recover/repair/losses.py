@@ -103,7 +103,7 @@ def loss_of_unproven(
 ) -> tuple[int, list[dict[str, Any]]]:
     """How many messages only the units of a queue (of `wanted`, if given) name, or only the index; an entry for each
     queue, and one for the index. `parts`: whose word is to be taken back."""
-    statement, last = Statement(), look.log.last_timestamp
+    statement, last = Statement(), look.log.tally.last_timestamp
     positions = [position for position in look.losses.unproven
                  if CONSUMEQUEUE in parts and (wanted is None or position.key in wanted)]
     for position in positions:

@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from formats import properties as props
 from formats.errors import FormatError
 from formats.record import Record, decode
-from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_STALE
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
@@ -174,7 +174,6 @@ def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Cal
             unmount(top)
 
 
-_STAND_INS = BIT_FILLER | BIT_MARKER
 _AT_ONCE = 500_000
 """So many units of queues are held against the log together."""
 _DELIVERY = np.dtype([
@@ -272,7 +271,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
     if not old:
         return
     rows = np.concatenate(old)
-    for row in rows[(rows["bits"] & _STAND_INS) == 0]:
+    for row in rows[(rows["bits"] & STAND_IN) == 0]:
         topic, queue = survey.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
@@ -475,7 +474,7 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
         rows, part = split.records, units[low:high]
         hit = np.searchsorted(rows["phy_offset"], part["phy_offset"])
         seen[low:high] = rows["phy_offset"][hit] == part["phy_offset"]
-        fits = (rows["size"][hit] == part["size"]) & ((rows["bits"][hit] & _STAND_INS) == 0)
+        fits = (rows["size"][hit] == part["size"]) & ((rows["bits"][hit] & STAND_IN) == 0)
         fits &= multi[part["queue"]] | (of_row[rows["queue"][hit]] == part["queue"])
         part["known"] = taken[low:high] = seen[low:high] & fits
         part["own"] = np.where(multi[part["queue"]], part["offset"], rows["queue_offset"][hit])

@@ -100,12 +100,13 @@ class NewStore:
             why = "`mqtool verify` says what became of the log." if wanted.takes_all else "Look at the filters."
             raise Refusal("no message fits, and a store without any would be none", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
+        self.queues = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in self.log.queues]
+        self.numbers = {key: number for number, key in enumerate(self.queues)}
         self.file_size = self.log.queue.file_size
         self.begin = int(self.kept[0]) // self.file_size * self.file_size
         self.first, self.last = self._spans()
         self.lost = self._lost()
         self.starts = sorted(self.lost)
-        self.numbers = {key: number for number, key in enumerate(map(self._key, range(len(self.log.queues))))}
         self.before: Neighbour | None = None
 
     def _spans(self) -> tuple[Rows, Rows]:
@@ -113,19 +114,15 @@ class NewStore:
         first = np.full(len(self.log.queues), np.iinfo(np.int64).max)
         last = np.full(first.size, -1)
         for scan in self.log.files:
-            rows = self._placed(self._rows(scan))
+            rows = self._placed(scan.records())
             rows = rows[np.isin(rows["phy_offset"], self.kept)]
             np.minimum.at(first, rows["queue"], rows["queue_offset"])
             np.maximum.at(last, rows["queue"], rows["queue_offset"])
         if self.begin == 0:
             first[:] = 0
-        lmq = [topic_text(topic).startswith(LMQ_PREFIX) for topic, _ in self.log.queues]
+        lmq = [key.topic.startswith(LMQ_PREFIX) for key in self.queues]
         last[np.array(lmq, dtype=bool)] = -1
         return first, last
-
-    def _rows(self, scan: FileScan) -> Rows:
-        found = [split.records for split in scan.splits]
-        return np.concatenate(found) if found else np.empty(0, dtype=RECORD)
 
     @staticmethod
     def _placed(rows: Rows) -> Rows:
@@ -160,7 +157,7 @@ class NewStore:
         """The pieces of one file, ascending."""
         stop = base + self.file_size
         kept = self.kept[np.searchsorted(self.kept, base) : np.searchsorted(self.kept, stop)]
-        rows = self._rows(scan) if scan is not None else np.empty(0, dtype=RECORD)
+        rows = scan.records() if scan is not None else np.empty(0, dtype=RECORD)
         taken = rows[np.isin(rows["phy_offset"], kept)]
         left = self._placed(rows[~np.isin(rows["phy_offset"], kept)])
         left = left[(left["queue_offset"] >= self.first[left["queue"]])
@@ -193,7 +190,7 @@ class NewStore:
     ) -> Iterator[Piece]:
         low, high = np.searchsorted(left["phy_offset"], [start, stop])
         lost = [
-            LostPosition(self._key(int(row["queue"])), int(row["queue_offset"]), int(row["phy_offset"]),
+            LostPosition(self.queues[int(row["queue"])], int(row["queue_offset"]), int(row["phy_offset"]),
                          int(row["size"])) for row in left[low:high]
         ]
         for damage in self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, stop)]:
@@ -209,10 +206,6 @@ class NewStore:
             yield at, chunk
             at += len(chunk)
         yield from in_order(zeros(stop - base - at), at)
-
-    def _key(self, number: int) -> QueueKey:
-        topic, queue_id = self.log.queues[number]
-        return QueueKey(topic_text(topic), queue_id)
 
     def derive(self, root: Path, options: ScanOptions, settings: dict[str, str]) -> None:
         """Config, queues, index and checkpoint; then whatever recover finds left to do."""

@@ -31,10 +31,9 @@ from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
-from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
-from recover.store.store import Store
+from recover.store.store import CHECKPOINT, CONSUMEQUEUE, INDEX, Store
 
-CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
+PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)
 
 
 class RebuildOptions(Struct, frozen=True):
@@ -66,7 +65,7 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     steps = list(derived_steps(seen, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
                                unmended=seen.log.damaged))
     if steps:
-        seen.options.scanner.confirm()
+        seen.options.engine.confirm()
     summary = {
         "parts": sorted(parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
         "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
@@ -91,7 +90,7 @@ def derived_steps(
     positions lead to their markers.
     """
     store, log = look.store, look.log
-    producer = producer_for(look.options.scanner, store, log)
+    producer = producer_for(look.options.engine, store, log)
     if CONSUMEQUEUE in parts and look.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
         yield from consumequeue_steps(
@@ -182,7 +181,7 @@ def write_rebuild(
     seen = _log_files(store)
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
-    before.survey.options.scanner.confirm()
+    before.survey.options.engine.confirm()
     with new_folder(output):
         files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.survey, options, wanted, output)
@@ -244,7 +243,7 @@ def _write(
 def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     """The files of the parts as the log alone makes them, named below an output folder."""
     seen, report = before.survey, before.index
-    producer = producer_for(seen.options.scanner, seen.store, seen.log)
+    producer = producer_for(seen.options.engine, seen.store, seen.log)
     index = None
     if CONSUMEQUEUE in options.parts:
         builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
@@ -260,7 +259,7 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
         index = rebuild_index(seen.store, seen.log, fresh=True, report=report, zone=options.zone, producer=producer)
         yield from (Install(f"{INDEX}/{file.name}", file.content) for file in index.files)
     if CHECKPOINT in options.parts:
-        yield Install(CHECKPOINT_FILE, _checkpoint(seen, index))
+        yield Install(CHECKPOINT, _checkpoint(seen, index))
 
 
 def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:

@@ -268,7 +268,7 @@ def _planned(
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
     after = correct_generations_by_units(log_after(look.log, changes), store)
-    dropped = max(0, look.log.messages - after.messages)
+    dropped = max(0, look.log.tally.messages - after.tally.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
             f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
@@ -277,7 +277,7 @@ def _planned(
         )
     steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
-        look.options.scanner.confirm()
+        look.options.engine.confirm()
     cut = changes.cut_from if changes.cuts_only else None
     unproven, only_named = loss_of_unproven(look)
     loss = [*loss_of_damage(look, changes.bridged, cut or 0), *only_named]
@@ -334,8 +334,9 @@ def _judged_by(
 
 def _asked_by(log: LogView) -> list[Any]:
     """All in a log that derived files are judged by."""
-    return [log.min_offset, log.log_end, log.messages, log.superseded, log.fillers, log.markers, log.newest_timestamp,
-            *((damage.start, damage.stop) for damage in log.damaged)]
+    tally = log.tally
+    return [log.min_offset, log.log_end, tally.messages, log.superseded, tally.fillers, tally.markers,
+            tally.newest_timestamp, *((damage.start, damage.stop) for damage in log.damaged)]
 
 
 def _in_order(

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
-from formats.names import is_safe_directory_name
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from recover.store.reader import read_small
 from recover.store.source import names_in
@@ -319,8 +318,3 @@ class Topics(Struct, dict=True):
 def topic_text(topic: bytes) -> str:
     """The name of a topic as folders and reports have it."""
     return topic.decode("utf-8", "replace")
-
-
-def is_folder_name(topic: str) -> bool:
-    """True when a broker could have made a folder of this name inside consumequeue/, and we may."""
-    return is_safe_directory_name(topic)

@@ -176,11 +176,6 @@ class ExtUnits(Struct, frozen=True):
         return np.asarray(np.where(self.position[at] == positions, at, -1))
 
 
-def is_address(tags_codes: Rows) -> Rows:
-    """Which tags codes are addresses of ext units (bool array)."""
-    return np.asarray(tags_codes <= MAX_EXT_ADDRESS)
-
-
 def positions_of(addresses: Rows) -> Rows:
     """Byte positions of addresses."""
     return np.asarray(addresses - _BASE)
@@ -243,7 +238,7 @@ class ExtFiles(Struct, dict=True):
     def tags_codes(self, tags_codes: Rows) -> Rows:
         """A copy in which addresses of units that a walk finds are replaced by the tags codes there."""
         plain = tags_codes.copy()
-        cells = np.flatnonzero(is_address(tags_codes))
+        cells = np.flatnonzero(tags_codes <= MAX_EXT_ADDRESS)
         at = self.units.find(positions_of(tags_codes[cells]))
         plain[cells[at >= 0]] = self.units.tags_code[at[at >= 0]]
         return plain

@@ -14,7 +14,7 @@ from recover.broker.record_check import Checked, CheckRules
 from recover.broker.recovery import Mode, Runs, ScanEnd, end_of, scan, start_file, unlinked
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.predict.dispatch import BrokerLog, reput
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -31,7 +31,7 @@ def settings(version: str, **given: str) -> BrokerSettings:
 
 def log_of(root: Path) -> BrokerLog:
     store = Store.open(root)
-    return BrokerLog(store.commitlog.files, store.commitlog.file_size, scan_log(store.commitlog))
+    return BrokerLog(store.commitlog.files, store.commitlog.file_size, LocalEngine().scan_log(store.commitlog))
 
 
 def flip(root: Path, offset: int) -> None:
@@ -79,64 +79,64 @@ def first_times(log: BrokerLog) -> list[int]:
 def test_normal_start_file(
     store: Callable[[str], Path], version: str, mode: Mode, max_of_queues: int, index: int
 ) -> None:
-    with log_of(store(V2_STORE)) as log:
-        assert start_file(log, mode, settings(version), EMPTY, max_of_queues).index == index
+    log = log_of(store(V2_STORE))
+    assert start_file(log, mode, settings(version), EMPTY, max_of_queues).index == index
 
 
 def test_pre_allocated_file_is_a_file_to_start_in_for_5_3_3_and_none_for_5_4_0(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        assert len(log.files) == 5
-        assert start_file(log, "normal", settings("5.3.3"), EMPTY, 4 * MIB).index == 4
-        assert start_file(log, "normal", settings("5.4.0"), EMPTY, 4 * MIB).index == 3
+    log = log_of(store(V2_STORE))
+    assert len(log.files) == 5
+    assert start_file(log, "normal", settings("5.3.3"), EMPTY, 4 * MIB).index == 4
+    assert start_file(log, "normal", settings("5.4.0"), EMPTY, 4 * MIB).index == 3
 
 
 def test_abnormal_start_file_is_the_newest_that_the_checkpoint_covers(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        times = first_times(log)
-        covered = EMPTY._replace(physic_msg_timestamp=times[2] + 3000, logics_msg_timestamp=times[3] + 9000)
-        for version in ("5.1.0", "5.3.3", "5.4.0"):
-            assert start_file(log, "abnormal", settings(version), covered, -1).index == 2
-        short = covered._replace(physic_msg_timestamp=times[2] + 2999)
-        assert start_file(log, "abnormal", settings("5.3.3"), short, -1).index == 1
+    log = log_of(store(V2_STORE))
+    times = first_times(log)
+    covered = EMPTY._replace(physic_msg_timestamp=times[2] + 3000, logics_msg_timestamp=times[3] + 9000)
+    for version in ("5.1.0", "5.3.3", "5.4.0"):
+        assert start_file(log, "abnormal", settings(version), covered, -1).index == 2
+    short = covered._replace(physic_msg_timestamp=times[2] + 2999)
+    assert start_file(log, "abnormal", settings("5.3.3"), short, -1).index == 1
 
 
 def test_index_time_joins_with_message_index_safe(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        times = first_times(log)
-        late = times[3] + 9000
-        checkpoint = EMPTY._replace(physic_msg_timestamp=late, logics_msg_timestamp=late, index_msg_timestamp=times[1])
-        assert start_file(log, "abnormal", settings("5.3.3"), checkpoint, -1).index == 3
-        for version in ("5.3.3", "5.4.0"):
-            safe = settings(version, messageIndexSafe="true")
-            assert start_file(log, "abnormal", safe, checkpoint, -1).index == 1
+    log = log_of(store(V2_STORE))
+    times = first_times(log)
+    late = times[3] + 9000
+    checkpoint = EMPTY._replace(physic_msg_timestamp=late, logics_msg_timestamp=late, index_msg_timestamp=times[1])
+    assert start_file(log, "abnormal", settings("5.3.3"), checkpoint, -1).index == 3
+    for version in ("5.3.3", "5.4.0"):
+        safe = settings(version, messageIndexSafe="true")
+        assert start_file(log, "abnormal", safe, checkpoint, -1).index == 1
 
 
 def test_without_a_checkpoint_the_search_ends_at_the_first_file(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        for version in ("4.9.7", "5.3.3", "5.4.0", "5.5.0"):
-            chosen = start_file(log, "abnormal", settings(version), EMPTY, LOG_END)
-            assert (chosen.index, chosen.matched) == (0, False)
+    log = log_of(store(V2_STORE))
+    for version in ("4.9.7", "5.3.3", "5.4.0", "5.5.0"):
+        chosen = start_file(log, "abnormal", settings(version), EMPTY, LOG_END)
+        assert (chosen.index, chosen.matched) == (0, False)
 
 
 def test_search_is_limited_from_5_4_0(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        for mode in ("normal", "abnormal"):
-            limited = settings("5.4.0", commitLogRecoverMaxNum="2")
-            chosen = start_file(log, mode, limited, EMPTY, -1)
-            # the pre-allocated file counts as one of the two
-            assert (chosen.index, chosen.matched) == (3, False)
-        none = settings("5.4.0", commitLogRecoverMaxNum="0")
-        assert start_file(log, "abnormal", none, EMPTY, -1).index == 0
+    log = log_of(store(V2_STORE))
+    for mode in ("normal", "abnormal"):
+        limited = settings("5.4.0", commitLogRecoverMaxNum="2")
+        chosen = start_file(log, mode, limited, EMPTY, -1)
+        # the pre-allocated file counts as one of the two
+        assert (chosen.index, chosen.matched) == (3, False)
+    none = settings("5.4.0", commitLogRecoverMaxNum="0")
+    assert start_file(log, "abnormal", none, EMPTY, -1).index == 0
 
 
 def test_5_5_0_goes_by_the_queue_offset_else_by_the_queue_time_without_margin(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        times = first_times(log)
-        checkpoint = EMPTY._replace(logics_msg_timestamp=times[1])
-        assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 1
-        checkpoint = checkpoint._replace(logics_physical_offset=2 * MIB)
-        assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 2
-        assert start_file(log, "abnormal", settings("5.4.0"), checkpoint, -1).index == 0
+    log = log_of(store(V2_STORE))
+    times = first_times(log)
+    checkpoint = EMPTY._replace(logics_msg_timestamp=times[1])
+    assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 1
+    checkpoint = checkpoint._replace(logics_physical_offset=2 * MIB)
+    assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 2
+    assert start_file(log, "abnormal", settings("5.4.0"), checkpoint, -1).index == 0
 
 
 def test_damaged_first_record_is_no_start_from_5_4_0_and_not_noticed_before(store: Callable[[str], Path]) -> None:
@@ -144,69 +144,69 @@ def test_damaged_first_record_is_no_start_from_5_4_0_and_not_noticed_before(stor
     # a byte of the topic's end and of the body of the first record of file 3
     flip(root, 3 * MIB + 130)
     late = EMPTY._replace(physic_msg_timestamp=1 << 50, logics_msg_timestamp=1 << 50)
-    with log_of(root) as log:
-        assert start_file(log, "abnormal", settings("5.3.3"), late, -1).index == 3
-        assert start_file(log, "abnormal", settings("5.4.0"), late, -1).index == 2
+    log = log_of(root)
+    assert start_file(log, "abnormal", settings("5.3.3"), late, -1).index == 3
+    assert start_file(log, "abnormal", settings("5.4.0"), late, -1).index == 2
 
 
 # --- the scan -------------------------------------------------------------------------------------------------------
 
 
 def test_scan_passes_over_all_files_up_to_the_zero_one(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        end, seen = run(log, 0, "5.3.3")
-        assert end.process_offset == LOG_END and len(seen.offsets) == 5000 and seen.slow == 0
-        assert [f.file_from_offset for f in unlinked(log.files, end.process_offset)] == [4 * MIB]
+    log = log_of(store(V2_STORE))
+    end, seen = run(log, 0, "5.3.3")
+    assert end.process_offset == LOG_END and len(seen.offsets) == 5000 and seen.slow == 0
+    assert [f.file_from_offset for f in unlinked(log.files, end.process_offset)] == [4 * MIB]
 
 
 def test_scan_ends_before_v2_records_up_to_5_0(store: Callable[[str], Path]) -> None:
-    with log_of(store(V2_STORE)) as log:
-        end, seen = run(log, 0, "5.0.0")
-        assert (end.process_offset, end.reason, seen.offsets) == (0, "bad-magic", [])
+    log = log_of(store(V2_STORE))
+    end, seen = run(log, 0, "5.0.0")
+    assert (end.process_offset, end.reason, seen.offsets) == (0, "bad-magic", [])
 
 
 def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    with log_of(root) as log:
-        offsets = log.rows(0)["phy_offset"]
-        victim = int(offsets[len(offsets) // 2])
+    log = log_of(root)
+    offsets = log.rows(0)["phy_offset"]
+    victim = int(offsets[len(offsets) // 2])
     flip(root, victim + 88)
-    with log_of(root) as log:
-        end, seen = run(log, 0, "5.3.3")
-        assert (end.process_offset, end.reason) == (victim, "bad-body-crc") and seen.offsets[-1] < victim
-        end, seen = run(log, 0, "5.3.3", checkCRCOnRecover="false")
-        assert end.process_offset == 1738684 and seen.slow == 1 and len(seen.offsets) == 2765
+    log = log_of(root)
+    end, seen = run(log, 0, "5.3.3")
+    assert (end.process_offset, end.reason) == (victim, "bad-body-crc") and seen.offsets[-1] < victim
+    end, seen = run(log, 0, "5.3.3", checkCRCOnRecover="false")
+    assert end.process_offset == 1738684 and seen.slow == 1 and len(seen.offsets) == 2765
 
 
 def test_scan_believes_a_wrong_own_offset_but_for_the_check_of_5_5_0(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    with log_of(root) as log:
-        victim = int(log.rows(0)["phy_offset"][100])
+    log = log_of(root)
+    victim = int(log.rows(0)["phy_offset"][100])
     flip(root, victim + 28 + 4)
-    with log_of(root) as log:
-        _, seen = run(log, 0, "5.3.3")
-        assert victim ^ 1 << 24 in seen.offsets and len(seen.offsets) == 2765
-        rules = CheckRules.of(settings("5.5.0"))
-        assert scan(log, 0, rules, Collector(), own_file_only=True).process_offset == victim
+    log = log_of(root)
+    _, seen = run(log, 0, "5.3.3")
+    assert victim ^ 1 << 24 in seen.offsets and len(seen.offsets) == 2765
+    rules = CheckRules.of(settings("5.5.0"))
+    assert scan(log, 0, rules, Collector(), own_file_only=True).process_offset == victim
 
 
 def test_scan_passes_over_a_missing_file(store: Callable[[str], Path]) -> None:
     root = store(V2_STORE)
     (root / "commitlog" / f"{MIB:020d}").unlink()
-    with log_of(root) as log:
-        end, seen = run(log, 0, "5.3.3")
-        assert end.process_offset == LOG_END
-        assert not any(MIB <= offset < 2 * MIB for offset in seen.offsets)
+    log = log_of(root)
+    end, seen = run(log, 0, "5.3.3")
+    assert end.process_offset == LOG_END
+    assert not any(MIB <= offset < 2 * MIB for offset in seen.offsets)
 
 
 def test_blank_of_the_last_file_is_where_the_log_goes_on(store: Callable[[str], Path]) -> None:
     root = store(V2_STORE)
     for index in (3, 4):
         (root / "commitlog" / f"{index * MIB:020d}").unlink()
-    with log_of(root) as log:
-        end, seen = run(log, 2, "5.3.3")
-        assert end.reason == "end-of-files" and seen.offsets[-1] < end.process_offset < 3 * MIB
-        assert not unlinked(log.files, end.process_offset)
+    log = log_of(root)
+    end, seen = run(log, 2, "5.3.3")
+    assert end.reason == "end-of-files" and seen.offsets[-1] < end.process_offset < 3 * MIB
+    assert not unlinked(log.files, end.process_offset)
 
 
 def test_file_that_begins_at_the_end_is_kept() -> None:
@@ -219,15 +219,15 @@ def test_file_that_begins_at_the_end_is_kept() -> None:
 
 
 def reputted(root: Path, start: int, end: int) -> tuple[int | None, Collector]:
-    with log_of(root) as log:
-        seen = Collector()
-        return reput(log, start, end, CheckRules.of(settings("4.9.7"), recovering=False), seen), seen
+    log = log_of(root)
+    seen = Collector()
+    return reput(log, start, end, CheckRules.of(settings("4.9.7"), recovering=False), seen), seen
 
 
 def reputted_over(root: Path, at: int) -> tuple[int | None, list[int], int]:
     """The same, the offsets alone, of a log with a flipped bit in byte `at` of its 51st record; and where that is."""
-    with log_of(root) as log:
-        victim = int(log.rows(0)["phy_offset"][50])
+    log = log_of(root)
+    victim = int(log.rows(0)["phy_offset"][50])
     flip(root, victim + at)
     stuck, seen = reputted(root, 0, 1305932)
     return stuck, seen.offsets, victim

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume, undo
 from recover.change.content import LazyContent

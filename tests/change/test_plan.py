@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtool import exits
 from recover.change import disk
@@ -89,7 +88,7 @@ def test_a_saved_plan_does_the_same(name: str, tmp_path: Path) -> None:
                 save_plan(plan, tmp_path / "plan.json")
                 again = load_plan(tmp_path / "plan.json")
             assert (again.id, again.store, again.preconditions) == (plan.id, plan.store, plan.preconditions)
-            assert again.json() == plan.json()
+            assert [step.json() for step in again.steps] == [step.json() for step in plan.steps]
             plan = again
         assert apply_plan(store, plan) is not None
     assert contents(stores[0]) == contents(stores[1])

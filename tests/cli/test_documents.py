@@ -244,10 +244,13 @@ def test_what_follows_a_list_of_losses_can_be_typed(
     assert mqtool(*shlex.split(step)[1:], "--yes").code == exits.CORRECTED | exits.MESSAGES
 
 
-def test_a_list_that_cannot_be_written_is_16(tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_written_is_refused_before_the_scan(tmp_path: Path) -> None:
     root = unpacked("clean-5.3.3")
     assert mqtool("predict", root, "--loss-out", tmp_path / "lost.txt").code == 16
     assert mqtool("predict", root, "--loss-out", root / "lost.csv").code == 16
+    (tmp_path / "there.csv").touch()
+    taken = mqtool("recover", unpacked("killed-5.5.0"), "--dry-run", "--loss-out", tmp_path / "there.csv")
+    assert taken.code == exits.OPERATIONAL, "before the scan, which finds the abort file"
     assert mqtool("recover", root, "--loss-out", tmp_path / "lost.csv").code == 16
 
 

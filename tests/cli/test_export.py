@@ -26,6 +26,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
+from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
@@ -272,6 +273,22 @@ def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str
     assert due <= places
 
 
+@pytest.mark.parametrize(("field", "option"), [
+    ("topic", "--topic"), ("queue", "--queue"), ("tags", "--tag"), ("unique_key", "--key"), ("msg_id", "--msg-id"),
+])
+def test_filters_take_of_damaged_messages_what_is_legible(
+    field: str, option: str, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store(STORE)
+    damage("page-zeroed", root, 5)
+    damage("bit-in-body", root, 7)
+    found = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    value = next(item[field] for item in reversed(found) if item[field] is not None)
+    same = [item for item in found if item[field] == value]
+    assert same and len(same) < len(found)
+    assert exported(tmp_path / "some.ndjson", root, "--damaged", option, str(value)) == same
+
+
 def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     whole = tmp_path / "whole.ndjson"
     exported(whole, unpacked(STORE))
@@ -281,6 +298,16 @@ def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     assert mqtool("export", unpacked(STORE), "-o", out, "--resume").code == 0
     assert out.read_bytes() == whole.read_bytes()
     assert not part.exists()
+
+
+def test_a_cut_export_goes_on_after_a_damaged_message_whose_place_is_not_known(tmp_path: Path) -> None:
+    lines = [b'{"phy_offset":null,"state":"damaged"}\n', b'{"phy_offset":7,"state":"damaged"}\n']
+    (tmp_path / "out.ndjson.part").write_bytes(lines[0] + lines[1][:9])
+    with output_file(tmp_path / "out.ndjson", resume=True) as (stream, left):
+        writer = writer_for("ndjson", stream, left)
+        writer.take(b"".join(lines), 2)
+        writer.close()
+    assert (tmp_path / "out.ndjson").read_bytes() == b"".join(lines)
 
 
 def test_the_rest_of_another_export_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from formats.message_id import offset_id
 from formats.names import offset_to_name
 from recover.log.judge import LogReader
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
@@ -44,7 +44,7 @@ def found(*arguments: object) -> list[dict[str, Any]]:
 def sample(name: str, step: int) -> list[Any]:
     """Every `step`-th record of the store."""
     store = Store.open(unpacked(name))
-    log = scan_log(store.commitlog)
+    log = LocalEngine().scan_log(store.commitlog)
     with LogReader(store.commitlog) as reader:
         rows = [row for split in log.splits() for row in split.records][::step]
         return [reader.record(int(row["phy_offset"]), int(row["size"])) for row in rows]

@@ -15,15 +15,14 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
-from recover.cluster import engine as engines
-from recover.cluster import making
+from recover.cluster import engine as engines, making
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import run_job
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
-from recover.log.scan import LogView, assemble, scan_log
+from recover.log.scan import LocalEngine, LogView, assemble
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import Store
@@ -81,7 +80,7 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
 
     with assert_unchanged(tmp_path / "s"):
         found = engine.scan_log(store.commitlog, progress=killing)
-    local = scan_log(store.commitlog)
+    local = LocalEngine().scan_log(store.commitlog)
     assert len(calls) > 6
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
     assert one_split(found.splits()).hashes.tolist() == one_split(local.splits()).hashes.tolist()

@@ -21,7 +21,7 @@ from recover.cluster import engine as engines
 from recover.cluster.engine import SparkEngine
 from recover.cluster.session import running_session, session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.log.split_scan import one_split
 from recover.store.store import Store
 from tests.cluster.cluster import children
@@ -65,7 +65,7 @@ def dying(attempts: int) -> Any:
 def test_a_worker_that_dies_is_replaced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "scan_splits", dying(2))
     queue = Store.open(root).commitlog
-    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    found, local = SparkEngine(SETTINGS).scan_log(queue), LocalEngine().scan_log(queue)
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
 
 
@@ -93,8 +93,8 @@ def test_a_slow_split_holds_no_other_up(root: Path, tmp_path: Path, monkeypatch:
     queue = Store.open(root).commitlog
     splits = sum(-(-file.length // SETTINGS.split_size) for file in queue.files)
     monkeypatch.setattr(engines, "scan_splits", waiting(tmp_path / "ended", splits - 1))
-    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
-    assert splits > 20 and found.messages == local.messages
+    found, local = SparkEngine(SETTINGS).scan_log(queue), LocalEngine().scan_log(queue)
+    assert splits > 20 and found.tally == local.tally
 
 
 def scan_with(failing: Callable[[Any], Any]) -> Any:
@@ -135,7 +135,7 @@ def stale() -> Any:
 def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "scan_splits", stale())
     queue = Store.open(root).commitlog
-    found, local = SparkEngine(WHOLE_FILES).scan_log(queue), scan_log(queue)
+    found, local = SparkEngine(WHOLE_FILES).scan_log(queue), LocalEngine().scan_log(queue)
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
 
 
@@ -182,7 +182,7 @@ def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
     assert log.is_file() and log.stat().st_size
     monkeypatch.undo()
     # what has failed is not used again
-    assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).messages == 3_000
+    assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).tally.messages == 3_000
 
 
 def test_java_s_temporary_files_are_where_the_user_says_and_of_a_spark_that_is_killed_only_its_log_stays(

@@ -19,7 +19,6 @@ from mqtool import exits
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster import export
-from recover.cluster.jobs import run_job
 from recover.cluster.views import Seen, Views
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
@@ -27,6 +26,7 @@ from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, splits_of
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.columns import ask
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
 from recover.store.reading import recorded
@@ -269,12 +269,12 @@ class TestCluster:
         other = copy_store(root, tmp_path / "b" / root.name)
         _other_run(other, random.Random(1))
 
-        def late(*arguments: Any) -> Iterator[Any]:
+        def late(questions: Any) -> list[Any]:
             # as an executor that joins after the scan, on a host where another store lies
             with running.mounted(other, root):
-                yield from run_job(*arguments)
+                return ask(questions)
 
-        monkeypatch.setattr(export, "run_job", late)
+        monkeypatch.setattr(export, "ask", late)
         done = mqtool("export", root, "-o", tmp_path / "out", "--format", "parquet", "--json",
                       *running.line(f"mqtool.splitSize={SPLIT}"))
         assert done.code == exits.OPERATIONAL and not (tmp_path / "out").exists()

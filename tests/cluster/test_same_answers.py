@@ -30,6 +30,7 @@ pytestmark = needs_spark
 SAMPLE = [
     ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
     ("clean-plain-4.9.7", "page-random"), ("clean-manyfiles-5.3.3", "log-early-end-mark"),
+    ("killed-expired-4.9.7", "record-older-whole"),  # whose record is another queue's after the repair
 ]
 
 
@@ -124,6 +125,9 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
         home = sent(tmp_path / "s", *part)
         assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part
+    before, out = bytes_home(), tmp_path / "out"
+    assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
+    assert 0 < bytes_home() - before <= A_MESSAGE * messages + A_QUEUE * topics * queues
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from recover.derived.index_files import file_geometry, index_geometry, list_inde
 from recover.derived.index_keys import IndexStream, TagHistory
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.findings.refusal import UsageRefusal
-from recover.log.scan import LogView, scan_log
+from recover.log.scan import LocalEngine, LogView
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.support.stores import STORES, unpacked
@@ -34,7 +34,7 @@ from tests.torture.hunt import older_records_at_the_end
 def opened(root: Path, **options: Any) -> tuple[Store, LogView]:
     """The store, and its log scanned."""
     store = Store.open(root, StoreOptions(**options))
-    return store, scan_log(store.commitlog)
+    return store, LocalEngine().scan_log(store.commitlog)
 
 
 def checked(root: Path, **options: Any) -> IndexReport:

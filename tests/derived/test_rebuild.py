@@ -19,7 +19,7 @@ from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.looks import carry_out, opened
@@ -130,7 +130,7 @@ def test_output_equals_the_store(name: str, tmp_path: Path, store: Copy) -> None
     assert set(done.files) == {
         path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
     }
-    newest = verify(store_of(root)).survey.log.newest_timestamp
+    newest = verify(store_of(root)).survey.log.tally.newest_timestamp
     assert decode((tmp_path / "out" / "checkpoint").read_bytes()).physic_msg_timestamp <= newest
 
 
@@ -206,12 +206,12 @@ Make = Callable[[str], Path]
 
 def codes(root: Path, broker: str | None = None) -> list[str]:
     store = Store.open(root, StoreOptions(broker=broker))
-    return [f.code for f in check_checkpoint(store, scan_log(store.commitlog)).findings]
+    return [f.code for f in check_checkpoint(store, LocalEngine().scan_log(store.commitlog)).findings]
 
 
 def recovered(root: Path) -> Checkpoint:
     store = opened(root)
-    carry_out(root, checkpoint_steps(store, scan_log(store.commitlog)))
+    carry_out(root, checkpoint_steps(store, LocalEngine().scan_log(store.commitlog)))
     return decode((root / "checkpoint").read_bytes())
 
 
@@ -245,7 +245,7 @@ def test_the_report_says_how_much_a_start_would_read(store: Make) -> None:
     root = store("clean-manyfiles-5.3.3")
     damage("checkpoint-missing", root)
     opened_store = opened(root)
-    log = scan_log(opened_store.commitlog)
+    log = LocalEngine().scan_log(opened_store.commitlog)
     facts = check_checkpoint(opened_store, log).findings[0].facts
     assert facts["log_bytes"] == log.log_end - log.min_offset
     by_broker = {item["broker"]: item for item in facts["rescan"]}
@@ -273,5 +273,5 @@ def test_the_index_time_of_a_store_without_one_is_that_of_its_last_full_file() -
     root = unpacked("clean-4.5.1")
     store = opened(root)
     before = decode((root / "checkpoint").read_bytes())
-    fields = decode(right_checkpoint(store, scan_log(store.commitlog)))
+    fields = decode(right_checkpoint(store, LocalEngine().scan_log(store.commitlog)))
     assert fields.index_msg_timestamp == before.index_msg_timestamp > 0

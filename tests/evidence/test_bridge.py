@@ -5,8 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from formats.record import BLANK_SIZE, HEAD, HEADS, Record, check_strict, decode_blank, encode
 from formats.record.rows import is_filler

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.synth import StoreWriter, synth_store
@@ -20,7 +19,7 @@ from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.log.generations import misnumbered_among
 from recover.log.judge import Claim, believed
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -132,7 +131,7 @@ def test_rebuild_leaves_the_record_to_recover_and_says_so(store: Callable[[str],
 def test_what_two_records_may_be_is_told_and_left(tmp_path: Path) -> None:
     root = tmp_path / "s"
     synth_store(root, messages=400, topics=1, queues=2, mapped_file_size=65536)
-    log = scan_log(opened(root).commitlog)
+    log = LocalEngine().scan_log(opened(root).commitlog)
     rows = [row for split in log.splits() for row in split.records.tolist() if row[RECORD_QUEUE_OFFSET] == 100]
     assert len(rows) == 2
     for bit, row in enumerate(rows):
@@ -155,7 +154,7 @@ def test_what_two_records_may_be_is_told_and_left(tmp_path: Path) -> None:
 def test_a_record_without_a_place_is_told_of(tmp_path: Path) -> None:
     root = tmp_path / "s"
     synth_store(root, messages=400, topics=1, queues=2, mapped_file_size=65536)
-    log = scan_log(opened(root).commitlog)
+    log = LocalEngine().scan_log(opened(root).commitlog)
     (row,) = [
         row for split in log.splits() for row in split.records.tolist()
         if row[RECORD_QUEUE_OFFSET] == 100 and log.queues[row[RECORD_QUEUE]][1] == 0

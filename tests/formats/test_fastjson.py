@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import formats
-from formats.config import json as fastjson
-from formats.config import tables as config
+from formats.config import json as fastjson, tables as config
 from formats.config.json import Json, Style, detect_style, dumps, loads, salvage
 from formats.errors import FormatError
 from formats.layout import Layout

@@ -14,13 +14,7 @@ from formats.native.library import library
 from formats.native.walk import QUEUE_COLUMNS, walk_records
 from formats.record import Record, check_strict, encode, grammar, make_record
 from formats.record.grammar import ALWAYS, NEVER, Rule
-from formats.record.layout import (
-    BLANK_SIZE,
-    HEAD,
-    HEAD_SIZE,
-    HEADS,
-    OFFSET_PHY_OFFSET,
-)
+from formats.record.layout import BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, OFFSET_PHY_OFFSET
 from formats.record.message import encode_blank
 from formats.record.rows import RECORD
 from recover.broker.versions import BEHAVIOURS

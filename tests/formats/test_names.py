@@ -6,11 +6,9 @@ import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from formats import names
-from formats import properties as props
+from formats import names, properties as props
 from formats.errors import FormatError
 from formats.javahash import hash32, index_key_hash, java_string
 from formats.message_id import offset_id, parse_offset_id

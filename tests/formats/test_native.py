@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from formats import sysflag
 from formats.native import build, index, lines, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
 from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
-from formats.record import layout
-from formats.record import rows as record_columns
+from formats.record import layout, rows as record_columns
 from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, range_table
 from formats.record.rows import RECORD
 from tests.support.kernel_inputs import INPUTS

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from formats import batchconsumequeue as bcq
-from formats import consumequeue as cq
-from formats import consumequeue_ext as ext
+from formats import batchconsumequeue as bcq, consumequeue as cq, consumequeue_ext as ext
 from formats.errors import FormatError
 from tests.support.stores import EXPECTED, STORES, unpacked
 

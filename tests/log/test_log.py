@@ -11,8 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.synth import StoreWriter, synth_store
 from formats.record import Record, encode, make_record
@@ -21,7 +20,7 @@ from recover.broker.versions import BrokerVersion
 from recover.check.survey import ScanOptions, survey
 from recover.log import generations
 from recover.log.file_scan import FileScan
-from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, scan_log, stamps_of
+from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, stamps_of
 from recover.look.store import Generation, default_broker
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -36,7 +35,7 @@ Copies = Callable[[str], Path]
 
 
 def _log(root: Path) -> LogView:
-    return scan_log(opened(root).commitlog)
+    return LocalEngine().scan_log(opened(root).commitlog)
 
 
 def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
@@ -49,7 +48,7 @@ def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> No
     _put(tmp_path / "s", 65536 * 3, b"\xff" * 8, 65536)
     log = _log(tmp_path / "s")
     assert log.min_offset == log.valid_to == 65536 * 3
-    assert log.messages == 49
+    assert log.tally.messages == 49
 
 
 def _old_record(record: Record, position: int, **changes: int) -> bytes:
@@ -69,7 +68,7 @@ def test_records_behind_the_end_are_stale_by_offset_or_by_time(tmp_path: Path, o
     _put(tmp_path, written.log_end, b"\x01torn", 65536)
     _put(tmp_path, written.log_end + 40, _old_record(last, written.log_end + 40, **changes), 65536)
     log = _log(tmp_path)
-    assert (log.stale, log.messages, log.log_end) == (1, 30, written.log_end)
+    assert (log.stale, log.tally.messages, log.log_end) == (1, 30, written.log_end)
     assert log.tail is not None and log.tail.start == written.log_end
 
 
@@ -82,7 +81,7 @@ def test_messages_of_a_topic_that_was_made_anew_after_damage_are_not_stale(tmp_p
     _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
     _put(tmp_path, anew[0].phy_offset, bytes(5 * anew[0].total_size), 65536)
     log = _log(tmp_path)
-    assert (log.stale, log.messages, len(log.damaged)) == (0, 5 + 15 + 1, 2)
+    assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 5 + 15 + 1, 2)
 
 
 def test_messages_after_the_clock_went_back_are_not_stale_because_of_earlier_damage(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_messages_after_the_clock_went_back_are_not_stale_because_of_earlier_dam
     writer.close()
     _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
     log = _log(tmp_path)
-    assert (log.stale, log.messages, len(log.damaged)) == (0, 59, 1)
+    assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 59, 1)
 
 
 def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: 
     writer.close()
     _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
     log = _log(tmp_path)
-    assert (log.stale, log.messages, len(log.damaged)) == (0, 29, 1)
+    assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 29, 1)
 
 
 def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: P
         writer.put("T", b"second life", queue_offset=number)
     writer.close()
     log = _log(tmp_path)
-    assert (log.superseded, log.messages) == (20, 5)
+    assert (log.superseded, log.tally.messages) == (20, 5)
 
 
 # --- Which release is taken for the one that wrote a store.

@@ -20,7 +20,7 @@ from recover.cluster.splits import RowsElsewhere, summary_of
 from recover.cluster.views import Seen, Views
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan, scan_split
-from recover.log.scan import SEED, LogView, assemble, scan_log
+from recover.log.scan import SEED, LocalEngine, LogView, assemble
 from recover.log.split_scan import FileJoin, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
@@ -88,14 +88,14 @@ class Elsewhere(Struct):
 
 def said(root: Path, engine: Elsewhere | None = None) -> dict[str, Any]:
     """What verify says of a store, but how long it took."""
-    report = verify(opened(root), ScanOptions(engine=engine))
+    report = verify(opened(root), ScanOptions(engine=engine or LocalEngine()))
     return {**report.json(), "seconds": 0, "engine": 0, "findings": [item.json() for item in report.findings.sorted()]}
 
 
 def planned(root: Path, engine: Elsewhere | None = None) -> object:
     """What recover would do to a store, to the byte; or why not."""
     try:
-        made = plan_recover(opened(root), RecoverOptions(ScanOptions(engine=engine), max_loss=None))
+        made = plan_recover(opened(root), RecoverOptions(ScanOptions(engine=engine or LocalEngine()), max_loss=None))
     except Refusal as refusal:
         return refusal.message
     contents = [None if step.content is None else b"".join(map(bytes, step.content.chunks()))
@@ -178,7 +178,7 @@ def test_one_index_file_among_many_is_judged_the_same_wherever_rows_are(recipe: 
 
 def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp_path: Path) -> None:
     root = synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root
-    (whole,) = [split for scan in scan_log(opened(root).commitlog).files for split in scan.splits]
+    (whole,) = [split for scan in LocalEngine().scan_log(opened(root).commitlog).files for split in scan.splits]
     half = Split(whole.records[:300], whole.hashes[: int(whole.records["hashes"][:300].sum())])
     holders, logs = [], []
     for rows in (whole, half):

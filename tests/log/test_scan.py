@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made
@@ -29,7 +28,7 @@ from formats.record.rows import row_of
 from recover.log import split_scan
 from recover.log.file_scan import FileScan, SplitRange, SplitScan, scan_file, scan_split
 from recover.log.judge import envelope_size, judge, reason_of
-from recover.log.scan import LocalEngine, LogView, scan_log
+from recover.log.scan import LocalEngine, LogView
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import RangeSums
@@ -44,6 +43,7 @@ from tests.support.stores import STORES, copy_store, real_store, unpacked
 
 
 Copies = Callable[[str], Path]
+scan_log = LocalEngine().scan_log
 
 
 def _scans(root: Path, **options: Any) -> list[FileScan]:
@@ -311,7 +311,7 @@ def told(log: LogView) -> dict[str, Any]:
         "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.stale, log.superseded),
         "tally": {name: value.tolist() if name == "queues" else value for name, value in tally.items()},
         "files": [
-            (scan.mapped_file, scan.queues, scan.gaps, scan.blank, scan.blank_size, scan.end, scan.record_count)
+            (scan.mapped_file, scan.queues, scan.gaps, scan.blank, scan.end, scan.record_count)
             for scan in log.files
         ],
     }
@@ -319,7 +319,7 @@ def told(log: LogView) -> dict[str, Any]:
 
 def assert_same(queue: MappedFileQueue, split_size: int) -> None:
     """The log says the same however it is cut."""
-    assert told(scan_log(queue, threads=2, split_size=split_size)) == told(scan_log(queue))
+    assert told(LocalEngine(2, split_size).scan_log(queue)) == told(scan_log(queue))
 
 
 @pytest.mark.parametrize("name", sampled(EVERY_STORE, quick=8))
@@ -408,7 +408,7 @@ def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
     monkeypatch.setattr(split_scan, "scan_split", noted)
     queue = opened(tmp_path / "s").commitlog
     whole = scan_log(queue)
-    assert whole.messages == 60 and not whole.damaged and not whole.stale
+    assert whole.tally.messages == 60 and not whole.damaged and not whole.stale
     assert_same(queue, 9_999)
     assert sum(entry is not None for entry in entries) > 5, "splits began in bodies, and were scanned again"
 
@@ -422,4 +422,4 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
     reports: list[tuple[int, int]] = []
     log = LocalEngine(2, 7_001).scan_log(queue, progress=lambda *it: reports.append(it), with_keys=False)
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
-    assert sum(records for _, records in reports) == log.messages
+    assert sum(records for _, records in reports) == log.tally.messages

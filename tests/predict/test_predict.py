@@ -18,7 +18,7 @@ from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.check.report import verify
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import Store
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 def ask(root: Path, version: str = "5.3.3", **given: str) -> Prediction:
     store = Store.open(root)
-    return predict(store, scan_log(store.commitlog), BrokerSettings(BrokerVersion.parse(version), given))
+    return predict(store, LocalEngine().scan_log(store.commitlog), BrokerSettings(BrokerVersion.parse(version), given))
 
 
 def log_file(root: Path, index: int) -> Path:
@@ -354,7 +354,7 @@ def comparable(prediction: Prediction, seen: dict[str, Any]) -> dict[str, Any]:
 def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path) if recipe == SOUND else struck_store(name, tmp_path, recipe)[0]
     store = Store.open(root)
-    view = scan_log(store.commitlog)
+    view = LocalEngine().scan_log(store.commitlog)
     for version, seen in KEPT[name][recipe].items():
         predicted = comparable(predict(store, view, settings_for(name, version)), seen)
         observed = {key: seen.get(key, 0) for key in ("lost", "unreachable", "duplicated_offsets")}

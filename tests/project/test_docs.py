@@ -13,17 +13,14 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import RECIPES
-from fixtures.lab.table import PAGES as COST_PAGES
-from fixtures.lab.table import kept, matrix
-from fixtures.lab.table import render as render_costs
+from fixtures.lab.table import PAGES as COST_PAGES, kept, matrix, render as render_costs
 from fixtures.lab.toolchain import RELEASES
 from mqtool import exits
 from mqtool.commands import COMMANDS
 from tests.broker.cases import ALL
 from tests.scenarios.drill import all_stores
 from tests.support.command_docs import DOCS, PAGES, exit_table, page, parameters, render
-from tests.support.format_docs import REFERENCE, layout_blocks
-from tests.support.format_docs import render as render_formats
+from tests.support.format_docs import REFERENCE, layout_blocks, render as render_formats
 from tests.support.formats import FORMATS, Format
 
 # --- The documentation is held to the code: pages, options, exit codes, links, commands that are shown.

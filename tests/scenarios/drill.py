@@ -15,13 +15,12 @@ import pytest
 
 from fixtures.damage import Damage, NotApplicable, damage, walk
 from fixtures.unpack import STORES as PACKED
-from formats import record as commitlog
-from formats import sysflag
+from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.log.files import live_copies, rightly_placed
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
 from tests.support.stores import EXPECTED, real_store, unpacked
@@ -100,7 +99,7 @@ def messages(root: Path) -> set[Message]:
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
     queue, _ = rightly_placed(live_copies(store.commitlog))
-    log = correct_generations_by_units(scan_log(queue), store)
+    log = correct_generations_by_units(LocalEngine().scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
     for split in log.live():

@@ -10,8 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
@@ -19,17 +18,7 @@ from mqtool import exits
 from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import (
-    BROKERS,
-    MANY_FILES,
-    PLAIN,
-    Broken,
-    Drill,
-    body_at,
-    file_name,
-    manifest,
-    messages,
-)
+from tests.scenarios.drill import BROKERS, MANY_FILES, PLAIN, Broken, Drill, body_at, file_name, manifest, messages
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all.

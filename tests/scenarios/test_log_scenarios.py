@@ -13,8 +13,7 @@ from fixtures import shapes
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.damage.walk import Located
-from formats import record as commitlog
-from formats import sysflag
+from formats import record as commitlog, sysflag
 from formats.consumequeue import CQ_UNIT
 from formats.crc import crc31
 from formats.record import encode

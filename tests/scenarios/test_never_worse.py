@@ -6,8 +6,7 @@ import random
 import shutil
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fixtures.damage import of_area, walk
 from mqtool import exits
@@ -16,7 +15,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.model import Plan, WriteRange, ZeroRange
 from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.repair.never_worse import as_planned, missed_between, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
@@ -32,6 +31,7 @@ from tests.torture.hunt import older_records_at_the_end
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
 RECIPES = (*of_area("witness"), "queue-units-swapped")
+scan_log = LocalEngine().scan_log
 
 
 def refused_or_as_good(store: Drill, name: str) -> bool:

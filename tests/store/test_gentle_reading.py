@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store import reader
 from recover.store.reader import BLOCK, Pace, ReadAhead
 from recover.store.store import Store
@@ -83,8 +83,8 @@ def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: py
     store = Store.open(synth_store(tmp_path / "s", messages=60, mapped_file_size=8192).root)
     spent: list[int] = []
     monkeypatch.setattr(reader._pace, "spend", spent.append)
-    log = scan_log(store.commitlog)
-    assert log.messages == 60
+    log = LocalEngine().scan_log(store.commitlog)
+    assert log.tally.messages == 60
     assert sum(spent) >= log.log_end
 
 

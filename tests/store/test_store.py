@@ -25,13 +25,7 @@ from recover.findings.refusal import Refusal
 from recover.store.columns import ColumnStore
 from recover.store.memo import seen_now
 from recover.store.reader import FileReader
-from recover.store.source import (
-    entries,
-    expect,
-    files_below,
-    open_source,
-    remote_root,
-)
+from recover.store.source import entries, expect, files_below, open_source, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.support.looks import opened

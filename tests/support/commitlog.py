@@ -6,8 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from formats import record as commitlog
-from formats import sysflag
+from formats import record as commitlog, sysflag
 from formats.errors import FormatError
 from formats.record import HEADS, Record
 from tests.support.stores import unpacked

@@ -13,8 +13,7 @@ from typing import Any
 
 from fixtures.damage import Damage, damage
 from fixtures.lab.packed import kinds, settings
-from fixtures.unpack import STORES as PACKED
-from fixtures.unpack import is_made_up, unpack
+from fixtures.unpack import STORES as PACKED, is_made_up, unpack
 from tests.support.sparse import data_chunks
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((PACKED / "expected.json").read_text())

@@ -20,12 +20,10 @@ from formats import (
     message_id,
     names,
     properties,
+    record as commitlog,
     timer,
 )
-from formats import record as commitlog
-from formats.config import json as fastjson
-from formats.config import properties_text as javaproperties
-from formats.config import tables as config_tables
+from formats.config import json as fastjson, properties_text as javaproperties, tables as config_tables
 
 Codec = Callable[[bytes], object]
 LIMITS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from recover.change import carry_out as apply
-from recover.change import disk
+from recover.change import carry_out as apply, disk
 from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
 from recover.findings.refusal import Refusal
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages
@@ -223,7 +222,7 @@ def test_log_that_a_live_broker_appends_to_is_read_without_a_signal(store: Drill
     path = store.root / LOG
     queue = Store.open(store.root).commitlog
     sizes = iter((100_000, 50_000, 0, 131_072))
-    scan = scan_log(queue, progress=lambda *_: os.truncate(path, next(sizes, 131_072)))
+    scan = LocalEngine().scan_log(queue, progress=lambda *_: os.truncate(path, next(sizes, 131_072)))
     assert scan.log_end >= 0
 
 

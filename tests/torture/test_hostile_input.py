@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import recover.log.file_scan
 from formats.errors import FormatError
@@ -24,7 +23,7 @@ from formats.record import encode, make_record
 from mqtool import exits
 from recover.change.journal import decode_records, encode_record
 from recover.change.model import canonical
-from recover.log.scan import scan_log
+from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.scenarios.interrupted import recovering
@@ -121,7 +120,7 @@ def _scanned(content: bytes, folder: Path, window: int) -> None:
     path = folder / "commitlog" / f"{0:020d}"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    scan_log(Store.open(folder).commitlog, window=window)
+    LocalEngine().scan_log(Store.open(folder).commitlog, window=window)
 
 
 def _scan_many(logs: list[bytes], folder: Path, rounds: int, seed: int) -> None:

@@ -13,9 +13,7 @@ from tests.scenarios.drill import Drill, messages, position
 from tests.support.counts import Count, Note
 from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, tree_digest
-from tests.torture.hunt import STORES as HUNT_STORES
-from tests.torture.hunt import Tally as HuntTally
-from tests.torture.hunt import hunt
+from tests.torture.hunt import STORES as HUNT_STORES, Tally as HuntTally, hunt
 from tests.torture.mutation import mutated
 
 # --- Trust in the verdict: one damage anywhere in a real store is found, or it is shown why nothing could tell.
