@@ -156,7 +156,7 @@ def create(root: Path, path: Path, content: bytes) -> Change:
     else:
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             disk.mkdir(folder)
-        disk.create_file(path, [content], 0o644)
+        disk.create_file(path, [content], disk.MODE)
     return Change(path.relative_to(root).as_posix(), None, f"{what}, {len(content)} bytes")
 
 

@@ -64,7 +64,7 @@ def apply(
     out.store = str(root)
     options = options_of(plan, parts)
     out.given = Given.of_plan(str(root), options)
-    cut = ("--to", plan.summary["valid_to"]) if plan.command == "truncate" else ()
+    cut = ("--to", plan.summary["valid_to"]) if plan.command == "truncate" and "valid_to" in plan.summary else ()
     out.again = out.given.line(plan.command, *cut, "--dry-run")
     store = Store.open(root, options)
     folders = store.options.folders

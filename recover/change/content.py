@@ -181,7 +181,7 @@ class Spool:
 
     def keep(self, data: np.ndarray[Any, Any]) -> Buffer:
         """The bytes (uint8) for as long as the plan lives."""
-        return self._kept.copied(data).data
+        return memoryview(self._kept.copied(data))
 
 
 # --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came out.
@@ -190,10 +190,10 @@ class Spool:
 # staging folder on the file system that it is for; the files that the manifest names get their places from there.
 
 
-def stop_if(interrupted: Callable[[], bool]) -> None:
-    """`Interrupted` between two pieces of what is made for a plan."""
+def stop_if(interrupted: Callable[[], bool], then: str = "stopped before anything was changed") -> None:
+    """`Interrupted` between two pieces of what is made for a plan, or beside a store; `then`: how things are."""
     if interrupted():
-        raise Interrupted("stopped before anything was changed", "run the command again")
+        raise Interrupted(then, "run the command again")
 
 
 Manifest = dict[str, tuple[str, int, int]]

@@ -15,15 +15,15 @@ from tempfile import TemporaryDirectory
 from msgspec import structs
 
 from recover.change import disk
+from recover.change.content import stop_if
 from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.refusal import Refusal
 from recover.store.reading import Piece
 from recover.store.source import Source, files_below, names_in, open_source, remote_system, url_of
 from recover.store.store import JOURNAL_DIR, Store
 
-_MODE = 0o644
 _RANGE = 8 << 20
 
 
@@ -50,8 +50,7 @@ def copy_store(
             folders.append((source, target / name))
             leave_out = {other for _, other in sources} if name == "." else set()
             for path, copy in _walk(source, target / name, leave_out):
-                if interrupted():
-                    raise Interrupted("stopped; what was copied so far was removed", "run the command again")
+                stop_if(interrupted, "stopped; what was copied so far was removed")
                 if progress is not None:
                     progress(str(path if url_of(path) is None else copy.relative_to(target)))
                 _copy(path, copy, folders)
@@ -70,7 +69,7 @@ def copy_file(path: Path, copy: Path) -> None:
         disk.copy_file(path, copy, strict=False)
         return
     with closing(open_source(path)) as file:
-        disk.create_from_pieces(copy, _fetched(file), _MODE)
+        disk.create_from_pieces(copy, _fetched(file), disk.MODE)
     when = path.stat().st_mtime_ns
     os.utime(copy, ns=(when, when))
 

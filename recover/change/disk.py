@@ -60,6 +60,8 @@ def fault(
 
 
 CHUNK = 1 << 20
+MODE = 0o644
+"""Of new files that a broker is to read, too."""
 _ZERO_BLOCK = 64 << 10
 _ZEROS = bytes(_ZERO_BLOCK)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -271,7 +273,7 @@ def rename(source: Path, target: Path) -> None:
 def write_whole(path: Path, data: bytes, temporary: Path) -> None:
     """Give `path` this content at once, whole and synced, by way of `temporary` beside it."""
     unlink(temporary)
-    create_file(temporary, [data], 0o644)
+    create_file(temporary, [data], MODE)
     rename(temporary, path)
     fsync_dir(path.parent)
 
@@ -395,7 +397,7 @@ def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[
     """Descriptor of a new file that has its content, its owner and a lock before anybody sees it. `FileExistsError`."""
     fd, temporary = _unnamed(path, os.path.basename(path))
     try:
-        os.fchmod(fd, 0o644)
+        os.fchmod(fd, MODE)
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.st_uid, like.st_gid)
         pwrite(fd, path, 0, data)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from msgspec import Struct, field, structs, to_builtins
+from msgspec import Struct, convert, field, structs, to_builtins
 
 from formats.layout import Buffer
 from recover.change import disk
@@ -358,6 +358,44 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
     return sidecar if has_large else None
 
 
+# The types of what commands read of a plan, beside its steps.
+
+
+class _Loss(Struct):
+    messages: int = 0
+    begin: int | None = None
+    end: int | None = None
+
+
+class _ConfigChoice(Struct):
+    file: str
+    action: str
+    text: str
+
+
+class _StoreOptions(Struct):
+    mapped_file_size: int | None = None
+    index_slots: int | None = None
+    index_entries: int | None = None
+    broker: str | None = None
+    settings: dict[str, str] = {}
+
+
+class _Summary(Struct):
+    valid_to: int = 0
+    config: list[_ConfigChoice] = []
+    assumptions: list[str] = []
+    assumed_settings: dict[str, Any] = {}
+    mendable_messages: int = 0
+    store_options: _StoreOptions | None = None
+
+
+class _Said(Struct):
+    loss: list[_Loss]
+    summary: _Summary
+    parts: list[str]
+
+
 def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
     """Read a plan file; `Refusal` if it is none, damaged, or of another format version. `sidecar`: the only folder
     beside it that may hold content."""
@@ -383,6 +421,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     body = whole["body"]
     if crc32c(canonical(body)) != whole["crc32c"]:
         raise Refusal(f"{path} was changed after it was saved: its checksum does not fit", "make the plan again")
+    convert(body, _Said)
     sidecar = str(body["sidecar"])
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")
@@ -396,7 +435,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
             f"{missing[0]} is missing: contents of this plan are in the folder {sidecar} next to it",
             f"copy that folder along with {path.name}, or make the plan again", file=str(missing[0]),
         )
-    before = [FileState(**value["before"]) for value in body["steps"] if "before" in value]
+    before = [convert(value["before"], FileState) for value in body["steps"] if "before" in value]
     # the id becomes part of a directory name
     if not re.fullmatch("[0-9A-Za-z]{1,32}", body["id"]):
         raise ValueError(f"plan id {body['id']!r}")
@@ -405,8 +444,8 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     return Plan(
         command=str(body["command"]), steps=tuple(steps), loss=tuple(body["loss"]), summary=dict(body["summary"]),
         parts=tuple(map(str, body["parts"])), id=body["id"], created_ms=int(body["created_ms"]),
-        store=StoreIdentity(**body["store"]) if body["store"] else None, preconditions=tuple(before),
-        watched=tuple(FileState(**value) for value in body["watched"]),
+        store=convert(body["store"], StoreIdentity | None), preconditions=tuple(before),
+        watched=convert(body["watched"], tuple[FileState, ...]),
     )
 
 

@@ -460,10 +460,13 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):
         return
+    wrote = None
     try:
         wrote = abort.decode(read_small(store.abort_path, 64))
-    except (OSError, FormatError):
-        wrote = None
+    except FormatError:
+        pass
+    except OSError as error:
+        yield finding("part-unreadable", ABORT, None, part=ABORT, error=error.strerror)
     of = f" (process {wrote})" if wrote is not None else ""
     if pid is not None:
         yield finding("abort-present", ABORT, None, severity="info", pid=wrote,

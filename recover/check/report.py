@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -214,8 +215,11 @@ def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
 
 
 def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
-    """Queues or an index that are not there at all, beside a log with messages."""
+    """Queues or an index that are not there at all, beside a log with messages; files of them that cannot be read."""
     at, elsewhere = report.pointers, held_elsewhere(store)
+    for error in at.unread:
+        name = store.relative(Path(error.filename))
+        yield finding("part-unreadable", name, part=name, error=error.strerror)
     if at.last_timestamp and not at.queues and CONSUMEQUEUE not in elsewhere:
         yield finding("consumequeue-missing", store.relative(store.consumequeue_dir))
     indexed = at.checkpoint is not None and at.checkpoint.index_msg_timestamp > 0

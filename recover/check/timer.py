@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
@@ -93,7 +94,8 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         if check is not None:
             yield from _missing(log, check, state)
     except OSError as error:
-        yield finding("part-unreadable", TIMERLOG, None, part=TIMERLOG, error=error.strerror)
+        part = store.relative(Path(error.filename))
+        yield finding("part-unreadable", part, None, part=part, error=error.strerror)
 
 
 def _timerlog(store: Store) -> MappedFileQueue:
@@ -108,7 +110,8 @@ def check_lengths(store: Store) -> Iterator[Finding]:
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
             continue
-        length = path.stat().st_size
+        with FileReader(path) as reader:  # which a broker opens, too
+            length = reader.length
         if length not in (0, timer.WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
                           expected=timer.WHEEL_FILE_SIZE)
@@ -127,7 +130,7 @@ def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
         return timer.TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
         return None, "is missing, and the timerlog has units"
-    except (OSError, FormatError) as error:
+    except FormatError as error:
         return None, f"cannot be read: {error}"
 
 

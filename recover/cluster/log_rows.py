@@ -179,7 +179,7 @@ class Messages:
     @cached_property
     def _heads(self) -> Numbers:
         """Which of `_FLAGS` each record's head is of."""
-        return np.searchsorted(_FLAGS, self._rows["sys_flag"] & HOSTS_V6)
+        return np.asarray(np.searchsorted(_FLAGS, self._rows["sys_flag"] & HOSTS_V6))
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:

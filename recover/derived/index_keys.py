@@ -390,7 +390,7 @@ def match_units(
     they are; numbers below `end` are in use. Returns which records have their tag's unit.
     """
     bits, places = records["bits"], records["phy_offset"]
-    row = np.searchsorted(places, offsets, side="right") - 1
+    row: Rows = np.searchsorted(places, offsets, side="right") - 1
     within = offsets - places[row]
     stands_in = (bits[row] & STAND_IN) != 0
     classes[order[stands_in & (within < records["size"][row])]] = native.LOST

@@ -253,7 +253,7 @@ class QueueCells(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        return self.cells.size == 0
+        return not self.cells.size
 
     def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
         """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""

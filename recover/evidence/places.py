@@ -30,7 +30,7 @@ from recover.log.generations import with_place
 from recover.log.judge import Claim, LogReader, believed
 from recover.log.scan import LogView, in_order
 from recover.store.columns import ColumnStore, Rows, Split
-from recover.store.config_files import LMQ_PREFIX
+from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
@@ -116,11 +116,12 @@ def _contradicted(
                 others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
                 asked.append(_Asked(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
     beside = _beside(expectation, asked)
+    topics = ALWAYS_LIVE.union(expectation.topics.configured or ())
     found: list[Edit | None] = []
     for item in asked:
         at = item.record.phy_offset
         if at in said:
-            found.append(_judged(item, beside, queues, units))
+            found.append(_judged(item, beside, queues, units, topics))
         elif all(beside[place, at].neighbours >= 0 for place in item.others):
             # no other record names these places, and this one stands in their order
             found.append(_misses_queues(item.record, item.others, expectation, queues))
@@ -160,11 +161,14 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
 
 
 def _judged(
-    asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport, units: set[tuple[Place, int]]
+    asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport,
+    units: set[tuple[Place, int]], topics: Collection[str],
 ) -> Edit | None:
     """The record at the place that more independent claims give it than its own, if one field makes the difference."""
     at = asked.record.phy_offset
     claims = [Claim("record", asked.own)]
+    if asked.own[0].topic in topics and not any(place[0].topic in topics for place in asked.others):
+        claims.append(Claim("topics.json", asked.own))
     if not asked.misnumbered:
         neighbours = beside[asked.own, at].neighbours
         claims.append(Claim("neighbours", asked.own, max(0, neighbours)))

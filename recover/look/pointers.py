@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.index import IndexHeader
+from formats.index import INDEX_HEADER, IndexHeader
 from formats.names import is_index_name
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
@@ -17,7 +17,7 @@ from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import parts_of, scan_files
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader
+from recover.store.reader import FileReader, read_small
 from recover.store.store import Store
 
 
@@ -26,7 +26,8 @@ class Pointers:
     all others; not of all of them. `dispatched_to`: the largest end of a unit; None without one.
 
     `log` has misnamed files where their records belong, and `misnamed` their right offsets. `missing_ranges`: those
-    without a file; `far`: empty files far after the log's end, each with where the room before it begins.
+    without a file; `far`: empty files far after the log's end, each with where the room before it begins. `unread`: why
+    files that would tell more could not be read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -35,12 +36,18 @@ class Pointers:
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
+        self.unread: list[OSError] = []
         self._find_missing(store, end)
         self._find_queues(store)
         self.index_files = list(_index_headers(store))
         # where the last message begins that a header of an index file names
         self.indexed_to = max((header.end_phy_offset for _, header in self.index_files if header.index_count > 1),
                               default=None)
+        for file in list_index_files(store.index_dir).files:
+            try:
+                read_small(file.path, INDEX_HEADER.size)
+            except OSError as error:
+                self.unread.append(error)
 
     def _find_missing(self, store: Store, end: LogView) -> None:
         """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
@@ -61,7 +68,7 @@ class Pointers:
         self.dispatched_to: int | None = None
         for folder in store.queue_folders:
             files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-            end, unit = last_unit(files)
+            end, unit = last_unit(files, self.unread)
             self.queues.setdefault(folder.topic, {})[folder.queue_id] = end
             if unit is not None and not is_pre_blank(unit):
                 self.dispatched_to = max(self.dispatched_to or 0, unit.phy_offset + unit.size)
@@ -90,8 +97,9 @@ def _end_of_log(queue: MappedFileQueue) -> LogView:
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
 
 
-def last_unit(files: list[MappedFile]) -> tuple[int, CqUnit | None]:
-    """(queue offset after it, the last valid unit); units are written without gaps, so bisection finds it."""
+def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
+    """(queue offset after it, the last valid unit); units are written without gaps, so bisection finds it. What cannot
+    be read goes to `unread`."""
     for mapped_file in reversed(files):
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:
@@ -100,8 +108,8 @@ def last_unit(files: list[MappedFile]) -> tuple[int, CqUnit | None]:
                 count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
                 if count:
                     return first + count, _unit(reader, count - 1)
-        except OSError:
-            continue
+        except OSError as error:
+            unread.append(error)
     return (files[0].file_from_offset // CQ_UNIT.size if files else 0), None
 
 

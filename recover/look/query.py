@@ -214,7 +214,7 @@ class _Queue:
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
-        self.max_offset, _ = last_unit(self.files.files)
+        self.max_offset, _ = last_unit(self.files.files, [])
         self.unit = partial(unit_at, self.files)
 
 

@@ -20,9 +20,11 @@ from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
 from recover.broker.settings import BrokerSettings, load_settings
 from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.change.journal import runs
 from recover.change.lock import holder_text, probe
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
+from recover.findings.refusal import Refusal
 from recover.log.file_scan import scan_file
 from recover.look.items import next_data
 from recover.look.pointers import Pointers
@@ -31,7 +33,7 @@ from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
-from recover.store.store import COMMITLOG, Store, look_beside
+from recover.store.store import COMMITLOG, Store, has_journal, look_beside
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
@@ -382,7 +384,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     """Queue or index files without any log: the one state in which a start does the worst.
 
     Files of zeros that are not the first are no log: brokers make the next file ahead, and never remove the one before
-    it without a message in this one.
+    it without a message in this one. A run of ours that cut all of the log leaves such a file, too, and says so.
     """
     files = store.commitlog.files
     holds = any(map(_holds_data, files)) if store.commitlog.min_offset else any(file.length for file in files)
@@ -395,6 +397,18 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
-    if queue_files or index_files:
+    if (queue_files or index_files) and not _is_cut_to_nothing(store):
         yield finding(NO_LOG, COMMITLOG, None, remedy=look_beside(store, ""), queue_files=queue_files,
                       index_files=index_files)
+
+
+def _is_cut_to_nothing(store: Store) -> bool:
+    """Whether the last run here that was not undone cut the log where its first file begins, in which it goes on."""
+    begin = store.commitlog.min_offset
+    if not begin or not has_journal(store.root):
+        return False
+    try:
+        done = [run for run in runs(store.root, store.options.folders) if run.state != "undone"]
+        return bool(done) and done[-1].plan.summary.get("valid_to") == begin
+    except Refusal:
+        return False

@@ -187,7 +187,9 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
         units = queue_file.valid()[chosen["queue_offset"] - base]
         tags = ext.tags_codes(units["tags_code"].astype(np.int64))
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
-        fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
+        delayed, fitting = is_delayed(chosen), tags == chosen["tags_code"]
+        if delayed.any():
+            fitting[delayed] = _in_time(chosen[delayed], tags[delayed], named[delayed], delays)
         if not ext.units.position.size:
             # without any ext unit no address can be told wrong, and brokers deliver the message all the same
             fitting |= tags <= MAX_EXT_ADDRESS
@@ -196,10 +198,12 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
 
 
 def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:
-    """Whether each deliver time is one that a broker with this table, or with the store's own, would compute."""
+    """Whether each deliver time, all of delayed messages, is one that a broker with this table, or with the store's
+    own, would compute."""
     shown = deliver_times - rows["store_timestamp"]
-    fits = shown == np.array([delay_of(delays, int(level)) for level in rows["tags_code"]])
-    seen, counts = np.unique(shown[named & is_delayed(rows)], return_counts=True)
+    levels, of_row = np.unique(rows["tags_code"], return_inverse=True)
+    fits = shown == np.array([delay_of(delays, int(level)) for level in levels])[of_row]
+    seen, counts = np.unique(shown[named], return_counts=True)
     if seen.size and counts.max() * 2 > counts.sum():
         fits |= shown == seen[counts.argmax()]
     return np.asarray(fits)

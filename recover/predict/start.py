@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
 from formats.checkpoint import EMPTY, FILE_SIZE
+from formats.index import INDEX_HEADER
 from formats.names import offset_to_name
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
@@ -17,6 +19,7 @@ from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import first_file_findings, misnamed_findings, missing_files, only_copies, untold_size
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
+from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES
 from recover.findings.model import Finding, finding
@@ -42,7 +45,7 @@ from recover.predict.prediction import Prediction, count_lost, count_unreachable
 from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.reader import opened_once, read_small
-from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, Store
+from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
 LARGE_RECORD = 64 << 20
@@ -75,12 +78,12 @@ def predict(
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file of this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
-    configs = config_pairs(store, view, settings)
+    configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
-    unread = [*loaded.odd_index, *unreadable(store, configs)]
+    unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]
     prediction.by_hand = [*loaded.by_hand, *unread, *forgotten_offsets(store, topics.pairs, settings)]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
@@ -95,7 +98,7 @@ def predict(
         prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
     prediction.unsupported += timer_left_out(store, settings, view)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
-    start = _Start(store, settings, loaded, log, prediction)
+    start = _Start(store, settings, loaded, log, prediction, topics)
     start.run()
     if counted and start.ended:
         end = prediction.max_phy
@@ -109,13 +112,14 @@ def predict(
 class _Start:
     def __init__(
         self, store: Store, settings: BrokerSettings, loaded: Loaded, log: BrokerLog, prediction: Prediction,
+        topics: Topics,
     ) -> None:
         self.store = store
         self.settings = settings
         self.version = settings.version
         self.log = log
         self.prediction = prediction
-        self.topics = Topics(store)
+        self.topics = topics
         self.ended = False
         self.states: dict[Key, QueueState] = loaded.queues
         self.checkpoint = store.checkpoint(extend=True) or EMPTY
@@ -290,26 +294,33 @@ _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "de
 _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
-def config_pairs(store: Store, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
+def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
     """The config files that are there, or should be, and stop this broker if they do not load
     (BrokerController.initialize)."""
     names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
     if settings.version >= _FIRST_WITH_ALL:
         names.update(_STOPPING_5)
-    pairs = judged_pairs(store, Topics(store), log)
+    pairs = judged_pairs(store, topics, log)
     return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
-    """Of checkpoint and config files what cannot be read, or is no file: nobody can say what a start makes of it."""
+    """What a start opens and we cannot read, or is no file: nobody can say what it makes of it. Logs and queues apart,
+    without which nothing is said at all."""
     for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
-    try:
-        read_small(store.checkpoint_path, FILE_SIZE)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        yield finding("checkpoint-unreadable", CHECKPOINT, error=error.strerror)
+    small: list[tuple[str, Path, dict[str, Any]]] = [
+        ("checkpoint-unreadable", store.checkpoint_path, {}), ("part-unreadable", store.abort_path, {"part": ABORT}),
+    ]
+    small += [("index-unreadable", file.path, {"wanted": INDEX_HEADER.size})
+              for file in list_index_files(store.index_dir).files]
+    for code, path, facts in small:
+        try:
+            read_small(path, FILE_SIZE)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            yield finding(code, store.relative(path), error=error.strerror, **facts)
 
 
 def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE, RECORD
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
+from recover.change.content import stop_if
 from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
@@ -34,7 +35,7 @@ from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neigh
 from recover.export.messages import Counts, count_key
 from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
 from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import untold_sizes
@@ -47,7 +48,6 @@ from recover.store.reading import Piece, in_order, zeros
 from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
-_MODE = 0o644
 _PIECE = 8 << 20
 _TIMER = ("timerwheel", "timerlog")
 _TIMER_CHECK = "timercheck"
@@ -144,10 +144,9 @@ class NewStore:
         scans = {scan.mapped_file.file_from_offset: scan for scan in self.log.files}
         end = int(self.kept[-1])
         for base in range(self.begin, end + 1, self.file_size):
-            if interrupted():
-                raise Interrupted("stopped; what was written so far was removed", "run the command again")
+            stop_if(interrupted, "stopped; what was written so far was removed")
             pieces = self._file(base, scans.get(base), is_last=base + self.file_size > end)
-            disk.create_from_pieces(root / COMMITLOG / offset_to_name(base), pieces, _MODE)
+            disk.create_from_pieces(root / COMMITLOG / offset_to_name(base), pieces, disk.MODE)
             if progress is not None:
                 progress(self.file_size, int(np.searchsorted(self.kept, base + self.file_size)
                                              - np.searchsorted(self.kept, base)))

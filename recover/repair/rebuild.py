@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from recover.change import disk
-from recover.change.content import BytesContent, Content, DeferredContent, Spool, make
+from recover.change.content import BytesContent, Content, DeferredContent, Spool, make, stop_if
 from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import STALE
@@ -26,7 +26,7 @@ from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.findings.model import FindingList
-from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
@@ -150,7 +150,6 @@ def _refuse_topic(look: Survey, topic: str) -> None:
 # --- rebuild --output: derived files of a whole log, written from scratch into a folder of their own.
 
 
-_MODE = 0o644
 _STAGING = ".mqtool-making"
 
 
@@ -219,8 +218,7 @@ def _write(
     folders = {output}
     elsewhere: dict[Path, Content] = {}
     for step in steps:
-        if interrupted():
-            raise Interrupted("stopped; what was written so far was removed", "run the command again")
+        stop_if(interrupted, "stopped; what was written so far was removed")
         assert step.content is not None
         path = output / step.file
         for folder in reversed([*takewhile(lambda each: each not in folders, path.parents)]):
@@ -229,10 +227,10 @@ def _write(
         if isinstance(step.content, DeferredContent):
             elsewhere[path] = step.content
         else:
-            sizes[path] = disk.create_from_pieces(path, step.content.pieces(), _MODE)[0]
+            sizes[path] = disk.create_from_pieces(path, step.content.pieces(), disk.MODE)[0]
     made = make(output / _STAGING, elsewhere, interrupted=interrupted)
     for path, (size, _) in made.items():
-        os.chmod(path, _MODE)
+        os.chmod(path, disk.MODE)
         sizes[path] = size
     disk.sync_all(made)
     for folder in folders:

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from msgspec import Struct, field, structs
 
-from formats.config.json import Json, detect_style, dumps
+from formats.config.json import detect_style, dumps
 from formats.config.tables import BACKUP_SUFFIX
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, stray_folders
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
@@ -54,7 +54,6 @@ STATISTICS = ("timermetrics", "transactionMetrics")
 """Files that the broker counts anew; without a readable copy they are taken away."""
 
 _PULLED = "pullOffsetTable"
-Members = dict[str | int, Json]
 
 
 class ConfigRepair:

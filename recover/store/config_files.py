@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,10 @@ STATE_TEXT: dict[State, str] = {
 }
 
 
+# all of one store: a prediction for each release asks again
+_salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
+
+
 class ConfigText(Struct, frozen=True, dict=True):
     """One copy of a config file as it stands on disk. `error` says why it is unreadable.
 
@@ -64,7 +68,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     @cached_property
     def parsed(self) -> Parsed:
         """The value, or what of it came before the first error."""
-        return salvage(self.content)
+        return _salvaged(self.content)
 
     @cached_property
     def state(self) -> State:

@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -246,12 +246,22 @@ class Store:
     @property
     def queue_size_of_files(self) -> int | None:
         """Consume queue file size in bytes as most of the files have it; None without files."""
-        return _most(_lengths(self.queue_folders), CQ_UNIT.size)
+        return _most(_lengths(self.queue_folders), CQ_UNIT.size, self._likely_queue_size)
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
         """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
-        configured = self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE)
-        return _most(lengths, CQ_UNIT.size) or file_size_for(configured)
+        return _most(lengths, CQ_UNIT.size, self._likely_queue_size) or self._configured_queue_size
+
+    @property
+    def _configured_queue_size(self) -> int:
+        return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
+
+    def _likely_queue_size(self, size: int) -> tuple[bool, bool]:
+        """Of a length that as many files have as another: whether it is the configured one, and whether files of that
+        length can have the names that they have."""
+        return size == self._configured_queue_size, not any(
+            (offset_in_name(entry.name) or 0) % size
+            for folder in self.queue_folders for entry in entries(folder.path) if entry.is_file)
 
     @cached_property
     def ext_file_size(self) -> int:
@@ -298,10 +308,16 @@ def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
     return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
 
 
-def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
-    """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
-    fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
-    return max(fitting)[1] if fitting else None
+def _most(
+    lengths: Mapping[int, int], unit: int = 1, likely: Callable[[int], tuple[bool, ...]] | None = None
+) -> int | None:
+    """The most frequent length (bytes) of some units; of several the most `likely` one, then the largest. None where no
+    file has one."""
+    fitting = {length: count for length, count in lengths.items() if length > 0 and length % unit == 0}
+    tied = [length for length, count in fitting.items() if count == max(fitting.values())]
+    if likely is not None and len(tied) > 1:
+        return max(tied, key=lambda length: (*likely(length), length))
+    return max(tied, default=None)
 
 
 def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:

@@ -13,15 +13,27 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, strategies as st
 
+from mqtool import exits
 from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.content import INLINE_LIMIT, BytesContent, LazyContent
 from recover.change.copy_store import copy_store, relocated
-from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange, load_plan, save_plan
+from recover.change.model import (
+    Install,
+    Plan,
+    Retire,
+    WriteFile,
+    WriteRange,
+    ZeroRange,
+    canonical,
+    load_plan,
+    save_plan,
+)
 from recover.change.preconditions import check, seal
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.memo import stamp_of
 from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
+from tests.cli.runner import mqtool
 from tests.support.plans import (
     INDEX,
     LOG,
@@ -107,6 +119,32 @@ def test_a_changed_plan_file_is_refused_with_the_reason(damage: object, reason: 
     (tmp_path / "plan.json").write_text(json.dumps(whole))
     with pytest.raises(Refusal, match=reason):
         load_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(("at", "value"), [
+    (("summary", "store_options", "settings"), None), (("summary", "store_options", "mapped_file_size"), "4096"),
+    (("summary", "assumed_settings"), None), (("summary", "config"), "x"), (("loss",), "x"), (("loss", 0), None),
+    (("loss", 0, "messages"), None), (("loss", 0, "begin"), "x"), (("steps", 0, "before", "file"), None),
+    (("steps", 0, "before", "stop"), "x"), (("watched", 0, "file"), 7), (("store", "root"), None), (("parts",), {}),
+])
+def test_a_part_of_another_type_is_refused_even_if_the_checksum_fits(
+    at: tuple[str | int, ...], value: object, tmp_path: Path
+) -> None:
+    store, file = small_store(tmp_path / "store"), tmp_path / "plan.json"
+    made = Plan("recover", [ZeroRange(LOG, 0, 10)], [{"messages": 1, "begin": 0}],
+                {"store_options": {"settings": {}, "mapped_file_size": 4096}, "config": [], "assumed_settings": {}})
+    save_plan(seal(made, store, seen={INDEX: stamp_of(store / INDEX)}), file)
+    whole = json.loads(file.read_text())
+    assert mqtool("apply", file, "--dry-run").code == 0
+    part = whole["body"]
+    for name in at[:-1]:
+        part = part[name]
+    part[at[-1]] = value
+    file.write_text(json.dumps(whole | {"crc32c": crc32c(canonical(whole["body"]))}))
+    with assert_unchanged(store):
+        refused = mqtool("apply", file, "--yes", "--json")
+    assert refused.code == exits.OPERATIONAL
+    assert "is not a plan" in refused.document["error"]["message"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", b'{"format":"mqtool-plan"}'])

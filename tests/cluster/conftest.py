@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recover.cluster.session import session_for, spark_settings, stop_session
+from recover.cluster.session import running_session, session_for, spark_settings, stop_session
 from tests.cluster.cluster import Cluster, cluster, free_port
 from tests.support.plans import quick_folder
 
@@ -68,8 +68,13 @@ def started() -> Iterator[Cluster]:
 
 @pytest.fixture
 def running(started: Cluster) -> Cluster:
-    """A master and two workers; a session of an earlier test on it may go on."""
+    """A master and two workers; a session of an earlier test on it goes on, with an executor on each."""
     started.revive()
+    session, end = running_session(), time.monotonic() + _SECONDS
+    while session is not None and session.master == started.url and not session.is_over \
+            and session.json()["executors"] < len(started.workers):
+        assert time.monotonic() < end, "executors that were killed did not come back"
+        time.sleep(0.1)
     return started
 
 

@@ -85,11 +85,7 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
     assert one_split(found.splits()).hashes.tolist() == one_split(local.splits()).hashes.tolist()
     assert (found.queues, found.valid_to, found.log_end) == (local.queues, local.valid_to, local.log_end)
-    stop_session()
-    end = time.monotonic() + 30
-    while left := [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_pyspark_of(running, pid)]:
-        assert time.monotonic() < end, f"Python workers {left} outlive their executor"
-        time.sleep(0.2)
+    _assert_no_python_is_left(running, 0)
 
 
 @pytest.mark.parametrize(("command", "is_changed"), [
@@ -135,7 +131,9 @@ def _flip_in_each_log_file(root: Path) -> None:
         path.write_bytes(content)
 
 
-def test_executors_that_come_later_with_another_mqtool_scan_nothing(running: Cluster, tmp_path: Path) -> None:
+def test_executors_that_come_later_with_another_mqtool_scan_nothing(
+    own_session: None, running: Cluster, tmp_path: Path
+) -> None:
     synth_store(tmp_path / "s", messages=4_000, mapped_file_size=1 << 20)
     for package in ("formats", "recover"):
         shutil.copytree(ROOT / package, tmp_path / "code" / package)
@@ -153,15 +151,25 @@ def test_executors_that_come_later_with_another_mqtool_scan_nothing(running: Clu
     with pytest.raises(Refusal, match=f"host {socket.gethostname()} has another mqtool than the driver") as refused:
         engine.scan_log(Store.open(tmp_path / "s").commitlog, progress=replacing)
     assert refused.value.exit_code == 8 and len(calls) >= 3
+    stop_session()
+    _assert_no_python_is_left(running, 0, 1)
 
 
-def _is_pyspark_of(running: Cluster, pid: str) -> bool:
-    """Whether a process is a Python worker in the folder of a Spark worker."""
+def _assert_no_python_is_left(running: Cluster, *workers: int) -> None:
+    """Wait for the Python workers in the folders of these Spark workers to end: no executor of theirs runs."""
+    end = time.monotonic() + 30
+    folders = tuple(f"{running.folder}/worker-{number}/" for number in workers)
+    while left := [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_pyspark_in(folders, pid)]:
+        assert time.monotonic() < end, f"Python workers {left} outlive their executor"
+        time.sleep(0.2)
+
+
+def _is_pyspark_in(folders: tuple[str, ...], pid: str) -> bool:
     try:
         place, line = os.readlink(f"/proc/{pid}/cwd"), Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return place.startswith(str(running.folder)) and b"pyspark.daemon" in line
+    return place.startswith(folders) and b"pyspark.daemon" in line
 
 
 def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(

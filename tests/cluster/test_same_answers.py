@@ -131,12 +131,12 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "split"), [(48, 100_003), (1, 16 << 20)], ids=["8 rows", "24,000 rows"])
+@pytest.mark.parametrize(("queues", "split"), [(40, 83_003), (1, 16 << 20)], ids=["8 rows", "16,000 rows"])
 def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
     queues: int, split: int, tmp_path: Path,
 ) -> None:
-    messages = 24_000
-    synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=1, mapped_file_size=8 << 20,
+    messages = 16_000
+    synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=1, mapped_file_size=270 * messages,
                 queue_file_size=messages * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
     before = sum(stage.shuffleWriteBytes() for stage in stages())
     small = "--conf", f"mqtool.splitSize={split}"

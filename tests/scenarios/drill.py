@@ -275,6 +275,7 @@ class Drill:
         damaged, times = tree_digest(self.root), self.root.stat().st_mtime_ns
         assert self.intact <= messages(self.root), "the scan does not see every intact message"
         done = self.run("recover", "--yes", *options)
+        assert "plan" in done.document, done.stderr  # refused, or stopped: a time limit ends with a signal
         gave_up = exits.MESSAGES if done.document["plan"]["loss"] else 0
         assert done.code == exits.CORRECTED | left | gave_up, self._said(done)
         assert done.document["applied"] is True

@@ -138,6 +138,22 @@ def test_the_queues_of_a_topic_under_another_name_move_no_message(drill: Start) 
     store.finds("consumequeue-wrong-units", "consumequeue/payments/0/00000000000000000000", 0, exit_code=exits.DERIVED)
 
 
+@pytest.mark.parametrize("name", ["clean-5.3.3", "clean-plain-4.9.7"])
+def test_the_only_message_of_a_topic_keeps_it_if_its_folder_has_another_name(drill: Start, name: str) -> None:
+    store, topic = drill(name), "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+    if name == "clean-plain-4.9.7":
+        first, second = store.records()[:2]
+        topic = first.record.topic_name
+        assert store.run("truncate", "--to", second.record.phy_offset, "--max-loss", "all", "--yes").code & 8 == 0
+        shutil.rmtree(store.root / ".mqtool")
+        store = Drill.of(store.root)
+    before = queue_bytes(store.root)
+    (store.root / "consumequeue" / topic).rename(store.root / "consumequeue" / topic.swapcase())
+    assert not store.found("commitlog-contradicted-field")
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
 # a file stands where most of its records say, and an early end mark hides nothing
 @pytest.mark.parametrize(("recipe", "name", "seed"), sampled(
     ("log-first-offset-bit", "log-name-off", "log-early-end-mark"),

@@ -346,6 +346,7 @@ def load_everything(folder: Path) -> None:
     for recipe in ("index-unit-hash", "queue-behind", "checkpoint-zero", "bit-in-body"):
         store.strike(recipe)
     assert store.run("recover", "--yes").code == exits.CORRECTED | exits.MESSAGES
+    assert store.run("predict").code == 0
     (store.root / "commitlog").rename(store.root / "elsewhere")
     assert mqtool("recover", store.root, "--yes").code & exits.OPERATIONAL
 
@@ -378,21 +379,26 @@ def test_t36_no_permission_to_write_is_refused_and_reading_works(broken: Drill, 
 
 @pytest.mark.parametrize("hidden", [
     "commitlog", "commitlog/0*0", "consumequeue", "consumequeue/*/0/0*0", "index/2*", ".",
+    "abort", "timerwheel", "config/timercheck", "config/timermetrics.bak",
 ])
 def test_t36_no_permission_to_read_is_8(drill: Start, folder: Path, hidden: str) -> None:
     store = drill(PLAIN)
     load_everything(folder)
     folder.chmod(0o755)
     store.root.parent.chmod(0o755)
-    (max(store.root.glob(hidden)) if "*" in hidden else store.root / hidden).chmod(0)
+    path = max(store.root.glob(hidden)) if "*" in hidden else store.root / hidden
+    if not path.exists():
+        path.touch()
+    path.chmod(0)
 
     def work() -> None:
         without_rights()
-        for command in ("verify", "recover"):
-            result = mqtool(command, store.root, *(["--yes"] if command == "recover" else []))
-            assert result.code & exits.OPERATIONAL, (command, result)
+        for command, *options in (("verify",), ("recover", "--yes"), ("predict", "--broker", "5.3.3")):
+            result = mqtool(command, store.root, *options)
+            of = exits.OPERATIONAL if command != "predict" else exits.OPERATIONAL | exits.UNSUPPORTED
+            assert result.code & of, (command, result)
             assert result.code & (exits.BUG | exits.USAGE | exits.CORRECTED) == 0, (command, result)
-        assert hidden != "commitlog" or mqtool("inspect", store.root).code == exits.OPERATIONAL
+        assert mqtool("inspect", store.root).code & exits.OPERATIONAL or hidden in ("timerwheel", "config/timercheck")
 
     with assert_unchanged(store.root):
         assert in_a_child(work) == 0

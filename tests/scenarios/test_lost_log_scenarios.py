@@ -19,7 +19,7 @@ from mqtool import exits
 from mqtool.text import count
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, messages
+from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
@@ -268,6 +268,20 @@ def test_t18_log_of_zeros_or_noise_is_given_up_when_the_loss_is_allowed(drill: S
     assert store.run("recover", "--max-loss", 541, "--yes").code & exits.OPERATIONAL
     with store.recovered(0, "--max-loss", limit) as done:
         assert (done["damaged_messages"], stated(done)) == (542, lost_by_queue(store))
+
+
+@pytest.mark.parametrize("name", ["clean-expired-4.5.1", "killed-expired-5.3.3"])
+def test_t18_a_log_that_was_cut_where_it_begins_is_not_gone(drill: Start, name: str) -> None:
+    store = drill(name)
+    begin = manifest(name)["min_phy"]
+    done = store.run("truncate", "--to", begin, "--max-loss", "all", "--yes")
+    assert (done.code, done.document["next"][0]["command"]) == (5, "start the broker")
+    assert store.verify().code == 0
+    for version in store.brokers:  # four real ones went on at that offset, with the expired units in their queues
+        said = store.run("predict", "--broker", version)
+        assert (said.code, said.document["min_phy"], said.document["max_phy"]) == (0, begin, begin)
+    (store.root / ".mqtool").rename(store.root.with_name("journal"))
+    assert store.found("commitlog-empty-queues-left")
 
 
 def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:

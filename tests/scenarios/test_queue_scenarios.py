@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -39,6 +40,22 @@ def sizes(store: Drill) -> tuple[str, ...]:
     settings = [f"mappedFileSizeConsumeQueue={size}", *(f"mappedFileSizeConsumeQueueExt={n}" for n in ext[:1])]
     settings += [DELAYS] if store.root.name in EXPECTED else []
     return tuple(item for setting in settings for item in ("--set", setting))
+
+
+@pytest.mark.parametrize(("long", "told"), [(0, "by names"), (2000, "by names"), (0, "by a setting")])
+def test_one_file_that_is_too_long_beside_one_that_is_not_sets_no_length(
+    drill: Start, long: int, told: str
+) -> None:
+    store = drill(PLAIN)
+    before, queue = queue_bytes(store.root), store.root / "consumequeue" / "Orders" / "0"
+    kept = {queue} if told == "by names" else {queue, queue.with_name("1")}
+    for other in {path.parent for path in store.root.glob("consumequeue/*/*/*")} - kept:
+        shutil.rmtree(other)
+    if told == "by a setting":
+        (queue / file_name(2000)).unlink()
+    os.truncate(queue / file_name(long), 4000)
+    with store.recovered(0, *["--set", "mappedFileSizeConsumeQueue=2000"] * (told == "by a setting")):
+        assert queue_bytes(store.root) == before
 
 
 # --- T19, T20: gone -----------------------------------------------------------------------------------
