@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.cluster.jobs import watch
+from recover.cluster.jobs import enter, run_job, watch
+from recover.cluster.making import SentSplit
 from recover.cluster.session import SparkSettings, session_for
+from recover.cluster.splits import pack_rows
 from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
@@ -52,13 +55,15 @@ def export_on_spark(
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
     topics: Counts = Counter()
     size = 0
-    asked = [*_questions(scanned, wanted, part)]
+    asked = _questions(scanned, wanted, part)
     session, views = session_for(settings), Views(time.time())
     # some at a time, so that progress shows
     size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
-    for first in range(0, len(asked), size_of_wave):
-        wave = asked[first : first + size_of_wave]
-        for (split, _), (written, files, seen) in zip(wave, ask(wave), strict=True):
+    while wave := [*islice(asked, size_of_wave)]:
+        found = ask([(split, export) for split, export in wave if split.summary is not None])
+        here = [(SentSplit(0, pack_rows(split.records), split.hashes.tobytes()), export) for split, export in wave
+                if split.summary is None]
+        for written, files, seen in [*found, *run_job(session, export_sent, here, "export")]:
             if not session.is_local:
                 views.take(seen)
             topics.update(written.topics)
@@ -69,7 +74,7 @@ def export_on_spark(
                 raise Refusal(f"an executor wrote {missing[0]}, which is not in {part}",
                               "Write to a folder that all workers share.", path=str(part))
             if progress is not None:
-                progress(written.size, split.size)
+                progress(written.size, written.topics.total())
     part.rename(output)
     return topics, size
 
@@ -115,6 +120,13 @@ class SplitExport(Struct, frozen=True):
         if tables:
             files += _write(tables, self, len(files))
         return whole, files, Seen(reads)
+
+
+def export_sent(tasks: Iterable[tuple[SentSplit, SplitExport]]) -> Iterator[tuple[Written, list[str], Seen]]:
+    """The same for splits of which the driver has the rows."""
+    enter()
+    for sent, export in tasks:
+        yield export(sent.split())
 
 
 def _write(tables: list[Any], task: SplitExport, so_far: int) -> list[str]:
