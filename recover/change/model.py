@@ -422,6 +422,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     if crc32c(canonical(body)) != whole["crc32c"]:
         raise Refusal(f"{path} was changed after it was saved: its checksum does not fit", "make the plan again")
     convert(body, _Said)
+    os.fsencode(json.dumps(body, ensure_ascii=False))  # ValueError for a name that no file can have
     sidecar = str(body["sidecar"])
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")

@@ -126,8 +126,9 @@ def test_a_changed_plan_file_is_refused_with_the_reason(damage: object, reason: 
     (("summary", "assumed_settings"), None), (("summary", "config"), "x"), (("loss",), "x"), (("loss", 0), None),
     (("loss", 0, "messages"), None), (("loss", 0, "begin"), "x"), (("steps", 0, "before", "file"), None),
     (("steps", 0, "before", "stop"), "x"), (("watched", 0, "file"), 7), (("store", "root"), None), (("parts",), {}),
+    (("steps", 0, "before", "file"), "commitlog/\ud800"),
 ])
-def test_a_part_of_another_type_is_refused_even_if_the_checksum_fits(
+def test_a_part_that_nothing_can_be_done_with_is_refused_even_if_the_checksum_fits(
     at: tuple[str | int, ...], value: object, tmp_path: Path
 ) -> None:
     store, file = small_store(tmp_path / "store"), tmp_path / "plan.json"
