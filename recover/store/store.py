@@ -6,9 +6,10 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
+from math import gcd
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -198,7 +199,7 @@ class Store:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
                     if named_by_record(file.path) not in (None, file.file_from_offset)]
-        whole, last = (_most(Counter(file.length for file in files if not _breaks_off(file.path)))
+        whole, last = (max(_most(Counter(file.length for file in files if not _breaks_off(file.path))), default=0)
                        for files in (queue.files[:-1], misnamed))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
@@ -246,28 +247,31 @@ class Store:
     @property
     def queue_size_of_files(self) -> int | None:
         """Consume queue file size in bytes as most of the files have it; None without files."""
-        return _most(_lengths(self.queue_folders), CQ_UNIT.size, self._likely_queue_size)
+        return self._most_likely(_lengths(self.queue_folders))
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
         """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
-        return _most(lengths, CQ_UNIT.size, self._likely_queue_size) or self._configured_queue_size
+        return self._most_likely(lengths) or self._configured_queue_size
 
     @property
     def _configured_queue_size(self) -> int:
         return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
 
-    def _likely_queue_size(self, size: int) -> tuple[bool, bool]:
-        """Of a length that as many files have as another: whether it is the configured one, and whether files of that
-        length can have the names that they have."""
-        return size == self._configured_queue_size, not any(
-            (offset_in_name(entry.name) or 0) % size
-            for folder in self.queue_folders for entry in entries(folder.path) if entry.is_file)
+    def _most_likely(self, lengths: Mapping[int, int]) -> int | None:
+        """The most frequent length of queue files; of several the configured one, then one with which files can have
+        the names that they have, then the largest."""
+        found = _most(lengths, CQ_UNIT.size)
+        if len(found) <= 1:
+            return next(iter(found), None)
+        step = gcd(*(offset_in_name(entry.name) or 0 for folder in self.queue_folders
+                     for entry in entries(folder.path) if entry.is_file))
+        return max(found, key=lambda size: (size == self._configured_queue_size, step % size == 0, size))
 
     @cached_property
     def ext_file_size(self) -> int:
         """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
-        lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
-        return _most(lengths) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        found = _most(_lengths(_queue_folders(self.consumequeue_ext_dir)))
+        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
         """A size that the user gave as a broker setting; the default for none, or none that could be true."""
@@ -308,16 +312,11 @@ def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
     return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
 
 
-def _most(
-    lengths: Mapping[int, int], unit: int = 1, likely: Callable[[int], tuple[bool, ...]] | None = None
-) -> int | None:
-    """The most frequent length (bytes) of some units; of several the most `likely` one, then the largest. None where no
-    file has one."""
+def _most(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
+    """The most frequent lengths (bytes) of some units; none where no file has one."""
     fitting = {length: count for length, count in lengths.items() if length > 0 and length % unit == 0}
-    tied = [length for length, count in fitting.items() if count == max(fitting.values())]
-    if likely is not None and len(tied) > 1:
-        return max(tied, key=lambda length: (*likely(length), length))
-    return max(tied, default=None)
+    most = max(fitting.values(), default=0)
+    return [length for length, count in fitting.items() if count == most]
 
 
 def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
