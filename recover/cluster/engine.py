@@ -126,7 +126,7 @@ class _Scan(Struct):
     ) -> Iterator[SplitScan]:
         """Scan some splits. Rows of those that are scanned again come at once: they are few.
 
-        Of a look at the log alone nobody asks for rows but those near damage: their splits are scanned again.
+        A look at the log alone needs no rows but those near damage: their splits are scanned again.
         """
         if not parts:
             return

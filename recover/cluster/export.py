@@ -17,9 +17,8 @@ import numpy as np
 from msgspec import Struct, structs
 
 from recover.cluster.jobs import enter, run_job, watch
-from recover.cluster.making import SentSplit
 from recover.cluster.session import SparkSettings, session_for
-from recover.cluster.splits import pack_rows
+from recover.cluster.splits import PackedLater, unpack_split
 from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
@@ -61,8 +60,7 @@ def export_on_spark(
     size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
     while wave := [*islice(asked, size_of_wave)]:
         found = ask([(split, export) for split, export in wave if split.summary is not None])
-        here = [(SentSplit(0, pack_rows(split.records), split.hashes.tobytes()), export) for split, export in wave
-                if split.summary is None]
+        here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
         for written, files, seen in [*found, *run_job(session, export_sent, here, "export")]:
             if not session.is_local:
                 views.take(seen)
@@ -122,11 +120,11 @@ class SplitExport(Struct, frozen=True):
         return whole, files, Seen(reads)
 
 
-def export_sent(tasks: Iterable[tuple[SentSplit, SplitExport]]) -> Iterator[tuple[Written, list[str], Seen]]:
+def export_sent(tasks: Iterable[tuple[PackedLater | bytes, SplitExport]]) -> Iterator[tuple[Written, list[str], Seen]]:
     """The same for splits of which the driver has the rows."""
     enter()
-    for sent, export in tasks:
-        yield export(sent.split())
+    for rows, export in tasks:
+        yield export(Split(*unpack_split(bytes(rows))))
 
 
 def _write(tables: list[Any], task: SplitExport, so_far: int) -> list[str]:

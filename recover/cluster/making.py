@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.layout import Buffer
-from formats.record.rows import BIT_MARKER, RECORD
+from formats.record.rows import BIT_MARKER
 from recover.change.content import Content, DeferredContent, Manifest, stop_if
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
@@ -42,14 +42,14 @@ from recover.cluster.derived import (
 from recover.cluster.jobs import enter, invisible, run_job, unreadable, watch
 from recover.cluster.session import Session
 from recover.cluster.splits import (
+    PackedLater,
     Piece,
     RowsElsewhere,
     checked,
     is_tried_again,
-    pack_rows,
     pieces_of,
     tasks_of,
-    unpack_rows,
+    unpack_split,
 )
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
@@ -74,12 +74,7 @@ class SentSplit(Struct, frozen=True):
     """A split of the log, by its number, that no executor kept."""
 
     number: int
-    columns: bytes
-    hashes: bytes
-
-    def split(self) -> Split:
-        """Its rows."""
-        return Split(unpack_rows(self.columns, RECORD), np.frombuffer(self.hashes, dtype="<i4"))
+    rows: PackedLater | bytes
 
 
 def pack_elements(
@@ -95,7 +90,7 @@ def pack_elements(
     def splits() -> Iterator[tuple[int, Split]]:
         for element in elements:
             if isinstance(element, SentSplit):
-                yield element.number, element.split()
+                yield element.number, Split(*unpack_split(bytes(element.rows)))
             elif len(element) == _CHUNK:
                 chunks.append(element)
             else:
@@ -318,9 +313,7 @@ class SparkProducer:
     def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk], tasks: int = 0) -> Any:
         """An RDD of chunks, a partition for each group or file; at most so many `tasks` pack them, if given."""
         context = self.session.context
-        more: list[Any] = [
-            SentSplit(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent
-        ]
+        more: list[Any] = [SentSplit(number, PackedLater(split)) for number, split in self.sources.sent]
         rdds = [self.kept.job.rdd]
         if more or sent:
             # serialized as what executors keep is, or a union would have them do that anew

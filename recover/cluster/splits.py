@@ -75,7 +75,7 @@ class Home(Struct, frozen=True):
 
 
 class PackedLater:
-    """Rows of a split, which are bytes (`unpack_split`) wherever they leave the process that scanned them."""
+    """Rows of a split, which are bytes (`unpack_split`) wherever they leave the process that has them."""
 
     def __init__(self, rows: Split) -> None:
         self._rows = rows

@@ -216,12 +216,16 @@ class IndexFileName(Struct, frozen=True):
     def name(self) -> str:
         return self.path.name
 
-    def header(self) -> IndexHeader | None:
-        """What the file says of itself; None where that cannot be read, or the file is shorter."""
+    def header(self, unread: list[OSError] | None = None) -> IndexHeader | None:
+        """What the file says of itself; None where the file is shorter, or cannot be read, which goes to `unread`."""
         try:
             return INDEX_HEADER.decode(read_small(self.path, INDEX_HEADER.size))
-        except (OSError, FormatError):
-            return None
+        except OSError as error:
+            if unread is not None:
+                unread.append(error)
+        except FormatError:
+            pass
+        return None
 
 
 class IndexListing(Struct, frozen=True):

@@ -68,6 +68,11 @@ class Wanted(Struct, frozen=True):
         return self.key is None and self.tag is None and self.msg_id is None and not self.properties and not self.limit
 
     @property
+    def span(self) -> Span:
+        """Where in the log wanted records begin."""
+        return max(self.phy_offsets[0], self.cut_at), self.phy_offsets[1]
+
+    @property
     def takes_all(self) -> bool:
         """Whether nothing but `include` is asked for."""
         return self == Wanted(include=self.include)
@@ -150,22 +155,21 @@ class Choice:
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
         """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
-            for split in scan.splits:
+            for split in filter(self.may_be_in, scan.splits):
                 yield scan, split, split.records[self.fitting(split)]
 
     def may_be_in(self, split: Split) -> bool:
         """Whether a split can hold a wanted message, as far as is known without its rows."""
-        first, stop = self.wanted.phy_offsets
+        first, stop = self.wanted.span
         return bool(split.size) and not split.lacks(self._queues) and split.first < stop and split.last >= first
 
     def fitting(self, split: Split) -> Rows:
         """Which rows may be of a wanted message (bool array)."""
         rows, wanted = split.records, self.wanted
-        if not rows.size:
-            return np.zeros(0, dtype=bool)
+        first, stop = wanted.span
         bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
         mask: Rows = self._queues[rows["queue"]] & ((bits & STAND_IN) == 0)
-        mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
+        mask &= (offsets >= first) & (offsets < stop)
         mask &= (times >= wanted.since) & (times < wanted.until)
         mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
         if not wanted.unfold:

@@ -39,7 +39,7 @@ from formats.record.grammar import range_table
 from formats.record.rows import RECORD, row_of
 from formats.sysflag import HOSTS_V6
 from recover.log.judge import ReadAt, envelope_size, is_intact, judge, reason_of
-from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.columns import ColumnStore, Rows, Split, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
 from recover.store.reader import FileReader, ReadAhead, ReadFailure, spend
@@ -223,8 +223,7 @@ class FileScan:
 
     def records(self) -> Rows:
         """The rows of all splits."""
-        found = [split.records for split in self.splits]
-        return found[0] if len(found) == 1 else np.concatenate(found) if found else np.empty(0, dtype=RECORD)
+        return joined([split.records for split in self.splits])
 
     @property
     def record_count(self) -> int:

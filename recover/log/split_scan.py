@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
-from formats.record.rows import RECORD
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import (
     EARLY_END_MARK,
@@ -30,7 +29,7 @@ from recover.log.file_scan import (
     own_heads,
     scan_split,
 )
-from recover.store.columns import Split
+from recover.store.columns import Split, joined
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
 
@@ -56,12 +55,11 @@ def merge_queues(scans: Iterable[FileScan]) -> list[tuple[bytes, int]]:
 
 def one_split(splits: Iterable[Split]) -> Split:
     """The rows of several splits as those of one."""
-    parts = [*splits] or [Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))]
+    parts = [*splits]
     if len(parts) == 1:
         return parts[0]
-    # as bytes: rows would be copied column by column
-    records = np.concatenate([part.records.view(np.uint8) for part in parts]).view(RECORD)
-    return Split(records, np.concatenate([part.hashes for part in parts]))
+    hashes = np.concatenate([np.empty(0, dtype=np.int32), *(part.hashes for part in parts)])
+    return Split(joined([part.records for part in parts]), hashes)
 
 
 Again = tuple[SplitRange, int | None]

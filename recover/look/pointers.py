@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.index import INDEX_HEADER, IndexHeader
+from formats.index import IndexHeader
 from formats.names import is_index_name
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
@@ -17,7 +17,7 @@ from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import parts_of, scan_files
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, read_small
+from recover.store.reader import FileReader
 from recover.store.store import Store
 
 
@@ -37,19 +37,14 @@ class Pointers:
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
         self.unread: list[OSError] = []
-        self._find_missing(store, end)
-        self._find_queues(store)
-        self.index_files = list(_index_headers(store))
+        self.index_files = list(_index_headers(store, self.unread))
+        ends = _ends(self.index_files)
         # where the last message begins that a header of an index file names
-        self.indexed_to = max((header.end_phy_offset for _, header in self.index_files if header.index_count > 1),
-                              default=None)
-        for file in list_index_files(store.index_dir).files:
-            try:
-                read_small(file.path, INDEX_HEADER.size)
-            except OSError as error:
-                self.unread.append(error)
+        self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
+        self._find_missing(end, ends)
+        self._find_queues(store)
 
-    def _find_missing(self, store: Store, end: LogView) -> None:
+    def _find_missing(self, end: LogView, index_ends: list[tuple[int, int]]) -> None:
         """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
         self.missing_ranges: list[tuple[int, int]] = []
         self.far: list[tuple[MappedFile, int]] = []
@@ -59,7 +54,7 @@ class Pointers:
                 self.far.append((far.mapped_file, start))
             else:
                 self.missing_ranges.append((start, stop))
-        gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends(store), self.checkpoint)
+        gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends, self.checkpoint)
         if gone is not None:
             self.missing_ranges.append((gone.start, gone.stop))
 
@@ -119,13 +114,15 @@ def _unit(reader: FileReader, number: int) -> CqUnit:
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
     """Start in the log and store timestamp (ms) of the last message of each index file, as its header says."""
-    return [
-        (header.end_phy_offset, header.end_timestamp) for _, header in _index_headers(store) if header.index_count > 1
-    ]
+    return _ends(_index_headers(store, []))
 
 
-def _index_headers(store: Store) -> Iterator[tuple[str, IndexHeader]]:
+def _ends(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:
+    return [(header.end_phy_offset, header.end_timestamp) for _, header in headers if header.index_count > 1]
+
+
+def _index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:
     for file in list_index_files(store.index_dir).files:
-        header = file.header() if is_index_name(file.name) else None
-        if header is not None:
+        header = file.header(unread)
+        if header is not None and is_index_name(file.name):
             yield file.name, header

@@ -305,15 +305,13 @@ def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSet
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
-    """What a start opens and we cannot read, or is no file: nobody can say what it makes of it. Logs and queues apart,
-    without which nothing is said at all."""
+    """What a start opens and we cannot read, or is not a file: what it makes of it is not known. Without log and queues
+    nothing is predicted at all."""
     for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
-    small: list[tuple[str, Path, dict[str, Any]]] = [
+    small: tuple[tuple[str, Path, dict[str, Any]], ...] = (
         ("checkpoint-unreadable", store.checkpoint_path, {}), ("part-unreadable", store.abort_path, {"part": ABORT}),
-    ]
-    small += [("index-unreadable", file.path, {"wanted": INDEX_HEADER.size})
-              for file in list_index_files(store.index_dir).files]
+    )
     for code, path, facts in small:
         try:
             read_small(path, FILE_SIZE)
@@ -321,6 +319,12 @@ def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
             pass
         except OSError as error:
             yield finding(code, store.relative(path), error=error.strerror, **facts)
+    unread: list[OSError] = []
+    for file in list_index_files(store.index_dir).files:
+        file.header(unread)
+    for problem in unread:
+        yield finding("index-unreadable", store.relative(Path(problem.filename)), error=problem.strerror,
+                      wanted=INDEX_HEADER.size)
 
 
 def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ STATE_TEXT: dict[State, str] = {
 }
 
 
-# all of one store: a prediction for each release asks again
+# all of one store: a prediction for each release asks again; a value is changed in copies only
 _salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
 
 
