@@ -36,7 +36,7 @@ from recover.change.content import (
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
-from recover.store.store import JOURNAL_DIR, StoreOptions
+from recover.store.store import JOURNAL_DIR
 
 
 class Step(Struct, frozen=True):
@@ -373,13 +373,23 @@ class _ConfigChoice(Struct):
     text: str
 
 
+class _StoreOptions(Struct):
+    """Those of `StoreOptions` that a plan is believed about: others, such as folders, are passed over."""
+
+    mapped_file_size: int | None = None
+    index_slots: int | None = None
+    index_entries: int | None = None
+    broker: str | None = None
+    settings: dict[str, str] = {}
+
+
 class _Summary(Struct):
     valid_to: int = 0
     config: list[_ConfigChoice] = []
     assumptions: list[str] = []
     assumed_settings: dict[str, Any] = {}
     mendable_messages: int = 0
-    store_options: StoreOptions | None = None
+    store_options: _StoreOptions | None = None
 
 
 class _Said(Struct):
