@@ -19,6 +19,7 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.record import decode
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
+from formats.sysflag import TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
@@ -179,7 +180,8 @@ class Choice:
                 mask &= (bits & bit) == 0
         if self._hashes is not None and mask.any():
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
-            hit = np.zeros(rows.size, dtype=bool)
+            # the rows of a rollback keep no hashes: the index has none of them
+            hit = (rows["sys_flag"] & TRANSACTION_ROLLBACK) == TRANSACTION_ROLLBACK
             hit[owners[np.isin(split.hashes, self._hashes)]] = True
             mask &= hit
         return mask
