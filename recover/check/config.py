@@ -11,7 +11,6 @@ from msgspec import Struct, structs
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
-from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
@@ -19,7 +18,16 @@ from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
 from recover.log.scan import LogView
-from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, ConfigText, Topics, tables_of, topic_text
+from recover.store.config_files import (
+    LMQ_PREFIX,
+    STATE_TEXT,
+    ConfigPair,
+    ConfigText,
+    Topics,
+    is_users_topic,
+    tables_of,
+    topic_text,
+)
 from recover.store.reader import read_small
 from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
@@ -157,11 +165,6 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 
 
 READ_AND_WRITE = 6
-_OWN = frozenset({
-    "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
-    "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
-})
-_OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
 _MARK = "guessedBy"
 """A key beside the table. Brokers pass over what they do not know, and leave it out when they write the file."""
@@ -218,13 +221,6 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
     return TopicGuess(topics, frozenset(read), 0 if log is None else log.tally.newest_timestamp, _style(store))
 
 
-def is_users_topic(name: str) -> bool:
-    """True for a topic that no broker makes by itself."""
-    if name in _OWN or name.startswith(_OWN_PREFIXES):
-        return False
-    return is_safe_directory_name(name) and is_legal_topic(name)
-
-
 def _member(name: str, queues: int, batch: bool) -> Members:
     count = 1 if name.startswith(_ONE_QUEUE) else queues
     member: Members = {
@@ -265,13 +261,15 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
 def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[ConfigPair]:
     """All known config files, each with what the store shows of it; a text that cannot be right is `emptied`."""
     shown = _what_shows(store, topics, log)
-    return [_marked(structs.replace(pair, shown=shown.get(pair.name, ""))) for pair in topics.pairs]
+    users = topics.users(() if log is None else (topic_text(topic) for topic, _ in log.queues))
+    return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")), users if pair.name == TOPICS_FILE else None)
+            for pair in topics.pairs]
 
 
 def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
-    stored = {topic for topic in names if not topics.is_deleted(topic)}
+    stored = set(names.difference(topics.deleted(names)))
     users = sorted(filter(is_users_topic, stored))
     groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
     shown: dict[str, str] = {}
@@ -314,19 +312,21 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
     )
 
 
-def _marked(pair: ConfigPair) -> ConfigPair:
+def _marked(pair: ConfigPair, users: frozenset[str] | None) -> ConfigPair:
+    """The pair, a text `emptied` that names nothing, or of the topics of `users` none."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
-    if not (_names_nothing(main) and (pair.shown or known_better)):
+    if not (_names_nothing(main, users) and (pair.shown or known_better)):
         return pair
-    if _names_nothing(backup):
+    if _names_nothing(backup, users):
         backup = structs.replace(backup, emptied=True)
     return structs.replace(pair, main=structs.replace(main, emptied=True), backup=backup)
 
 
-def _names_nothing(text: ConfigText) -> bool:
+def _names_nothing(text: ConfigText, users: frozenset[str] | None = None) -> bool:
     sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
-    return sound and bool(tables_of(text.known)) and not text.table
+    return sound and bool(tables_of(text.known)) and (
+        not text.table or bool(users and users.isdisjoint(text.table)))
 
 
 _NAMED_CONFIG = 20
@@ -382,7 +382,8 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    facts: dict[str, Any] = {"name": pair.name, "problem": STATE_TEXT[main.state], "lost": pair.known.lost}
+    problem = "names no topic that holds messages" if main.emptied and main.table else STATE_TEXT[main.state]
+    facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
     if main.state == "sound":
         yield from guesses([pair])
         if backup.state not in ("sound", "missing"):

@@ -251,7 +251,7 @@ class _Start:
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})
-        prediction.revived_topics = [topic for topic in new_topics if self.topics.is_deleted(topic)]
+        prediction.revived_topics = self.topics.deleted(new_topics)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:

@@ -9,7 +9,7 @@ nothing; so it does with an empty table. Whether the table was ever anything els
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
+from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from recover.store.reader import read_small
 from recover.store.source import names_in
@@ -269,6 +270,18 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
 LMQ_PREFIX = "%LMQ%"
 # A broker makes these for itself. 4.x leaves them out of topics.json, and nobody deletes them.
 ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
+_OWN = frozenset({
+    "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
+})
+_OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
+
+
+def is_users_topic(name: str) -> bool:
+    """True for a topic that no broker makes by itself."""
+    if name in _OWN or name.startswith(_OWN_PREFIXES):
+        return False
+    return is_safe_directory_name(name) and is_legal_topic(name)
 
 
 class Topics(Struct, dict=True):
@@ -304,19 +317,23 @@ class Topics(Struct, dict=True):
         directory = self.store.batchconsumequeue_dir
         return frozenset(named.union(names_in(directory)))
 
-    def is_deleted(self, topic: str) -> bool:
-        """True for a topic that neither topics.json nor consumequeue/ knows any more."""
-        if self.configured is None or topic in self.configured or topic in self.folders or topic in ALWAYS_LIVE:
-            return False
-        return not (topic.startswith(LMQ_PREFIX) and not self.folders)
+    def users(self, logged: Iterable[str]) -> frozenset[str]:
+        """Topics of users that have queues; where no topic has one, those of the log. A topics.json that names none of
+        them is not of this store."""
+        return frozenset(filter(is_users_topic, self.folders or logged))
 
     def lmq_counts(self, queue: str) -> bool:
         """True when units of this LMQ queue are expected: its folder is there, or there is no folder at all."""
         return queue in self.folders or not self.folders
 
-    def deleted(self, topics: Iterable[str]) -> list[str]:
-        """Those of `topics` that are deleted, sorted."""
-        return sorted({topic for topic in topics if self.is_deleted(topic)})
+    def deleted(self, topics: Collection[str]) -> list[str]:
+        """Those of the topics of the log that neither topics.json nor consumequeue/ knows any more, sorted."""
+        users = self.users(topics)
+        if self.configured is None or (users and users.isdisjoint(self.configured)):
+            return []
+        known = self.folders | ALWAYS_LIVE | self.configured.keys()
+        return sorted({topic for topic in topics if topic not in known
+                       and not (topic.startswith(LMQ_PREFIX) and not self.folders)})
 
 
 def topic_text(topic: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mqtool import exits
 from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
+from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
@@ -100,6 +102,25 @@ def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_writte
         path.write_text(json.dumps(written))
         assert "config-topics-are-a-guess" not in store.verify().document["finding_counts"]
         path.write_bytes(made)
+
+
+@pytest.mark.parametrize("queues", ["all", "none"])
+def test_t28_topics_of_another_broker_are_added_to_and_are_no_proof_of_deletion(drill: Start, queues: str) -> None:
+    store = drill(TIMER)
+    path = store.root / "config" / "topics.json"
+    written = json.loads(path.read_bytes())
+    fresh = {name: topic for name, topic in written["topicConfigTable"].items()
+             if not name.startswith(("Topic", "Orders", "%"))}
+    path.write_text(json.dumps({**written, "topicConfigTable": fresh}))
+    path.with_name("topics.json.bak").unlink(missing_ok=True)
+    if queues == "none":
+        shutil.rmtree(store.root / "consumequeue")
+    found = store.finds("config-topics-guessed", "config/topics.json", None, exit_code=2)
+    assert "names no topic that holds messages" in found["message"]
+    with store.recovered():
+        assert written["topicConfigTable"].keys() == members(path).keys()
+        units = plain.units(store.root)
+        assert {("TopicA", 0, 0), ("Orders-2026", 3, 0)} <= units.keys()
 
 
 def test_t28_difference_between_file_and_backup_is_shown(drill: Start) -> None:
