@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
-from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
