@@ -25,7 +25,7 @@ from benchmarks.stage import GIBI, NEWEST, VERSIONS, Stage
 from fixtures.damage.patch import flip_bit
 from fixtures.nested_heads import nested_heads, sound_log
 from fixtures.synth import synth_store
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from recover.export.messages import Message
 from recover.store.reading import data_extents
 

@@ -1,4 +1,4 @@
-"""checkpoint: how far each kind of data was flushed. Source: broker class StoreCheckpoint.
+"""checkpoint: how far each kind of data was flushed. Source: broker class StoreCheckpoint. And abort.
 
 One page, big-endian. Older brokers know fewer fields and leave the bytes of the younger ones as
 they are, so a value at the end can stem from another version.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.errors import FormatError
-from formats.layout import I64, Buffer, Layout
+from formats.basics import I64, Buffer, FormatError, Layout
 
 
 class Checkpoint(NamedTuple):
@@ -65,3 +64,23 @@ def younger_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
 def min_timestamp(checkpoint: Checkpoint) -> int:
     """StoreCheckpoint.getMinTimestamp (ms): what abnormal recovery looked for up to 5.4.0."""
     return max(0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS)
+
+
+# --- abort: there while a broker runs, and after it did not stop as it should.
+#
+# 4.x leaves it empty, 5.x writes its process id. `abort.bak` (5.x) is the `abort` that the last start found: empty
+# after a clean stop, the id of the crashed process otherwise.
+
+
+ABORT_BACKUP = "abort.bak"
+_LONGEST_PID = 10
+
+
+def process_id(buffer: Buffer) -> int | None:
+    """The process id in the file, None for an empty one; `FormatError("bad-abort")` for anything else."""
+    text = bytes(buffer[:_LONGEST_PID + 1]).strip()
+    if not text:
+        return None
+    if len(text) > _LONGEST_PID or not text.isdigit():
+        raise FormatError("bad-abort", 0, "the file holds something else than a process id", length=len(buffer))
+    return int(text)

@@ -1,15 +1,16 @@
-"""ConsumeQueue: units of one queue, in files whose names are byte positions of that queue.
+"""Queues of units: ConsumeQueue, what did not fit into its units (consumequeue_ext), BatchConsumeQueue and compaction.
 
-Unit `i` of a queue lies at byte `i * CQ_UNIT.size` of the queue, so a file named F holds the
+Unit `i` of a consume queue lies at byte `i * CQ_UNIT.size` of the queue, so a file named F holds the
 units from index F / CQ_UNIT.size on. Sources: broker classes ConsumeQueue, ConsumeQueueExt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from formats.errors import FormatError
-from formats.layout import I32, I64, Layout
+from formats.basics import I16, I32, I64, Buffer, FormatError, Layout
+from formats.config.json import Json, loads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,3 +75,163 @@ def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """`is_valid` of every unit (`CQ_UNIT.dtype`)."""
     mask: npt.NDArray[np.bool_] = (units["phy_offset"] >= 0) & (units["size"] > 0)
     return mask
+
+
+# --- consumequeue_ext: one unit of variable length a message. Source: broker class ConsumeQueueExt.
+#
+# A unit is found by its byte position, which the tags code of the queue unit carries (`ext_offset`).
+
+
+class CqExtHead(NamedTuple):
+    """The fixed part of a unit."""
+
+    size: Annotated[int, I16, "bytes of the whole unit: this part and the bit map; -1 ends the file, 0 is unwritten"]
+    tags_code: Annotated[int, I64, "hash of TAGS"]
+    store_timestamp: Annotated[int, I64, "store timestamp (ms) of the message"]
+    bit_map_size: Annotated[int, I16, "bytes of the filter bit map that follows; 0 or less for none"]
+
+
+class CqExtEnd(NamedTuple):
+    """What stands where the next unit did not fit; the rest of the file is not used."""
+
+    size: Annotated[int, I16, "-1"]
+
+
+class CqExtUnit(NamedTuple):
+    """A whole unit."""
+
+    tags_code: int
+    store_timestamp: int
+    bit_map: bytes
+
+
+CQ_EXT_HEAD = Layout.of(CqExtHead)
+CQ_EXT_END = Layout.of(CqExtEnd)
+EXT_END = CqExtEnd(-1)
+MAX_EXT_SIZE = 0x7FFF
+EXT_END_ROOM = 4
+"""Bytes at the end of a file that units never use, so that the end mark always fits."""
+
+
+def decode_ext(buffer: Buffer, offset: int = 0) -> tuple[CqExtUnit, int]:
+    """(unit, bytes it takes) at `offset`.
+
+    `FormatError`: "end" at the end mark, "unwritten" at size 0, "bad-size" when the sizes contradict
+    each other, "short" when the unit leaves the buffer.
+    """
+    size = CQ_EXT_END.decode(buffer, offset).size
+    if size == EXT_END.size:
+        raise FormatError("end", offset, "the file ends here")
+    if size == 0:
+        raise FormatError("unwritten", offset, "nothing was written here")
+    head = CQ_EXT_HEAD.decode(buffer, offset)
+    bits = max(0, head.bit_map_size)
+    if size != CQ_EXT_HEAD.size + bits:
+        raise FormatError("bad-size", offset, f"a unit of {size} bytes cannot hold {bits} bytes of bit map",
+                          size=size, bit_map_size=head.bit_map_size)
+    if offset + size > len(buffer):
+        raise FormatError("short", offset, f"the unit needs {size} bytes", needed=size, available=len(buffer) - offset)
+    start = offset + CQ_EXT_HEAD.size
+    return CqExtUnit(head.tags_code, head.store_timestamp, bytes(buffer[start:start + bits])), size
+
+
+def encode_ext(unit: CqExtUnit) -> bytes:
+    """The bytes of one unit; `FormatError("bad-size")` when its bit map is too long for one."""
+    size = CQ_EXT_HEAD.size + len(unit.bit_map)
+    if size > MAX_EXT_SIZE:
+        raise FormatError("bad-size", 0, f"a unit has at most {MAX_EXT_SIZE} bytes", size=size)
+    return CQ_EXT_HEAD.encode(CqExtHead(size, unit.tags_code, unit.store_timestamp, len(unit.bit_map))) + unit.bit_map
+
+
+def ext_units(buffer: Buffer) -> Iterator[tuple[int, CqExtUnit]]:
+    """(byte position in the file, unit) in order, up to the end mark or the first unwritten place.
+
+    `FormatError` as `decode_ext` at a unit that is neither.
+    """
+    position = 0
+    while position + CQ_EXT_HEAD.size <= len(buffer):
+        try:
+            unit, size = decode_ext(buffer, position)
+        except FormatError as error:
+            if error.reason in ("end", "unwritten"):
+                return
+            raise
+        yield position, unit
+        position += size
+
+
+# --- BatchConsumeQueue: one unit for a record that holds several messages; also the queues of compaction.
+#
+# Sources: broker classes BatchConsumeQueue, SparseConsumeQueue. Files are named by byte position, which tells nothing
+# about queue offsets: those stand in each unit. The queues of compaction use the same unit, a file there has the name
+# of its compaction log file, and an end mark after the last unit.
+
+
+class BatchCqUnit(NamedTuple):
+    """One record: a batch of messages with consecutive queue offsets."""
+
+    phy_offset: Annotated[int, I64, "where the record starts in the commitlog; never negative"]
+    size: Annotated[int, I32, "bytes of the record; above 0"]
+    tags_code: Annotated[int, I64, "hash of TAGS"]
+    store_timestamp: Annotated[int, I64, "store timestamp (ms) of the record"]
+    base_offset: Annotated[int, I64, "queue offset of the first message; never negative"]
+    batch_size: Annotated[int, I16, "how many messages the record holds; above 0"]
+    compacted_offset: Annotated[int, I32, "-1 unless written by compaction"]
+    reserved: Annotated[int, I32, "0"]
+
+
+BATCH_CQ_UNIT = Layout.of(BatchCqUnit)
+
+
+def is_valid_batch(unit: BatchCqUnit) -> bool:
+    """The test at which BatchConsumeQueue.recover stops."""
+    return unit.phy_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.batch_size > 0
+
+
+def batch_mask(buffer: Buffer) -> npt.NDArray[np.bool_]:
+    """`is_valid_batch` of every whole unit of a file."""
+    import numpy as np
+
+    units = np.frombuffer(buffer, dtype=BATCH_CQ_UNIT.dtype, count=len(buffer) // BATCH_CQ_UNIT.size)
+    mask: npt.NDArray[np.bool_] = (
+        (units["phy_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
+    )
+    return mask
+
+
+# --- Compaction of topics that keep the newest message of a key. Sources: CompactionLog, CompactionPositionMgr.
+#
+# compactionLog/<topic>/<queue> holds commitlog records whose physical offset counts from the start of that log,
+# compactionCq/<topic>/<queue> batch units for them, a file of the same name each. Since 5.0.0.
+
+
+POSITION_FILE_NAME = "position-checkpoint"
+LOG_DIRECTORY = "compactionLog"
+CQ_DIRECTORY = "compactionCq"
+WORK_DIRECTORIES = ("compacting", "replicating")
+"""Below a queue's folder: what a run was about to write; a start throws it away."""
+
+_TABLE = "queueOffsetMap"
+def decode_positions(data: bytes) -> dict[tuple[str, int], int]:
+    """position-checkpoint: (topic, queue id) -> queue offset compacted up to.
+
+    `FormatError` as `formats.config.json.loads`, or "bad-positions" when the text holds something else.
+    """
+    value = loads(data)
+    table = value.get(_TABLE) if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        raise FormatError("bad-positions", 0, f"no table {_TABLE}")
+    return {_queue(str(key)): _position(str(key), offset) for key, offset in table.items()}
+
+
+def _queue(key: str) -> tuple[str, int]:
+    topic, separator, queue_id = key.rpartition("_")
+    if not separator or not (queue_id.isascii() and queue_id.isdecimal()) or len(queue_id) > len(str(2**31)):
+        raise FormatError("bad-positions", 0, f"{key!r} is not a topic and a queue", key=key)
+    return topic, int(queue_id)
+
+
+def _position(key: str, value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FormatError("bad-positions", 0, f"the offset of {key!r} is not a number", key=key)
+    return value

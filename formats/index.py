@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 
-from formats.layout import I32, I64, Layout
+from formats.basics import I32, I64, Layout
 
 
 class IndexHeader(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.layout import I32, I64, Layout
+from formats.basics import I32, I64, Layout
 
 STATE_PREPARED = 4
 STATE_COMMIT = 8

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 
 Read = Callable[[int, int], bytes]
 """So many bytes of a table from an offset on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 
 COMPRESSED = 0x001
 MULTI_TAGS = 0x002

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.errors import FormatError
-from formats.layout import I32, I64, Buffer, Layout
+from formats.basics import I32, I64, Buffer, FormatError, Layout
 from formats.record.layout import MAGIC_BLANK
 
 MAGIC_DEFAULT = 1

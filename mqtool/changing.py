@@ -37,8 +37,8 @@ from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import Survey
+from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
-from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of

@@ -14,11 +14,11 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.printer import OutputOptions, Printer
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 
 # --- reading it ----------------------------------------------------------------------------------
 

@@ -19,8 +19,19 @@ from typing import NamedTuple
 import typer
 
 from mqtool import version
-from recover.findings.code import BUG, CLEAN, CORRECTED, DERIVED, INTERRUPTED, MESSAGES, OPERATIONAL, UNSUPPORTED, USAGE
-from recover.findings.refusal import Refusal, remedy_of
+from recover.findings.code import (
+    BUG,
+    CLEAN,
+    CORRECTED,
+    DERIVED,
+    INTERRUPTED,
+    MESSAGES,
+    OPERATIONAL,
+    UNSUPPORTED,
+    USAGE,
+    Refusal,
+    remedy_of,
+)
 
 
 class ExitBit(NamedTuple):

@@ -27,7 +27,7 @@ from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_taken
 from recover.check.survey import ScanOptions
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate

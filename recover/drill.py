@@ -18,12 +18,12 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats import sysflag
+from formats.basics import offset_in_name, offset_to_name
 from formats.checkpoint import FILE_SIZE as CHECKPOINT_SIZE
-from formats.names import offset_in_name, offset_to_name
 from formats.record import HEADS, Record, decode
 from formats.record.rows import NO_MESSAGE
 from recover.change import disk
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows

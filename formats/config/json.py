@@ -16,7 +16,7 @@ from typing import Union
 
 from msgspec import Struct
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 
 Json = Union[None, bool, int, float, str, "list[Json]", "dict[str | int, Json]"]
 

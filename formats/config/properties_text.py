@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.crc import CRC31_MASK
-from formats.errors import FormatError
+from formats.basics import CRC31_MASK, FormatError
 from formats.native.library import BOOL, INT, Array, kernel, library
 from formats.record import check_strict
 from formats.record.grammar import RANGE_COLUMNS

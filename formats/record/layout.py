@@ -11,7 +11,7 @@ import struct
 from typing import Annotated, NamedTuple
 
 from formats import sysflag
-from formats.layout import I8, I16, I32, I64, Layout, raw
+from formats.basics import I8, I16, I32, I64, Layout, raw
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import zlib
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Struct, structs
 
-from formats import javahash, properties as props, sysflag
-from formats.crc import crc31
-from formats.errors import FormatError
-from formats.layout import Buffer
+from formats import basics, properties as props, sysflag
+from formats.basics import I16, I32, I64, Buffer, FormatError, Layout, crc31, java_string, raw
 from formats.record.layout import (
     BLANK,
     HEADS,
@@ -74,7 +75,7 @@ class Record(Struct, frozen=True):
     @property
     def topic_name(self) -> str:
         """The topic as Java reads it."""
-        return javahash.java_string(self.topic)
+        return java_string(self.topic)
 
     @property
     def transaction_type(self) -> int:
@@ -121,7 +122,7 @@ def crc_digits(crc: int) -> bytes:
 
 def tags_code(record: Record) -> int:
     """The hash of TAGS that a unit carries (not that of a delayed message, see `delay_level`)."""
-    return javahash.tags_code(record.get_property(props.TAGS))
+    return basics.tags_code(record.get_property(props.TAGS))
 
 
 def delay_level(record: Record) -> int | None:
@@ -285,3 +286,127 @@ def with_property_crc(record: Record) -> Record:
     digits = crc_digits(crc31(encode(record)[:-PROPERTY_CRC_SIZE]))
     text = record.properties[:-PROPERTY_CRC_SIZE]
     return structs.replace(record, properties=text + PROPERTY_CRC_START + digits + props.PROPERTY_BYTE)
+
+
+# --- Message ids: where a broker stored a message, and the unique key that its client gave it.
+
+
+class OffsetId(NamedTuple):
+    """The offset message id (`MessageDecoder.createMessageId`)."""
+
+    ip: Annotated[bytes, raw(IPV4_LENGTH), "broker address, 4 or 16 bytes"]
+    port: Annotated[int, I32, "broker port"]
+    phy_offset: Annotated[int, I64, "position of the record in that broker's log"]
+
+
+class UniqKey(NamedTuple):
+    """The unique key of a client (`MessageClientIDSetter`); the ms count from the start of its local month."""
+
+    ip: Annotated[bytes, raw(IPV4_LENGTH), "client address, 4 or 16 bytes"]
+    pid: Annotated[int, I16, "low 16 bits of the process id"]
+    loader_hash: Annotated[int, I32, "hash of the class loader"]
+    month_millis: Annotated[int, I32, "ms since the month began, in the client's time zone"]
+    counter: Annotated[int, I16, "counts messages, wraps"]
+
+
+OFFSET_ID = Layout.of(OffsetId)
+OFFSET_ID_V6 = OFFSET_ID.widened({"ip": raw(IPV6_LENGTH)})
+UNIQ_KEY = Layout.of(UniqKey)
+UNIQ_KEY_V6 = UNIQ_KEY.widened({"ip": raw(IPV6_LENGTH)})
+
+
+def offset_id(ip: bytes, port: int, phy_offset: int) -> str:
+    """32 (IPv4) or 56 (IPv6) upper-case hex digits of a store host and a phy offset."""
+    if len(ip) not in (IPV4_LENGTH, IPV6_LENGTH):
+        raise FormatError("bad-host", 0, f"an address of {len(ip)} bytes", length=len(ip))
+    layout = OFFSET_ID_V6 if len(ip) == IPV6_LENGTH else OFFSET_ID
+    return layout.encode(OffsetId(ip, port, phy_offset)).hex().upper()
+
+
+def parse_offset_id(text: str) -> OffsetId:
+    """The parts of an offset message id; FormatError `bad-message-id`."""
+    # Both kinds of id have the same two sizes, so nothing in the text tells them apart.
+    try:
+        content = bytes.fromhex(text)
+    except ValueError:
+        content = b""
+    # The comparison keeps out the blanks that fromhex skips.
+    if text.upper() != content.hex().upper() or len(content) not in (OFFSET_ID.size, OFFSET_ID_V6.size):
+        raise FormatError("bad-message-id", 0, f"not a message id: {text!r}", text=text)
+    return (OFFSET_ID if len(content) == OFFSET_ID.size else OFFSET_ID_V6).decode(content)
+
+
+# --- Stored bodies as their producers wrote them.
+
+
+DEFAULT_MAX_SIZE = 1 << 30
+_ZSTD_STEP = 1024
+
+
+class MissingCodecError(ImportError):
+    """A body cannot be shown because an optional package is not installed."""
+
+
+def decompress(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
+    """The body before compression; as it is when the sysFlag does not say compressed.
+
+    Raises FormatError `bad-compressed-body` (not a whole stream of its type),
+    `bad-compression-type`, `body-too-large` (more than `max_size` bytes), and
+    MissingCodecError when the package for LZ4 or ZSTD is absent.
+    """
+    if not sys_flag & sysflag.COMPRESSED:
+        return body
+    kind = sys_flag & sysflag.COMPRESSION_TYPE
+    if kind in (sysflag.COMPRESSION_LEGACY_ZLIB, sysflag.COMPRESSION_ZLIB):
+        content, whole = _zlib(body, max_size)
+    elif kind == sysflag.COMPRESSION_LZ4:
+        content, whole = _lz4(body, max_size)
+    elif kind == sysflag.COMPRESSION_ZSTD:
+        content, whole = _zstd(body, max_size)
+    else:
+        raise FormatError("bad-compression-type", 0, f"unknown compression type in sysFlag {sys_flag:#x}", kind=kind)
+    if len(content) > max_size:
+        raise FormatError("body-too-large", 0, f"decompresses to more than {max_size} bytes", limit=max_size)
+    if not whole:
+        raise FormatError("bad-compressed-body", len(body), "the compressed stream does not end")
+    return content
+
+
+def _zlib(body: bytes, max_size: int) -> tuple[bytes, bool]:
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(body, max_size + 1)
+    except zlib.error as error:
+        raise FormatError("bad-compressed-body", 0, str(error)) from error
+    return content, stream.eof
+
+
+def _lz4(body: bytes, max_size: int) -> tuple[bytes, bool]:
+    stream = _codec("lz4.frame", "lz4", "LZ4").LZ4FrameDecompressor()
+    try:
+        content: bytes = stream.decompress(body, max_length=max_size + 1)
+    except RuntimeError as error:
+        raise FormatError("bad-compressed-body", 0, str(error)) from error
+    return content, bool(stream.eof)
+
+
+def _zstd(body: bytes, max_size: int) -> tuple[bytes, bool]:
+    zstd = _codec("zstandard", "zstandard", "ZSTD")
+    stream = zstd.ZstdDecompressor().decompressobj()
+    content = bytearray()
+    try:
+        # In small steps, because this decompressor cannot be told a greatest size.
+        for start in range(0, len(body), _ZSTD_STEP):
+            content += stream.decompress(body[start:start + _ZSTD_STEP])
+            if stream.eof or len(content) > max_size:
+                break
+    except zstd.ZstdError as error:
+        raise FormatError("bad-compressed-body", 0, str(error)) from error
+    return bytes(content), bool(stream.eof)
+
+
+def _codec(module: str, package: str, kind: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingCodecError(f"this body is {kind}: install the `{package}` package to read it") from error

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from formats import properties as props
-from formats.javahash import index_key_hash
+from formats.basics import index_key_hash
 from formats.record import Record, delay_level, iter_index_keys, tags_code
 from formats.record.grammar import unserved
 from formats.sysflag import TRANSACTION_ROLLBACK, contradicted_by

@@ -19,7 +19,7 @@ from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import remote_folder
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.predict.groups import groups_of, has_offsets
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild

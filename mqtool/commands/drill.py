@@ -26,7 +26,7 @@ from mqtool.text import count
 from recover.change import disk
 from recover.change.copy_store import check_target, new_folder, sources_of
 from recover.drill import DRILLS, rehearse
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 
 _PANEL = "What to rehearse"
 _SHOWN = 20

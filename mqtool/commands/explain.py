@@ -13,10 +13,9 @@ from mqtool.options import argument, command, option
 from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
 from recover.broker.broker_logs import NOTE, read_log
-from recover.findings.code import Code
+from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
 from recover.findings.model import CODES
-from recover.findings.refusal import UsageRefusal
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 

@@ -26,7 +26,7 @@ from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.look.query import not_looked_at
 from recover.look.store import settings_of

@@ -16,8 +16,8 @@ from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
 from recover.broker.versions import BrokerVersion
 from recover.check.report import first_findings
+from recover.findings.code import UsageRefusal
 from recover.findings.model import FindingList
-from recover.findings.refusal import UsageRefusal
 from recover.look.file import bits_of, inspect_file
 from recover.look.items import Field, FileReport, Item
 from recover.look.store import NO_LOG, Start, StoreReport

@@ -32,8 +32,8 @@ from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
 from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
+from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
-from recover.findings.refusal import UsageRefusal
 from recover.look.query import not_looked_at
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Struct, to_builtins
 
-from formats.message_id import offset_id
 from formats.record import host_text
+from formats.record.message import offset_id
 from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
@@ -19,7 +19,7 @@ from mqtool.text import body_text, count, exact_size, flag_text, human_time, pro
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
 from recover.export.trace import Event, Life, trace as trace_message
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.store import Store

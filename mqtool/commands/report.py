@@ -37,7 +37,7 @@ from recover.evidence.traffic import Traffic, stretches, traffic
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
-from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction

@@ -26,7 +26,7 @@ from recover.change.carry_out import (
 from recover.change.journal import journal as runs_of, open_runs, run_findings
 from recover.change.model import load_plan
 from recover.change.places import Places
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
 _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}

@@ -26,7 +26,7 @@ from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages
 from recover.export.sources import open_sources
-from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "As what"

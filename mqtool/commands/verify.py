@@ -15,8 +15,8 @@ from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
 from recover.check.report import verify as verify_store
+from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
-from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
     from recover.cluster.fleet import StoreRow

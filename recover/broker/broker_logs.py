@@ -13,7 +13,7 @@ from typing import IO, NamedTuple, cast
 
 from msgspec import Struct, field
 
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 
 FAILURE, LOSS, REPAIR, NOTE = "failure", "loss", "repair", "note"
 RANKS = (FAILURE, LOSS, REPAIR, NOTE)

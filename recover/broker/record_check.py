@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from formats import properties as props, sysflag
-from formats.crc import crc31
-from formats.javahash import java_string, tags_code as hash_of_tags
-from formats.layout import Buffer
+from formats.basics import Buffer, crc31, java_string, tags_code as hash_of_tags
 from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTY_CRC_SIZE, TOPIC_SCHEDULE
 from formats.record.grammar import ALWAYS, BODY_CRC, INNER_BATCH, NEVER, PROPERTY_CRC, RULES
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head

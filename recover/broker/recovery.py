@@ -12,8 +12,8 @@ from typing import Literal, Protocol
 import numpy as np
 from msgspec import Struct
 
+from formats.basics import Buffer
 from formats.checkpoint import Checkpoint, min_timestamp
-from formats.layout import Buffer
 from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
 from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
 from formats.record.layout import I32_STRUCT

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
+from formats.basics import FormatError, java_long
 from formats.config import properties_text as javaproperties
-from formats.errors import FormatError
-from formats.javahash import java_long
 from formats.record.rows import BIT_DELAY
 from recover.broker.versions import BrokerVersion
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.store.columns import Rows
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

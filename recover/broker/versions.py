@@ -9,7 +9,7 @@ import re
 
 from msgspec import Struct
 
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 
 _VERSION = re.compile(r"(?:rocketmq-(?:all-)?|v)?(\d+)[._](\d+)(?:[._](\d+))?(?:[-_.][a-z0-9]+)*", re.IGNORECASE)
 

@@ -23,8 +23,8 @@ from recover.change.model import InPlace, Plan, resolve
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
+from recover.findings.code import Interrupted, Refusal
 from recover.findings.model import few
-from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reading import file_crc
 
 Progress = Callable[[int, int, str], None]

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec import Struct
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.code import Interrupted, Refusal
 from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
 

@@ -19,7 +19,7 @@ from recover.change.content import stop_if
 from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.reading import Piece
 from recover.store.source import Source, files_below, names_in, open_source, remote_system, url_of
 from recover.store.store import JOURNAL_DIR, Store

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 from recover.store.reading import (
     BLANK,
     Piece,

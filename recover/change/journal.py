@@ -29,8 +29,8 @@ from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
 from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, resolve, stage
 from recover.change.places import RESERVE, Places
+from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
-from recover.findings.refusal import Refusal
 from recover.store.reader import read_small
 from recover.store.reading import crc32c, file_crc, identity
 from recover.store.source import url_of

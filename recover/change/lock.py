@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recover.change import disk
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.source import StorePath
 from recover.store.store import check_journal_folder
 

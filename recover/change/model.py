@@ -20,7 +20,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from msgspec import Struct, convert, field, structs, to_builtins
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 from recover.change import disk
 from recover.change.content import (
     INLINE_LIMIT,
@@ -33,7 +33,7 @@ from recover.change.content import (
     make,
     stop_if,
 )
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
 from recover.store.store import JOURNAL_DIR

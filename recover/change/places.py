@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
+from recover.findings.code import Refusal
 from recover.findings.model import Finding
-from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
 from recover.store.store import JOURNAL_DIR, Store
 

@@ -30,8 +30,7 @@ from recover.change.model import (
     changed_file,
     resolve,
 )
-from recover.findings.code import BY_HAND
-from recover.findings.refusal import Refusal
+from recover.findings.code import BY_HAND, Refusal
 from recover.store.memo import Stamp, stamp_of
 from recover.store.reader import FileReader
 from recover.store.reading import READ, crc32c, file_crc, kind_of

@@ -22,7 +22,7 @@ from recover.change import disk
 from recover.change.journal import Run
 from recover.change.model import InPlace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import between_extents, file_crc, identity, read_chunks
 

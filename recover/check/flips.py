@@ -19,11 +19,10 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats import properties as props, sysflag
-from formats.compression import MissingCodecError, decompress
-from formats.errors import FormatError
-from formats.javahash import index_key_hash
+from formats.basics import FormatError, index_key_hash
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record, delay_level, iter_index_keys, tags_code
 from formats.record.grammar import is_served, unserved
+from formats.record.message import MissingCodecError, decompress
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
 from recover.check.log import place_in_file
 from recover.check.survey import Survey

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from formats.errors import FormatError
-from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
+from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
 from formats.native.rows import BITS, FLAGS
 from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2

@@ -11,12 +11,19 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from formats import abort, epoch
-from formats.batchconsumequeue import BATCH_CQ_UNIT, valid_mask
-from formats.compaction import CQ_DIRECTORY, LOG_DIRECTORY, POSITION_FILE_NAME, WORK_DIRECTORIES, decode_positions
+from formats import checkpoint as checkpoint_format, dledger
+from formats.basics import FormatError
 from formats.config.tables import BACKUP_SUFFIX
-from formats.consumequeue import file_size_for
-from formats.errors import FormatError
+from formats.consumequeue import (
+    BATCH_CQ_UNIT,
+    CQ_DIRECTORY,
+    LOG_DIRECTORY,
+    POSITION_FILE_NAME,
+    WORK_DIRECTORIES,
+    batch_mask,
+    decode_positions,
+    file_size_for,
+)
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_PROP_CRC
 from recover.broker.settings import KNOWN, java_integer
@@ -155,7 +162,7 @@ def _has_data(folder: Path) -> bool:
 
 
 def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
-    valid = valid_mask(read_small(file, 64 << 20))
+    valid = batch_mask(read_small(file, 64 << 20))
     used = int(valid.argmin()) if valid.size else 0
     behind = int(valid[used:].sum())
     if behind and not valid[used]:
@@ -204,16 +211,16 @@ def _epochs(store: Store) -> Iterator[Needed]:
     """5.5.0 takes the backup for a wrong list; an invalid count stops it (NumberFormatException)."""
     controlled = _has_controller(store)
     what = "terms of a controller's masters"
-    for name in (epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX):
+    for name in (dledger.EPOCH_FILE, dledger.EPOCH_FILE + BACKUP_SUFFIX):
         try:
-            epoch.decode(read_small(store.root / name, _EPOCHS))
+            dledger.decode_epochs(read_small(store.root / name, _EPOCHS))
         except FileNotFoundError:
-            if name == epoch.FILE_NAME and (store.root / (name + BACKUP_SUFFIX)).exists():
+            if name == dledger.EPOCH_FILE and (store.root / (name + BACKUP_SUFFIX)).exists():
                 yield Needed(name, what, "its backup is there", True)
         except OSError as error:
             yield Needed(name, what, f"it cannot be read ({error.strerror})", False)
         except FormatError as error:
-            stops = controlled and name == epoch.FILE_NAME and error.reason in ("short", "no-number")
+            stops = controlled and name == dledger.EPOCH_FILE and error.reason in ("short", "no-number")
             yield Needed(name, what, f"it cannot be read ({error})", False, stops)
 
 
@@ -221,20 +228,20 @@ def _identity(store: Store) -> Iterator[Needed]:
     """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
     what, then = "identity of a broker with a controller", "the controller would take the broker for a new replica"
     try:
-        known = epoch.decode_identity(read_small(store.root / epoch.IDENTITY_NAME, _EPOCHS))
+        known = dledger.decode_identity(read_small(store.root / dledger.IDENTITY_FILE, _EPOCHS))
     except FileNotFoundError:
         # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
-        if _has_controller(store) and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
-            yield Needed(epoch.IDENTITY_NAME, what, f"there are terms of masters; {then}", True)
+        if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _MADE_ANEW).exists():
+            yield Needed(dledger.IDENTITY_FILE, what, f"there are terms of masters; {then}", True)
     except OSError as error:
-        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error.strerror}); {then}", False)
+        yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error.strerror}); {then}", False)
     except FormatError as error:
-        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error}); {then}", False)
+        yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error}); {then}", False)
     else:
         for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
             said = store.options.settings.get(setting, held)
             if said != held:
-                yield Needed(epoch.IDENTITY_NAME, what, f"it says {held!r}, and {setting} is {said!r}", False)
+                yield Needed(dledger.IDENTITY_FILE, what, f"it says {held!r}, and {setting} is {said!r}", False)
 
 
 NOT_SUPPORTED = "part-not-supported"
@@ -462,7 +469,7 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
         return
     wrote = None
     try:
-        wrote = abort.decode(read_small(store.abort_path, 64))
+        wrote = checkpoint_format.process_id(read_small(store.abort_path, 64))
     except FormatError:
         pass
     except OSError as error:

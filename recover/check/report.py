@@ -45,8 +45,7 @@ from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
-from recover.look.pointers import Pointers
-from recover.look.store import StoreReport, log_is_gone
+from recover.look.store import Pointers, StoreReport, log_is_gone
 from recover.store.config_files import Topics
 from recover.store.reader import opened_once
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store

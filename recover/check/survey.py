@@ -26,11 +26,11 @@ from recover.evidence.lost import (
 )
 from recover.evidence.overwritten import ForeignFile, Overwritten, correct_generations_by_units, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
-from recover.look.pointers import index_ends
+from recover.look.store import index_ends
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile

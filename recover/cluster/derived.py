@@ -23,8 +23,8 @@ from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import BytesContent, Spool
 from recover.change.model import Install, Step
+from recover.cluster.jobs import Seen
 from recover.cluster.splits import pack_rows, unpack_rows
-from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey, placed
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
 from recover.derived.index_rebuild import FileHead, image_of

@@ -11,11 +11,10 @@ from typing import Any
 from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
-from recover.cluster.jobs import Job, check_executors, unreadable
+from recover.cluster.jobs import Job, Views, check_executors, unreadable
 from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.session import Session, SparkSettings, running_session, session_for, without_token
 from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_splits, unpack_split, unpacked, without_rows
-from recover.cluster.views import Views
 from recover.derived.expected import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import SEED, LogView, assemble

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.cluster.jobs import enter, run_job, watch
+from recover.cluster.jobs import Seen, Views, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.cluster.splits import PackedLater, unpack_split
-from recover.cluster.views import Seen, Views
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
 from recover.export.sources import Scanned
 from recover.export.write import PART, LineMaker, Table, Written, near
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.columns import Split, ask
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader

@@ -33,9 +33,8 @@ from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
-from recover.findings.code import BUG, OPERATIONAL
+from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
 from recover.findings.model import Finding
-from recover.findings.refusal import Refusal, UsageRefusal
 from recover.store.source import is_remote, list_remote, remote_matches, remote_root
 from recover.store.store import Store
 

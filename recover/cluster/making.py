@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 from formats.record.rows import BIT_MARKER
 from recover.change.content import Content, DeferredContent, Manifest, stop_if
 from recover.change.model import Install, Step
@@ -39,7 +39,7 @@ from recover.cluster.derived import (
     contents,
     listing,
 )
-from recover.cluster.jobs import enter, invisible, run_job, unreadable, watch
+from recover.cluster.jobs import Seen, confirm, enter, invisible, run_job, unreadable, watch
 from recover.cluster.session import Session
 from recover.cluster.splits import (
     PackedLater,
@@ -51,11 +51,10 @@ from recover.cluster.splits import (
     tasks_of,
     unpack_split,
 )
-from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
 from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles

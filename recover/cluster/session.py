@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
 
 # --- Which master, which settings: what the user said, and what a scan of a store needs beside it.

@@ -1,10 +1,12 @@
-"""Queue units, index units and findings as Arrow batches: what data sources hand to Spark. No pyspark here."""
+"""Messages, units of queues and index, and findings as Arrow batches: what data sources hand to Spark."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,25 @@ import pyarrow as pa
 from msgspec import Struct, field
 from pyarrow import compute
 
+from formats import properties as props
+from formats.basics import I8, I16, FormatError, java_string
 from formats.consumequeue import PRE_BLANK
 from formats.index import IndexGeometry
+from formats.record import HEAD, HEADS, MAGIC_V2, decode, host_text
+from formats.record.layout import PROPERTIES_LENGTH_SIZE, TOPIC_LENGTH_V1_SIZE, TOPIC_LENGTH_V2_SIZE
+from formats.record.rows import RECORD, row_of
+from formats.sysflag import HOSTS_V6
 from recover.cluster.fleet import FINDING_COLUMNS, findings_of
 from recover.derived.index_files import index_geometry, list_index_files, load_words
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
+from recover.log.file_scan import WHOLE, FileScan, SplitRange, wire_at
+from recover.log.files import live_copies, rightly_placed
+from recover.log.split_scan import REACH, SPLIT_SIZE, scan_alone, splits_of
 from recover.store.columns import Rows
+from recover.store.config_files import topic_text
 from recover.store.derived_files import QueueFiles
-from recover.store.reader import ReadFailure
+from recover.store.memo import Numbers
+from recover.store.reader import FileReader, ReadFailure
 from recover.store.source import url_of
 from recover.store.store import Store, StoreOptions
 
@@ -234,3 +247,239 @@ def _raise_first(failures: Sequence[ReadFailure]) -> None:
 
 def _repeat(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+# --- Messages: the rows of a scan, and what else is asked for column by column out of the log's bytes.
+
+
+_ROWS = 1 << 16
+_BATCH_BYTES = 16 << 20
+
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # years 1 to 9999, but for a day at both ends
+_TIMES = {"store_time": "store_timestamp", "born_time": "born_timestamp"}
+_TEXTS = {"tags": props.TAGS, "keys": props.KEYS, "uniq_key": props.UNIQ_KEY}
+_HOSTS = {"born_host": ("born_ip", "store_timestamp"), "store_host": ("store_ip", "reconsume_times")}
+_KINDS = {
+    **dict.fromkeys(("store", "topic", "file", *_HOSTS, *_TEXTS), pa.string()), **dict.fromkeys(_TIMES, TIME),
+    "properties": pa.map_(pa.string(), pa.string()), "body": pa.binary(), "crc_ok": pa.bool_(),
+    "body_size": pa.int32(), "version": pa.int32(), "size": pa.int32(),
+}
+COMMITLOG = pa.schema([
+    (name, _KINDS[name] if name in _KINDS else HEAD.arrow_schema.field(name).type)
+    for name in (
+        "store", "topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "store_time",
+        "born_timestamp", "born_time", "store_host", "born_host", "tags", "keys", "uniq_key", "properties", "sys_flag",
+        "flag", "reconsume_times", "prepared_transaction_offset", "body_size", "body_crc", "crc_ok", "version", "file",
+        "body",
+    )
+])
+"""One row a message. Timestamps in ms since 1970, times the same as Spark has them (null outside of the years 1 to
+9999), sizes and offsets in bytes; `body` as stored, compressed if it was."""
+
+SCANNED = frozenset(("topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "store_time",
+                      "sys_flag", "crc_ok", "file"))
+"""What the rows of a scan say; for any other column the log is read."""
+
+_FLAGS = sorted(HEADS)
+_OFFSETS = {field.name: np.array([HEADS[flag].offset(field.name) for flag in _FLAGS]) for field in HEAD.fields}
+_HEAD_SIZES = np.array([HEADS[flag].size for flag in _FLAGS])
+
+
+def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRange]:
+    """The splits of the log that may hold a record that is asked for."""
+    queue, _ = rightly_placed(live_copies(store.commitlog))
+    return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
+            if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
+
+
+def log_span(store: Store) -> tuple[int, int]:
+    """Physical offsets: where the first file of the log begins, and where its last intact record ends."""
+    parts = log_parts(store, Filters(), SPLIT_SIZE)
+    first = parts[0].mapped_file.file_from_offset if parts else 0
+    for part in reversed(parts):
+        with FileReader(part.mapped_file.path) as reader:
+            for rows in reversed([split.records for split in scan_alone(part, reader, WHOLE).splits]):
+                if rows.size:
+                    return first, int(rows["phy_offset"][-1] + rows["size"][-1])
+    return first, first
+
+
+def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
+    """The intact records that begin in a split, and whole ones whose checksum fails, with `crc_ok` false.
+
+    `ReadFailure` when a range cannot be read: an answer that leaves it out would look complete. `FormatError` when
+    a record is written over meanwhile.
+    """
+    schema = pa.schema([COMMITLOG.field(name) for name in columns])
+    is_read = not SCANNED.issuperset(columns)
+    with FileReader(part.mapped_file.path) as reader:
+        # where not all splits are read, none can say of another that it may be wrong
+        scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
+        broken = _broken(scan, reader)
+        for rows, is_sound in [*((split.records, True) for split in scan.splits), (broken, False)]:
+            every = Messages(scan, rows, is_sound)
+            for some in _slices(rows[filters.chosen(rows.size, every.column, SCANNED)], is_read):
+                messages = Messages(scan, some, is_sound, reader)
+                yield pa.record_batch([messages.column(name) for name in columns], schema=schema)
+
+
+def _broken(scan: FileScan, reader: FileReader) -> Rows:
+    """Records that are whole but for a checksum or a field; their queues are added to those of the scan."""
+    rows = [np.empty(0, dtype=RECORD)]
+    for gap in scan.gaps:
+        if "size" in gap.facts and gap.envelope:
+            content = reader.read(gap.start - scan.mapped_file.file_from_offset, gap.facts["size"])
+            with suppress(FormatError):
+                record = decode(content, check_crc=False)
+                scan.queues.append((record.topic, record.queue_id))
+                rows.append(row_of(record, len(scan.queues) - 1)[0])
+    return np.concatenate(rows)
+
+
+def _slices(rows: Rows, is_read: bool) -> Iterator[Rows]:
+    """Rows of one batch at a time; if they are read, none begins in another, nor lies far behind the first."""
+    starts = rows["phy_offset"]
+    stops = starts + rows["size"]
+    cuts = np.append(np.flatnonzero(stops[:-1] > starts[1:]) + 1, rows.size)
+    at = 0
+    while at < rows.size:
+        end = at + _ROWS
+        if is_read:
+            far = max(at + 1, int(np.searchsorted(stops, starts[at] + _BATCH_BYTES, side="right")))
+            end = min(end, far, int(cuts[np.searchsorted(cuts, at, side="right")]))
+        yield rows[at:end]
+        at = end
+
+
+class Messages:
+    """Rows of a scan, and each column of them; with a `reader` those that are read from the log, too."""
+
+    def __init__(self, scan: FileScan, rows: Rows, is_sound: bool, reader: FileReader | None = None) -> None:
+        self._scan, self._rows, self._is_sound, self._reader = scan, rows, is_sound, reader
+
+    def column(self, name: str) -> pa.Array:
+        """One column, in its type in `COMMITLOG`."""
+        if name == "topic":
+            names = np.array([topic_text(topic) for topic, _ in self._scan.queues], dtype=object)
+            return pa.array(names[self._rows["queue"]], pa.string())
+        if name == "queue_id":
+            return pa.array(np.array([number for _, number in self._scan.queues], dtype=np.int32)[self._rows["queue"]])
+        if name == "crc_ok":
+            return pa.array(np.full(self._rows.size, self._is_sound))
+        if name == "file":
+            return pa.repeat(pa.scalar(self._scan.mapped_file.name, pa.string()), self._rows.size)
+        if name in _TIMES:
+            return _times(self._number(_TIMES[name]))
+        if name in _HOSTS:
+            return self._host(*_HOSTS[name])
+        if name in _TEXTS:
+            return self._property(_TEXTS[name].encode())
+        if name == "properties":
+            return self._map()
+        if name == "body":
+            return _pieces(self._content, *self._places[:2])
+        if name == "version":
+            return pa.array(np.where(self._number("magic") == MAGIC_V2, np.int32(2), np.int32(1)))
+        return pa.array(self._number({"body_size": "body_length"}.get(name, name)))
+
+    def _number(self, name: str) -> Numbers:
+        if name in (RECORD.names or ()):
+            return np.ascontiguousarray(self._rows[name])
+        return wire_at(self._content, self._at + _OFFSETS[name][self._heads], HEAD.field(name).wire)
+
+    @cached_property
+    def _content(self) -> Numbers:
+        """The bytes of the log from the first row to the end of the last."""
+        assert self._reader is not None
+        mapped_file, size = self._scan.mapped_file, int(self._at[-1]) + int(self._rows["size"][-1])
+        content = self._reader.read(int(self._rows["phy_offset"][0]) - mapped_file.file_from_offset, size)
+        self._check(np.array(len(content) == size))
+        return np.frombuffer(content, dtype=np.uint8)
+
+    @cached_property
+    def _at(self) -> Numbers:
+        return np.asarray(self._rows["phy_offset"] - self._rows["phy_offset"][0])
+
+    @cached_property
+    def _heads(self) -> Numbers:
+        """Which of `_FLAGS` each record's head is of."""
+        return np.asarray(np.searchsorted(_FLAGS, self._rows["sys_flag"] & HOSTS_V6))
+
+    @cached_property
+    def _places(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Where in the content each body begins and ends, and the properties do."""
+        stop = self._at + self._rows["size"]
+        body = self._at + _HEAD_SIZES[self._heads]
+        topic = body + self._number("body_length")
+        self._check((body <= topic) & (topic <= stop - TOPIC_LENGTH_V1_SIZE - PROPERTIES_LENGTH_SIZE))
+        is_long = self._number("magic") == MAGIC_V2
+        end = topic + np.where(is_long, TOPIC_LENGTH_V2_SIZE + wire_at(self._content, topic, I16).astype(np.int64),
+                               TOPIC_LENGTH_V1_SIZE + wire_at(self._content, topic, I8).astype(np.int64))
+        self._check((topic < end) & (end <= stop - PROPERTIES_LENGTH_SIZE))
+        self._check(end + PROPERTIES_LENGTH_SIZE + wire_at(self._content, end, I16) == stop)
+        return body, topic, end + PROPERTIES_LENGTH_SIZE, stop
+
+    def _check(self, holds: Numbers) -> None:
+        if not holds.all():
+            raise FormatError("bad-length-sum", 0, f"{self._scan.mapped_file.path} was written to while it was read")
+
+    def _host(self, first: str, behind: str) -> pa.Array:
+        begin, end = (self._at + _OFFSETS[name][self._heads] for name in (first, behind))
+        hosts = _pieces(self._content, begin, end).dictionary_encode()
+        texts = [host_text((host[:-4], int.from_bytes(host[-4:], "big", signed=True)))
+                 for host in hosts.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(hosts.indices)
+
+    @cached_property
+    def _items(self) -> tuple[Numbers, pa.Array, pa.Array]:
+        """Of each property that a broker sees (`formats.properties.parse`): its row, its name, its value."""
+        _, _, begin, end = self._places
+        # with the byte before, which becomes a separator: so one stands before each item
+        texts = _pieces(self._content, begin - 1, end)
+        bounds = np.frombuffer(texts.buffers()[1], dtype=np.int32)[: len(texts)]
+        text = np.frombuffer(texts.buffers()[2], dtype=np.uint8)[: int((end - begin + 1).sum())].copy()
+        text[bounds] = ord(props.PROPERTY_SEPARATOR)
+        separators = np.flatnonzero(text == ord(props.PROPERTY_SEPARATOR))
+        starts, stops = separators + 1, np.append(separators[1:], text.size)
+        middles = np.append(np.flatnonzero(text == ord(props.NAME_VALUE_SEPARATOR)), text.size)
+        middle = middles[np.searchsorted(middles, starts)]
+        kept = np.flatnonzero((starts < middle) & (middle + 1 < stops))
+        rows = np.searchsorted(bounds, separators[kept], side="right") - 1
+        return (rows, _pieces(text, starts[kept], middle[kept]), _pieces(text, middle[kept] + 1, stops[kept]))
+
+    def _property(self, wanted: bytes) -> pa.Array:
+        rows, names, values = self._items
+        found = np.flatnonzero(np.asarray(compute.equal(names, wanted)))
+        place = np.full(self._rows.size, -1)
+        place[rows[found]] = found  # the last one of a name wins
+        return _texts(values.take(pa.array(place, mask=place < 0)))
+
+    def _map(self) -> pa.Array:
+        rows, names, values = self._items
+        names = _texts(names)
+        codes = names.dictionary_encode()
+        _, last = np.unique((rows * max(1, len(codes.dictionary)) + np.asarray(codes.indices))[::-1], return_index=True)
+        kept = np.sort(rows.size - 1 - last)
+        bounds = np.searchsorted(rows[kept], np.arange(self._rows.size + 1)).astype(np.int32)
+        return pa.MapArray.from_arrays(bounds, names.take(pa.array(kept)), _texts(values).take(pa.array(kept)))
+
+
+def _pieces(content: Numbers, begin: Numbers, end: Numbers) -> pa.Array:
+    """The bytes (binary) from each `begin` to its `end`, ascending: of them and what lies between, every other one."""
+    bounds = np.column_stack((begin, end)).astype(np.int32).ravel()
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
+    every = pa.Array.from_buffers(pa.binary(), max(0, bounds.size - 1), buffers)
+    return every.take(pa.array(np.arange(0, bounds.size, 2)))
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Bytes as the strings that Java makes of them."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if value is None else java_string(value) for value in values.to_pylist()], pa.string())
+
+
+def _times(milliseconds: Numbers) -> pa.Array:
+    is_no_time = (milliseconds < _FIRST_MS) | (milliseconds > _LAST_MS)
+    return pa.array(np.where(is_no_time, 0, milliseconds) * 1000, pa.int64(), mask=is_no_time).cast(TIME)

@@ -26,12 +26,11 @@ try:
 except ModuleNotFoundError as missing:
     raise ImportError("the data sources need pyspark 4 or later: earlier ones know none in Python") from missing
 
-from recover.cluster import log_rows, source_rows
+from recover.cluster import source_rows
 from recover.cluster.fleet import named_stores
-from recover.cluster.jobs import enter, pack_code
+from recover.cluster.jobs import Seen, Views, enter, pack_code
 from recover.cluster.source_rows import Filters
-from recover.cluster.views import Seen, Views
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import SplitRange
 from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
@@ -209,17 +208,17 @@ class _StreamReader(_Rows, DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where each log begins, or with the option `startingOffset` = `latest` where it ends."""
-        return {place: log_rows.log_span(self.open(place))[self.from_latest] for place in self.stores}
+        return {place: source_rows.log_span(self.open(place))[self.from_latest] for place in self.stores}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where the last intact record of each log ends; Spark 4.0 and 4.1 give neither start nor limit."""
-        return {place: log_rows.log_span(self.open(place))[1] for place in self.stores}
+        return {place: source_rows.log_span(self.open(place))[1] for place in self.stores}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """The shares of what came between two offsets. `Refusal` (8) where a log has lost what was not read yet."""
         shares: list[InputPartition] = []
         for place, stop in end.items():
-            first, least = start.get(place, 0), log_rows.log_span(self.open(place))[0]
+            first, least = start.get(place, 0), source_rows.log_span(self.open(place))[0]
             if stop < first or (least > first < stop and place in start):
                 raise Refusal(f"{place} was read up to {first}, and its log now goes from {least} to {stop}",
                               "Messages are gone, or numbered anew: begin with another checkpoint.")
@@ -231,8 +230,8 @@ class _StreamReader(_Rows, DataSourceStreamReader):
 class CommitlogSource(_Source):
     """One row a message, a task a split of a mapped file."""
 
-    rows, parts, batches = log_rows.COMMITLOG, log_rows.log_parts, log_rows.commitlog_batches
-    asked = frozenset(("store", *log_rows.SCANNED))
+    rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
+    asked = frozenset(("store", *source_rows.SCANNED))
 
     @classmethod
     def name(cls) -> str:

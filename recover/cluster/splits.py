@@ -27,8 +27,7 @@ from msgspec import Struct, field, msgpack
 from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import NOT_IN_QUEUE, RECORD
-from recover.cluster.jobs import Job, enter, run_job, watch
-from recover.cluster.views import Seen, Views
+from recover.cluster.jobs import Job, Seen, Views, enter, run_job, watch
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split

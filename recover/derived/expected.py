@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats import properties as props
-from formats.errors import FormatError
-from formats.names import is_safe_directory_name
+from formats.basics import FormatError, is_safe_directory_name
 from formats.native.rows import group_rows, numbered
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
+from formats.basics import Buffer
 from formats.checkpoint import Checkpoint, younger_fields
 from formats.index import (
     INDEX_HEADER,
@@ -27,7 +28,6 @@ from formats.index import (
     IndexUnit,
     time_diff,
 )
-from formats.layout import Buffer
 from formats.native import index as native
 from formats.native.walk import last_nonzero
 from recover.broker.versions import TAG_INDEX, BrokerVersion

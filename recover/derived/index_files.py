@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.errors import FormatError
+from formats.basics import FormatError, is_index_name
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
-from formats.names import is_index_name
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend

@@ -15,10 +15,8 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
-from formats.errors import FormatError
+from formats.basics import Buffer, FormatError, index_name, parse_index_name
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
-from formats.layout import Buffer
-from formats.names import index_name, parse_index_name
 from formats.native import index as native
 from recover.change.content import Content, LazyContent
 from recover.change.model import Install, Retire, Step
@@ -26,7 +24,7 @@ from recover.derived.expected import Producer
 from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, is_expired
 from recover.derived.index_files import load_words
 from recover.derived.index_keys import UNITS, KeyNumbers, KeyPart, Place, put_units
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.reading import Piece, in_order, zeros

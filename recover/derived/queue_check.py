@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
+from formats.basics import offset_to_name
 from formats.consumequeue import MAX_EXT_ADDRESS, PRE_BLANK
-from formats.names import offset_to_name
 from formats.native.rows import unit_sum
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.settings import DelayTable, is_delayed
@@ -28,9 +28,8 @@ from recover.derived.expected import (
     QueueVerdict,
     is_lost,
 )
-from recover.findings.code import BY_HAND
+from recover.findings.code import BY_HAND, unreadable
 from recover.findings.model import Finding, finding
-from recover.findings.refusal import unreadable
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Rows, within
 from recover.store.derived_files import (

@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.consumequeue_ext import CQ_EXT_END, END, END_ROOM, CqExtUnit, encode
-from formats.layout import Buffer
-from formats.names import offset_to_name
+from formats.basics import Buffer, offset_to_name
+from formats.consumequeue import (
+    CQ_EXT_END,
+    CQ_UNIT,
+    EXT_END,
+    EXT_END_ROOM,
+    MAX_EXT_ADDRESS,
+    PRE_BLANK,
+    CqExtUnit,
+    encode_ext,
+)
 from formats.record.rows import EXPECTED
 from recover.broker.settings import DelayTable
 from recover.change.content import Spool
@@ -179,7 +186,7 @@ def _intact(rows: ExtRows, number: int, files: ExtFiles) -> bytes:
     unit = files.unit(position) if position != _NOWHERE else None
     if unit is None or (unit.tags_code, unit.store_timestamp) != (tags_code, timestamp):
         unit = CqExtUnit(tags_code, timestamp, b"")
-    return encode(unit)
+    return encode_ext(unit)
 
 
 class _Writer:
@@ -192,8 +199,8 @@ class _Writer:
 
     def put(self, unit: bytes) -> int:
         left = self.file_size - self.position % self.file_size
-        if len(unit) > left - END_ROOM:
-            self._write(CQ_EXT_END.encode(END)[:left])
+        if len(unit) > left - EXT_END_ROOM:
+            self._write(CQ_EXT_END.encode(EXT_END)[:left])
             self.position += left - min(left, CQ_EXT_END.size)
         place = self.position
         self._write(unit)

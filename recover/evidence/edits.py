@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct, structs
 
 from formats import properties as props
-from formats.crc import CRC31_MASK
+from formats.basics import CRC31_MASK
 from formats.record import Record, encode
 from recover.derived.expected import QueueKey
 

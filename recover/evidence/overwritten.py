@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.names import is_safe_directory_name
+from formats.basics import is_safe_directory_name
 from formats.native.rows import numbered
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from formats import sysflag
-from formats.crc import CRC31_MASK, crc31
-from formats.errors import FormatError
+from formats.basics import CRC31_MASK, FormatError, crc31
 from formats.native.walk import bits_that_change
 from formats.record import (
     BLANK_SIZE,

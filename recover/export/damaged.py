@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from formats.errors import FormatError
-from formats.javahash import java_string
+from formats.basics import FormatError, java_string
 from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6

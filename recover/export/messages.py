@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from msgspec import Struct, field, structs
 
 from formats import properties as props, sysflag
-from formats.compression import MissingCodecError, decompress
-from formats.errors import FormatError
-from formats.message_id import offset_id
+from formats.basics import FormatError
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
-from formats.record.grammar import QUEUE_ID_DIGITS, is_number
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TOPIC_TIMER
+from formats.record.message import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    TOPIC_TIMER,
+    MissingCodecError,
+    decompress,
+    offset_id,
+)
 
 _TRANSACTIONS = {
     sysflag.TRANSACTION_NOT: "none", sysflag.TRANSACTION_PREPARED: "half", sysflag.TRANSACTION_COMMIT: "commit",
@@ -113,7 +118,7 @@ def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str,
     if kind in ("half", "delayed", "timer"):
         topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
         if topic:
-            return topic, int(number) if is_number(number, QUEUE_ID_DIGITS) else queue_id, kind
+            return topic, int(number) if number.isascii() and number.isdecimal() else queue_id, kind
     if stored.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         kind = "retry" if stored.startswith(RETRY_PREFIX) else "dead-letter"
         return values.get(props.RETRY_TOPIC) or stored, queue_id, kind

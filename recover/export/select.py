@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.compression import decompress
-from formats.errors import FormatError
-from formats.javahash import index_key_hash, java_string
+from formats.basics import FormatError, index_key_hash, java_string
 from formats.record import decode
+from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
-from formats.sysflag import TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
+from recover.findings.code import UsageRefusal
 from recover.findings.model import count
-from recover.findings.refusal import UsageRefusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine
 from recover.look.query import FOREVER as FOREVER, Answer, Found
@@ -180,8 +178,7 @@ class Choice:
                 mask &= (bits & bit) == 0
         if self._hashes is not None and mask.any():
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
-            # the rows of a rollback keep no hashes: the index has none of them
-            hit = (rows["sys_flag"] & TRANSACTION_ROLLBACK) == TRANSACTION_ROLLBACK
+            hit = np.zeros(rows.size, dtype=bool)
             hit[owners[np.isin(split.hashes, self._hashes)]] = True
             mask &= hit
         return mask

@@ -17,11 +17,10 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from formats import properties as props, sysflag
-from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 
 ORIGIN = "MQTOOL_ORIGIN"
 KINDS = ("half", "delayed", "timer", "retry", "dead-letter")
@@ -131,10 +130,10 @@ class Outbox:
             return None
         values = message.properties
         for name in (props.TIMER_OUT_MS, props.TIMER_DELIVER_MS):
-            if is_number(text := values.get(name, ""), TIME_DIGITS):
+            if (text := values.get(name, "")).isdecimal():
                 return int(text)
         level = values.get(props.DELAY, "")
-        if not is_number(level, QUEUE_ID_DIGITS) or not self._rules.levels:
+        if not level.isdecimal() or not self._rules.levels:
             return None
         return message.store_time + self._rules.levels[min(max(1, int(level)), max(self._rules.levels))]
 

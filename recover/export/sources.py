@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from formats.names import offset_in_name
+from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
 from recover.evidence.overwritten import correct_generations_by_units
-from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import is_intact

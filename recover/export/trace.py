@@ -5,15 +5,13 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from formats import properties as props
-from formats.message_id import offset_id
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
-from formats.record.grammar import TIME_DIGITS, is_number
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER
+from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
 from recover.export.select import Wanted, scan_for
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.log.scan import Engine
 from recover.look.query import (
@@ -170,7 +168,7 @@ def _event(store: Store, record: Record) -> Event:
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
         event.stage, event.note = "waiting", "timer"
-        event.due = int(out) if is_number(out, TIME_DIGITS) else None
+        event.due = int(out) if out.isdecimal() and len(out) < 20 else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
         event.note = f"attempt {record.reconsume_times + 1}"

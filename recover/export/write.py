@@ -16,13 +16,13 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from formats.native.lines import write_lines
+from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
 from recover.change.model import refuse_taken
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile

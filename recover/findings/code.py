@@ -1,7 +1,8 @@
-"""What kinds of findings there are: how bad each is, and which exit bits it stands for."""
+"""Exit bits, the kinds of findings and how bad each is, and refusals: the exceptions that end a command."""
 
 from __future__ import annotations
 
+import errno
 from typing import Literal
 
 from msgspec import Struct
@@ -58,3 +59,50 @@ class Code(Struct, frozen=True):
     @property
     def exit_bits(self) -> int:
         return OF_SEVERITY[self.severity] if self.bits is None else self.bits
+
+
+# --- Refusals: they end a command on purpose, each with its exit code.
+
+
+class Refusal(Exception):  # noqa: N818 - the house word; a refusal is not a bug
+    """mqtool will not or cannot do this (exit 8): broker running, stale plan, unreadable part."""
+
+    exit_code = OPERATIONAL
+
+    def __init__(self, message: str, remedy: str = "", **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.facts = facts
+
+
+class UsageRefusal(Refusal):
+    """The request itself makes no sense for this store (exit 16)."""
+
+    exit_code = USAGE
+
+
+class NotAStore(UsageRefusal):
+    """Nothing at that path looks like a store (exit 16)."""
+
+
+class Interrupted(Refusal):
+    """Stopped by a signal; what was begun can be resumed (exit 32)."""
+
+    exit_code = INTERRUPTED
+
+
+def unreadable(error: OSError) -> Refusal:
+    """The refusal over what cannot be listed or opened."""
+    return Refusal(f"cannot read {error.filename}: {error.strerror}", remedy_of(error), path=str(error.filename))
+
+
+def remedy_of(error: OSError) -> str:
+    """What a person does about it; empty where the error says all that is known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room there, or name a place on another disk."
+    if isinstance(error, PermissionError):
+        return "Run as the user that the broker runs as, or as root."
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return "A file stands where a folder belongs, or the other way round. Move it aside and run again."
+    return ""

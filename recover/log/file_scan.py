@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from formats.crc import CRC31_MASK
-from formats.errors import FormatError
-from formats.layout import Layout, Wire
+from formats.basics import CRC31_MASK, FormatError, Layout, Wire
 from formats.native import walk
 from formats.record import (
     BLANK,

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from formats.crc import CRC31_MASK
-from formats.errors import FormatError
-from formats.layout import Buffer
+from formats.basics import CRC31_MASK, Buffer, FormatError
 from formats.record import (
     BLANK,
     BLANK_SIZE,

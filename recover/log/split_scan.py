@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import (
     EARLY_END_MARK,
     WHOLE,

@@ -11,20 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from formats import abort, checkpoint as checkpoint_format, dledger, epoch, legacy_transaction, timer
-from formats.batchconsumequeue import BATCH_CQ_UNIT, is_valid as is_valid_batch
+from formats import checkpoint as checkpoint_format, dledger, legacy_transaction, timer
+from formats.basics import FormatError, Layout, is_index_name, offset_in_name
 from formats.config.json import salvage
 from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, missing_keys
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
-from formats.consumequeue_ext import units
-from formats.errors import FormatError
+from formats.consumequeue import (
+    BATCH_CQ_UNIT,
+    CQ_UNIT,
+    CqUnit,
+    ext_units,
+    is_pre_blank,
+    is_valid,
+    is_valid_batch as is_valid_batch,
+)
 from formats.index import INDEX_HEADER, IndexGeometry
-from formats.layout import Layout
-from formats.names import is_index_name, offset_in_name
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
-from recover.findings.code import CLEAN, DERIVED, MESSAGES
-from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.findings.code import CLEAN, DERIVED, MESSAGES, NotAStore, UsageRefusal
 from recover.log.file_scan import heads_in
 from recover.look.items import (
     Check,
@@ -305,7 +308,7 @@ def _timercheck(report: FileReport, reader: FileReader, start: int) -> Iterable[
 
 def _abort(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     try:
-        pid = abort.decode(reader.read(0, _SMALL))
+        pid = checkpoint_format.process_id(reader.read(0, _SMALL))
     except FormatError as error:
         report.facts["state"] = str(error)
     else:
@@ -373,15 +376,15 @@ KINDS: dict[str, Kind] = {
                          test=_is_consumequeue),
     "consumequeue-ext": Kind(
         "consumequeue_ext file", ext_items, part="consumequeue_ext",
-        test=lambda sample, _: any(_is_time(first.store_timestamp) for _, first in islice(units(sample), 1))),
+        test=lambda sample, _: any(_is_time(first.store_timestamp) for _, first in islice(ext_units(sample), 1))),
     "compaction-log": Kind("compaction log file", log_items, part="compactionLog"),
     "compaction-queue": Kind("compaction queue file", table_of(BATCH_CQ_UNIT, is_valid_batch), part="compactionCq"),
     "timerwheel": Kind("timerwheel", table_of(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, numbered=True),
                        names=("timerwheel",)),
     "timercheck": Kind("timercheck", _timercheck, names=("timercheck",)),
-    "abort": Kind("abort file", _abort, names=(ABORT, abort.BACKUP_NAME)),
+    "abort": Kind("abort file", _abort, names=(ABORT, checkpoint_format.ABORT_BACKUP)),
     "lock": Kind("lock file", _text, names=(LOCK,)),
-    "epoch": Kind("epoch file", _text, names=(epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX)),
+    "epoch": Kind("epoch file", _text, names=(dledger.EPOCH_FILE, dledger.EPOCH_FILE + BACKUP_SUFFIX)),
     "statetable": Kind("3.x transaction state table", table_of(
         legacy_transaction.STATE_UNIT, legacy_transaction.is_valid, numbered=True), folder="statetable"),
     "redolog": Kind("3.x transaction redo log", table_of(CQ_UNIT, is_valid, numbered=True), folder="redolog"),

@@ -10,11 +10,9 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats import dledger
-from formats.consumequeue import CQ_UNIT, is_pre_blank
-from formats.consumequeue_ext import CQ_EXT_HEAD, decode as decode_ext
-from formats.errors import FormatError
+from formats.basics import FormatError, Layout
+from formats.consumequeue import CQ_EXT_HEAD, CQ_UNIT, decode_ext as decode_ext, is_pre_blank
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
-from formats.layout import Layout
 from formats.record import BLANK, BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.grammar import Candidate, results
 from formats.record.layout import TOPIC_LENGTHS

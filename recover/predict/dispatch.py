@@ -11,9 +11,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats import properties as props
+from formats.basics import MAX_OFFSET, java_string
 from formats.consumequeue import CQ_UNIT, file_size_for
-from formats.javahash import java_string
-from formats.names import MAX_OFFSET
 from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD

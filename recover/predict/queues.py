@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from formats.basics import MAX_OFFSET
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
 from formats.index import INDEX_HEADER
-from formats.names import MAX_OFFSET
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
 from recover.store.columns import Rows

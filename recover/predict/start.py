@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import structs
 
+from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY, FILE_SIZE
 from formats.index import INDEX_HEADER
-from formats.names import offset_to_name
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
 from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_searched, scan, start_file, unlinked
@@ -26,8 +26,7 @@ from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import MISSING_FILE, LogView
-from recover.look.pointers import index_ends
-from recover.look.store import log_is_gone
+from recover.look.store import index_ends, log_is_gone
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,

@@ -29,8 +29,8 @@ from formats.record import (
 from formats.record.rows import BIT_PROP_CRC, FILLER_TOPIC, MARKER_PROPERTY
 from recover.change.content import BytesContent, Content, LazyContent
 from recover.evidence.lost import LostPosition, Neighbour
+from recover.findings.code import Refusal
 from recover.findings.model import count
-from recover.findings.refusal import Refusal
 from recover.store.config_files import LMQ_PREFIX
 
 PIECE = 4 << 20

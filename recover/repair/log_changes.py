@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from formats.record import Record, encode, encode_blank
 from formats.record.rows import BIT_STALE, row_of
 from recover.change.content import LazyContent, padded
@@ -24,8 +24,8 @@ from recover.check.survey import Survey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings, old_end
 from recover.evidence.restore import content_of, put_back
+from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
-from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows

@@ -16,8 +16,8 @@ from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, held_records, record_count
+from recover.findings.code import Refusal
 from recover.findings.model import Finding, count
-from recover.findings.refusal import Refusal
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows

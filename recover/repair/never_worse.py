@@ -23,14 +23,14 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats import properties as props
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
-from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.generations import batches
 from recover.log.judge import judge, without_place

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from formats.record import encode_blank
 from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE, RECORD
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -35,7 +35,7 @@ from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neigh
 from recover.export.messages import Counts, count_key
 from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import untold_sizes

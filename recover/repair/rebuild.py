@@ -25,8 +25,8 @@ from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
+from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
-from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue

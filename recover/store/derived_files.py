@@ -8,9 +8,21 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct, field
 
-from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK, CqUnit, ext_address, ext_offset, is_ext_address
-from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, CqExtUnit, decode
-from formats.errors import FormatError
+from formats.basics import FormatError
+from formats.consumequeue import (
+    CQ_EXT_END,
+    CQ_EXT_HEAD,
+    CQ_UNIT,
+    EXT_END,
+    MAX_EXT_ADDRESS,
+    PRE_BLANK,
+    CqExtUnit,
+    CqUnit,
+    decode_ext,
+    ext_address,
+    ext_offset,
+    is_ext_address,
+)
 from formats.record import MIN_RECORD_SIZE
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -249,7 +261,7 @@ class ExtFiles(Struct, dict=True):
         if mapped_file is None:
             return None
         try:
-            return decode(self.content(mapped_file), position - mapped_file.file_from_offset)[0]
+            return decode_ext(self.content(mapped_file), position - mapped_file.file_from_offset)[0]
         except FormatError:
             return None
 
@@ -266,7 +278,7 @@ def _runs(content: bytes) -> Iterator[tuple[int, int, Rows]]:
     longest = _FIRST_RUN
     while True:
         try:
-            unit, size = decode(content, position)
+            unit, size = decode_ext(content, position)
         except FormatError:
             return
         count = min((len(content) - position) // size, longest)
@@ -283,4 +295,4 @@ def _ends_well(content: bytes, position: int) -> bool:
     """True when units end at a position by the end mark, by zeros or by the end of what is stored."""
     if position + CQ_EXT_END.size > len(content):
         return not any(content[position:])
-    return CQ_EXT_END.decode(content, position).size in (END.size, 0)
+    return CQ_EXT_END.decode(content, position).size in (EXT_END.size, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from formats.names import offset_in_name
+from formats.basics import offset_in_name
 from recover.store.reading import DANGLING, FILE, FOLDER
 from recover.store.source import entries_if_there
 

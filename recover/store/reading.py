@@ -15,7 +15,7 @@ from pathlib import Path
 from crc32c import crc32c as computed_crc32c
 from msgspec import Struct, field
 
-from formats.layout import Buffer
+from formats.basics import Buffer
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:

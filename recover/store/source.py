@@ -20,7 +20,7 @@ from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from recover.findings.refusal import NotAStore, Refusal
+from recover.findings.code import NotAStore, Refusal
 from recover.store.reading import DANGLING, data_extents, kind_of, open_file
 
 

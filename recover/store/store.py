@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from formats.basics import FormatError, offset_in_name
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
-from formats.errors import FormatError
-from formats.names import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
-from recover.findings.refusal import NotAStore, Refusal, UsageRefusal, unreadable
+from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, entries_if_there, names_in

@@ -14,9 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from formats import rocksdb
+from formats.basics import FormatError, offset_in_name
 from formats.config.tables import BY_NAME
-from formats.errors import FormatError
-from formats.names import offset_in_name
 from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 from recover.store.config_files import read_config
 from recover.store.reader import FileReader, read_small

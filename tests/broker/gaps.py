@@ -11,7 +11,7 @@ from fixtures.damage import Change, Damage
 from fixtures.lab.observe import reference
 from fixtures.lab.packed import settings
 from fixtures.lab.report import Delivered, Logged
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.stores import real_store
 

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.lab.client import taken
 from formats import sysflag
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import BLANK_SIZE, check_strict
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.commitlog import Placed, kinds, placed_records, uncovered

@@ -13,7 +13,7 @@ from fixtures.lab.packed import readers, settings
 from fixtures.lab.report import Logged
 from fixtures.lab.whole import WholeBroker
 from fixtures.synth import StoreWriter
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from tests.broker.cases import Case, cases, marked
 from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start

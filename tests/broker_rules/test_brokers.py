@@ -10,9 +10,7 @@ import pytest
 from msgspec import structs
 
 from fixtures.synth import StoreWriter
-from formats.crc import crc31
-from formats.errors import FormatError
-from formats.javahash import tags_code
+from formats.basics import FormatError, crc31, tags_code
 from formats.record import (
     BLANK_SIZE,
     HEAD,
@@ -39,7 +37,7 @@ from recover.broker.versions import (
     boundaries,
     generation_of,
 )
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support.commitlog import kinds, uncovered
 from tests.support.stores import STORES

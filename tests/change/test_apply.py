@@ -21,7 +21,7 @@ from recover.change.lock import store_lock
 from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.code import Interrupted, Refusal
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
 from tests.support.plans import (
     INDEX,

@@ -15,7 +15,7 @@ import pytest
 
 from recover.change import disk
 from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, store_lock
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.support.plans import killed_at, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 

@@ -30,7 +30,7 @@ from recover.change.model import (
     save_plan,
 )
 from recover.change.preconditions import check, seal
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.code import Interrupted, Refusal
 from recover.store.memo import stamp_of
 from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
 from tests.cli.runner import mqtool

@@ -13,7 +13,7 @@ from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import decode_records, encode_record, journal, run_findings
 from recover.change.model import Plan, Retire, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
-from recover.findings.refusal import Interrupted, Refusal
+from recover.findings.code import Interrupted, Refusal
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, NEXT_LOG, PLANS, QUEUE, hole_map, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 

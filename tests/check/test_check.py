@@ -13,8 +13,8 @@ import pytest
 
 from fixtures import shapes
 from fixtures.damage import damage
-from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.config.tables import BY_NAME
+from formats.consumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit

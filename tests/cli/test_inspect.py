@@ -15,10 +15,9 @@ from hypothesis import given, settings, strategies as st
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats import sysflag
+from formats.basics import FormatError, offset_to_name
 from formats.checkpoint import decode, encode
-from formats.errors import FormatError
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
-from formats.names import offset_to_name
 from formats.record import BLANK_SIZE, HEADS, OFFSET_SYS_FLAG
 from formats.record.grammar import unserved
 from formats.sysflag import COMPRESSION_ZLIB

@@ -15,7 +15,7 @@ import pytest
 
 from fixtures.damage import damage
 from recover.export.send import Place, Position
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked

@@ -19,15 +19,14 @@ import pytest
 import typer
 from rich.console import Console
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given
 from mqtool.options import command
-from mqtool.printer import OutputOptions, Printer, table
-from mqtool.progress import Progress
+from mqtool.printer import OutputOptions, Printer, Progress, table
 from mqtool.text import clean
-from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
+from recover.findings.code import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 
 # --- The frame around every command: help, exit codes, errors, one document.

@@ -20,7 +20,7 @@ from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import run_job
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import session_for, spark_settings, stop_session
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.scan import LocalEngine, LogView, assemble
 from recover.log.split_scan import one_split

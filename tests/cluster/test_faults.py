@@ -20,7 +20,7 @@ from recover.check.survey import ScanOptions
 from recover.cluster import engine as engines
 from recover.cluster.engine import SparkEngine
 from recover.cluster.session import running_session, session_for, spark_settings, stop_session
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.scan import LocalEngine
 from recover.log.split_scan import one_split
 from recover.store.store import Store

@@ -17,7 +17,7 @@ from fixtures.damage import damage
 from mqtool import exits
 from recover.cluster import fleet
 from recover.cluster.fleet import FleetTask, Listed, StoreRow, listed, named_stores, verify_stores
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import Result, mqtool
 from tests.cli.test_documents import held
 from tests.cluster.cluster import Cluster

@@ -32,7 +32,7 @@ from recover.cluster.derived import Staged, Stager
 from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import session_for, spark_settings
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool

@@ -19,8 +19,8 @@ from mqtool import exits
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster import export
-from recover.cluster.views import Seen, Views
-from recover.findings.refusal import Refusal
+from recover.cluster.jobs import Seen, Views
+from recover.findings.code import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, splits_of

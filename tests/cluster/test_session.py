@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from recover.cluster.session import find_java, java_home, release_of, session_for, spark_settings
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
 from tests.cluster.twice import needs_spark

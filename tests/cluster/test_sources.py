@@ -17,7 +17,7 @@ import pytest
 
 from fixtures.damage import damage
 from formats.record import host_text
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records

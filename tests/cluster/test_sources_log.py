@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import Record, decode, encode, encode_blank, host_text, make_record
-from recover.cluster.log_rows import COMMITLOG, SCANNED, commitlog_batches, log_parts
-from recover.cluster.source_rows import Filters
-from recover.findings.refusal import Refusal, UsageRefusal
+from recover.cluster.source_rows import COMMITLOG, SCANNED, Filters, commitlog_batches, log_parts
+from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import scan_split
 from recover.log.split_scan import FileJoin, scan_alone, splits_of
 from recover.store.mapped_files import MappedFile

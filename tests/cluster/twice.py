@@ -12,7 +12,7 @@ import pytest
 
 from mqtool import exits
 from recover.cluster.session import find_java, running_session
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support.stores import copy_store

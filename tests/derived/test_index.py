@@ -23,7 +23,7 @@ from recover.derived.index_check import Compared, IndexFileVerdict, IndexReport,
 from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
 from recover.derived.index_keys import IndexStream, TagHistory
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
-from recover.findings.refusal import UsageRefusal
+from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine, LogView
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool

@@ -10,15 +10,15 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.packed import settings
+from formats.basics import offset_to_name
 from formats.checkpoint import Checkpoint, decode, encode
-from formats.names import offset_to_name
 from recover.change.carry_out import apply_plan, undo
 from recover.change.model import Plan
 from recover.change.preconditions import seal
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
-from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions

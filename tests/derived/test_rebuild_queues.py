@@ -11,9 +11,8 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
-from formats.consumequeue import CQ_UNIT, ext_address
-from formats.consumequeue_ext import CqExtUnit, decode, encode
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
+from formats.consumequeue import CQ_UNIT, CqExtUnit, decode_ext, encode_ext, ext_address
 from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
@@ -236,7 +235,7 @@ def cells_of(root: Path, key: QueueKey = QUEUE) -> list[tuple[Path, int]]:
 def units_at(path: Path) -> list[tuple[int, CqExtUnit]]:
     content, position, found = path.read_bytes(), 0, []
     while content[position : position + 2] not in (b"", b"\0\0", b"\xff\xff"):
-        unit, size = decode(content, position)
+        unit, size = decode_ext(content, position)
         found.append((position, unit))
         position += size
     return found
@@ -249,7 +248,7 @@ def give_maps(root: Path, key: QueueKey = QUEUE) -> None:
     content = b""
     for number, ((file, position), (_, unit)) in enumerate(zip(cells_of(root, key), units_at(path), strict=True)):
         write_at(file, position + 12, ext_address(len(content)).to_bytes(8, "big", signed=True))
-        content += encode(unit._replace(bit_map=MAP if number % 3 == 0 else b""))
+        content += encode_ext(unit._replace(bit_map=MAP if number % 3 == 0 else b""))
     path.write_bytes(content.ljust(size, b"\0"))
 
 
@@ -287,7 +286,7 @@ def units_at_all(content: bytes) -> list[int]:
     position, found = 0, []
     while content[position : position + 2] != b"\0\0":
         found.append(position)
-        position += decode(content, position)[1]
+        position += decode_ext(content, position)[1]
     return found
 
 

@@ -13,7 +13,7 @@ from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import restore
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.repair.bridge import PIECE, Bridge, BridgeRange
 from tests.support.commitlog import placed_records
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, Record, check_strict, decode, encode, make_record, tags_code
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import a_bit_away, between

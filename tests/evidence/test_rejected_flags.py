@@ -16,8 +16,8 @@ from fixtures import shapes
 from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
 from formats import sysflag
-from formats.compression import decompress
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
+from formats.record.message import decompress
 from recover.check.flips import right_flag
 from recover.evidence.edits import POLICIES
 from tests.cli.runner import mqtool

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
-from formats.names import offset_to_name
+from formats.basics import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
 from formats.record.grammar import NEEDED, is_served, unserved
 from recover.check.flips import served_again

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import structs
 
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import Record, decode, delay_level, encode, make_record
 from formats.record.layout import HEAD, HEAD_SIZE
 from formats.record.message import TAG_JOIN, decode_blank, encode_blank, inner_batch, iter_index_keys, with_property_crc

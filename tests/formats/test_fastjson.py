@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import formats
+from formats.basics import FormatError, Layout
 from formats.config import json as fastjson, tables as config
 from formats.config.json import Json, Style, detect_style, dumps, loads, salvage
-from formats.errors import FormatError
-from formats.layout import Layout
 from tests.support.formats import FORMATS, Format
 from tests.support.stores import STORES, unpacked
 
@@ -265,7 +264,7 @@ def test_offsets_that_no_broker_reads_are_left_out(name: str, text: str, left: J
 
 
 MODULES = sorted(m.name for m in pkgutil.walk_packages(formats.__path__, "formats.")
-                 if "kernel" not in m.name and m.name != "formats.layout")
+                 if "kernel" not in m.name and m.name != "formats.basics")
 
 
 @pytest.mark.parametrize("module", MODULES)

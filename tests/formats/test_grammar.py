@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from formats import sysflag
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.native.library import library
 from formats.native.walk import QUEUE_COLUMNS, walk_records
 from formats.record import Record, check_strict, encode, grammar, make_record

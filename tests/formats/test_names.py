@@ -8,10 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, strategies as st
 
-from formats import names, properties as props
-from formats.errors import FormatError
-from formats.javahash import hash32, index_key_hash, java_string
-from formats.message_id import offset_id, parse_offset_id
+from formats import basics, properties as props
+from formats.basics import FormatError, hash32, index_key_hash, java_string
+from formats.record.message import offset_id, parse_offset_id
 from tests.support.stores import STORES, unpacked
 
 # --- formats/test_names.py
@@ -20,20 +19,20 @@ from tests.support.stores import STORES, unpacked
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-@given(st.integers(0, names.MAX_OFFSET))
+@given(st.integers(0, basics.MAX_OFFSET))
 def test_offsets_round_trip_in_twenty_digits(offset: int) -> None:
-    name = names.offset_to_name(offset)
+    name = basics.offset_to_name(offset)
     assert len(name) == 20
-    assert names.offset_in_name(name) == offset
+    assert basics.offset_in_name(name) == offset
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_every_real_file_name_parses(name: str) -> None:
     for path in (unpacked(name) / "commitlog").iterdir():
-        offset = names.offset_in_name(path.name)
-        assert offset is not None and names.offset_to_name(offset) == path.name
+        offset = basics.offset_in_name(path.name)
+        assert offset is not None and basics.offset_to_name(offset) == path.name
     for path in (unpacked(name) / "index").iterdir():
-        assert names.index_name(names.parse_index_name(path.name, BERLIN), BERLIN) == path.name
+        assert basics.index_name(basics.parse_index_name(path.name, BERLIN), BERLIN) == path.name
 
 
 @pytest.mark.parametrize("name", [
@@ -41,64 +40,64 @@ def test_every_real_file_name_parses(name: str) -> None:
     "000000000000000000 0", "99999999999999999999", "0000000000000000000a", "000000000000000000000",
 ])
 def test_no_other_name_is_a_mapped_file(name: str) -> None:
-    assert names.offset_in_name(name) is None
+    assert basics.offset_in_name(name) is None
 
 
 def test_digits_of_another_script_are_digits() -> None:
-    assert names.offset_in_name("\N{ARABIC-INDIC DIGIT ZERO}" * 19 + "\N{ARABIC-INDIC DIGIT FOUR}") == 4
+    assert basics.offset_in_name("\N{ARABIC-INDIC DIGIT ZERO}" * 19 + "\N{ARABIC-INDIC DIGIT FOUR}") == 4
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63])
 def test_offsets_beyond_an_i64_have_no_name(offset: int) -> None:
     with pytest.raises(FormatError):
-        names.offset_to_name(offset)
+        basics.offset_to_name(offset)
 
 
 def test_index_names_are_local_time_with_milliseconds() -> None:
     moment = datetime.datetime(2025, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     timestamp = int(moment.timestamp()) * 1000 + 678
-    assert names.index_name(timestamp, datetime.UTC) == "20250102030405678"
-    assert names.index_name(timestamp, BERLIN) == "20250102040405678"
-    assert names.parse_index_name("20250102040405678", BERLIN) == timestamp
+    assert basics.index_name(timestamp, datetime.UTC) == "20250102030405678"
+    assert basics.index_name(timestamp, BERLIN) == "20250102040405678"
+    assert basics.parse_index_name("20250102040405678", BERLIN) == timestamp
 
 
 def test_of_the_hour_that_comes_twice_the_first_is_meant() -> None:
-    first = names.parse_index_name("20251026023000000", BERLIN)
-    assert names.index_name(first, BERLIN) == names.index_name(first + 3600 * 1000, BERLIN)
+    first = basics.parse_index_name("20251026023000000", BERLIN)
+    assert basics.index_name(first, BERLIN) == basics.index_name(first + 3600 * 1000, BERLIN)
 
 
 @given(st.integers(0, 253402300799999))
 def test_times_round_trip_in_a_zone_without_folds(timestamp: int) -> None:
-    assert names.parse_index_name(names.index_name(timestamp, datetime.UTC), datetime.UTC) == timestamp
+    assert basics.parse_index_name(basics.index_name(timestamp, datetime.UTC), datetime.UTC) == timestamp
 
 
 @given(st.from_regex(r"(\d{4}|20\d\d)([01]\d|\d\d)([0-3]\d|\d\d)([012]\d|\d\d)([0-6]\d)([0-6]\d)\d{3}", fullmatch=True))
 def test_digits_are_an_index_name_where_they_are_a_date(name: str) -> None:
     if not name.isascii():
-        assert not names.is_index_name(name)
+        assert not basics.is_index_name(name)
         return
     try:
         expected = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=datetime.UTC).timestamp()
     except ValueError:
-        assert not names.is_index_name(name)
+        assert not basics.is_index_name(name)
     else:
-        assert names.parse_index_name(name, datetime.UTC) == round(expected) * 1000 + int(name[14:])
+        assert basics.parse_index_name(name, datetime.UTC) == round(expected) * 1000 + int(name[14:])
 
 
 @pytest.mark.parametrize("name", ["", "20251301000000000", "2025010203040567", "20250102030405678.bak",
                                   "2025 102030405678", "0" * 17, "20250102 30405678"])
 def test_what_is_no_date_is_no_index_name(name: str) -> None:
-    assert not names.is_index_name(name)
+    assert not basics.is_index_name(name)
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "a.b", "\N{GREEK SMALL LETTER ALPHA}", "a\0"])
 def test_topics_that_a_broker_refuses(topic: str) -> None:
-    assert not names.is_legal_topic(topic)
+    assert not basics.is_legal_topic(topic)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b", "a\nb", "a\\b", "x" * 256, "\u00e4" * 128])
 def test_names_that_would_lead_elsewhere_are_unsafe(name: str) -> None:
-    assert not names.is_safe_directory_name(name)
+    assert not basics.is_safe_directory_name(name)
 
 
 # --- Java's `String.hashCode` and its reading of UTF-8.

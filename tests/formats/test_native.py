@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from formats import sysflag
-from formats.native import build, index, lines, rows, walk
+from formats.native import build, index, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
 from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
 from formats.record import layout, rows as record_columns
@@ -30,7 +30,7 @@ from tests.support.stores import STORES, unpacked
 HEAD_FIELDS = [field.name for field in layout.HEAD.fields]
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "formats" / "native"
-MODULES = (walk, rows, index, lines)
+MODULES = (walk, rows, index)
 KERNELS = {it.name: it for module in MODULES for it in vars(module).values() if isinstance(it, Kernel)}
 _C_TYPES = {
     "record_row": RECORD, "expected_row": record_columns.EXPECTED, "queue_tally": record_columns.QUEUE_TALLY,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from formats import batchconsumequeue as bcq, consumequeue as cq, consumequeue_ext as ext
-from formats.errors import FormatError
+from formats import consumequeue as cq
+from formats.basics import FormatError
 from tests.support.stores import EXPECTED, STORES, unpacked
 
 # --- Queue units, on all units of all real stores and on the vectors of the broker's own tests.
@@ -91,7 +91,7 @@ BEGINNING = 64 * 1024
 """Enough of each real ext file, which is 48 MiB of zeros after a few units."""
 
 EXT_UNITS = st.builds(
-    ext.CqExtUnit, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1), st.binary(max_size=40)
+    cq.CqExtUnit, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1), st.binary(max_size=40)
 )
 
 
@@ -101,8 +101,8 @@ def test_every_real_ext_unit_is_reproduced_and_is_what_a_queue_unit_points_at() 
     for path in (root / "consumequeue_ext").glob("*/*/*"):
         with path.open("rb") as file:
             content = file.read(BEGINNING)
-        found = dict(ext.units(content))
-        written = b"".join(map(ext.encode, found.values()))
+        found = dict(cq.ext_units(content))
+        written = b"".join(map(cq.encode_ext, found.values()))
         assert content.startswith(written)
         assert not any(content[len(written):])
         queue = root / "consumequeue" / path.relative_to(root / "consumequeue_ext")
@@ -113,9 +113,9 @@ def test_every_real_ext_unit_is_reproduced_and_is_what_a_queue_unit_points_at() 
 
 
 @given(st.lists(EXT_UNITS, max_size=8))
-def test_units_round_trip_up_to_the_end_mark(units: list[ext.CqExtUnit]) -> None:
-    content = b"".join(map(ext.encode, units)) + ext.CQ_EXT_END.encode(ext.END) + b"\7" * 50
-    assert [unit for _, unit in ext.units(content)] == units
+def test_units_round_trip_up_to_the_end_mark(units: list[cq.CqExtUnit]) -> None:
+    content = b"".join(map(cq.encode_ext, units)) + cq.CQ_EXT_END.encode(cq.EXT_END) + b"\7" * 50
+    assert [unit for _, unit in cq.ext_units(content)] == units
 
 
 @pytest.mark.parametrize(("content", "reason"), [
@@ -126,7 +126,7 @@ def test_units_round_trip_up_to_the_end_mark(units: list[ext.CqExtUnit]) -> None
 ])
 def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> None:
     with pytest.raises(FormatError) as caught:
-        ext.decode(content)
+        cq.decode_ext(content)
     assert caught.value.reason == reason
 
 
@@ -134,25 +134,25 @@ def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> No
 
 
 INT64, INT32, I16 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (64, 32, 16))
-BATCH_UNITS = st.builds(bcq.BatchCqUnit, INT64, INT32, INT64, INT64, INT64, I16, INT32, INT32)
-UNIT = bcq.BatchCqUnit(1000, 200, 2598919, 1700000000000, 40, 3, -1, 0)
+BATCH_UNITS = st.builds(cq.BatchCqUnit, INT64, INT32, INT64, INT64, INT64, I16, INT32, INT32)
+UNIT = cq.BatchCqUnit(1000, 200, 2598919, 1700000000000, 40, 3, -1, 0)
 
 
 @given(st.lists(BATCH_UNITS, max_size=10))
-def test_units_round_trip_and_the_mask_agrees_with_the_single_test(units: list[bcq.BatchCqUnit]) -> None:
-    content = b"".join(map(bcq.BATCH_CQ_UNIT.encode, units))
-    assert list(bcq.BATCH_CQ_UNIT.decode_all(content)) == units
-    assert bcq.valid_mask(content).tolist() == [bcq.is_valid(unit) for unit in units]
+def test_units_round_trip_and_the_mask_agrees_with_the_single_test(units: list[cq.BatchCqUnit]) -> None:
+    content = b"".join(map(cq.BATCH_CQ_UNIT.encode, units))
+    assert list(cq.BATCH_CQ_UNIT.decode_all(content)) == units
+    assert cq.batch_mask(content).tolist() == [cq.is_valid_batch(unit) for unit in units]
 
 
 def test_recovery_stops_at_the_first_unit_with_one_impossible_field() -> None:
-    assert bcq.is_valid(UNIT)
+    assert cq.is_valid_batch(UNIT)
     for bad in ({"phy_offset": -1}, {"size": 0}, {"base_offset": -1}, {"batch_size": 0}):
         broken = UNIT._replace(**bad)
-        assert not bcq.is_valid(broken)
-        assert bcq.valid_mask(b"".join(map(bcq.BATCH_CQ_UNIT.encode, (UNIT, broken)))).tolist() == [True, False]
+        assert not cq.is_valid_batch(broken)
+        assert cq.batch_mask(b"".join(map(cq.BATCH_CQ_UNIT.encode, (UNIT, broken)))).tolist() == [True, False]
 
 
 def test_the_end_mark_of_a_compaction_queue_is_no_unit() -> None:
-    end = bcq.BATCH_CQ_UNIT.decode(bytes.fromhex("ffffffffffffffff" + "00" * 30 + "ffffffff" + "00" * 4))
-    assert not bcq.is_valid(end)
+    end = cq.BATCH_CQ_UNIT.decode(bytes.fromhex("ffffffffffffffff" + "00" * 30 + "ffffffff" + "00" * 4))
+    assert not cq.is_valid_batch(end)

@@ -17,8 +17,7 @@ from msgspec import structs
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
-from formats.errors import FormatError
-from formats.javahash import index_key_hash
+from formats.basics import FormatError, index_key_hash
 from formats.native.walk import QUEUE_COLUMNS, crc_name, new_queue_slots, walk_records
 from formats.record import (
     BLANK_SIZE,

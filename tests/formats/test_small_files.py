@@ -11,25 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from formats import (
-    abort,
-    checkpoint,
-    compaction,
-    compression,
-    dledger,
-    epoch,
-    index,
-    legacy_transaction,
-    sysflag,
-    timer,
-)
+from formats import checkpoint, consumequeue, dledger, index, legacy_transaction, sysflag, timer
+from formats.basics import FormatError, crc31, hash32, index_key_hash
 from formats.checkpoint import Checkpoint
-from formats.compression import MissingCodecError, decompress
 from formats.config import properties_text as javaproperties
-from formats.crc import crc31
-from formats.errors import FormatError
-from formats.javahash import hash32, index_key_hash
-from formats.record.message import crc_digits
+from formats.record.message import DEFAULT_MAX_SIZE, MissingCodecError, crc_digits, decompress
 from tests.support.stores import STORES, unpacked
 
 # --- abort, lock, epochFileCheckpoint, Java properties, the 3.x transaction table.
@@ -40,13 +26,13 @@ from tests.support.stores import STORES, unpacked
 ])
 def test_real_abort_files_are_reproduced(store: str, name: str, pid: int | None) -> None:
     content = (unpacked(store) / name).read_bytes()
-    assert abort.decode(content) == pid
+    assert checkpoint.process_id(content) == pid
 
 
 @pytest.mark.parametrize("content", [b"x", b"-1", b"1 2", b"1" * 11, bytes(4096), "\u0661".encode()])
 def test_an_abort_file_with_something_else_is_refused(content: bytes) -> None:
     with pytest.raises(FormatError) as caught:
-        abort.decode(content)
+        checkpoint.process_id(content)
     assert caught.value.reason == "bad-abort"
 
 
@@ -54,21 +40,21 @@ ENTRIES = [(7, 7000), (8, 8000)]
 
 
 def test_identity_of_a_broker_with_a_controller() -> None:
-    assert epoch.decode_identity(b"DefaultCluster#lab#1") == ("DefaultCluster", "lab", 1)
+    assert dledger.decode_identity(b"DefaultCluster#lab#1") == ("DefaultCluster", "lab", 1)
     for text, reason in ((b"DefaultClu", "short"), (b"", "short"), (bytes(20), "short"), (b"a#b#x", "no-number")):
         with pytest.raises(FormatError) as told:
-            epoch.decode_identity(text)
+            dledger.decode_identity(text)
         assert told.value.reason == reason
 
 
 def test_the_checksum_of_an_epoch_file_is_the_brokers() -> None:
-    assert epoch.decode(b"2\n773307083\n7-7000\n8-8000\n") == ENTRIES
+    assert dledger.decode_epochs(b"2\n773307083\n7-7000\n8-8000\n") == ENTRIES
 
 
 def test_a_checksum_of_zero_is_not_checked_and_any_other_is() -> None:
-    assert epoch.decode(b"2\n0\n7-7000\n8-8000\n") == ENTRIES
+    assert dledger.decode_epochs(b"2\n0\n7-7000\n8-8000\n") == ENTRIES
     with pytest.raises(FormatError) as caught:
-        epoch.decode(b"2\n773307084\n7-7000\n8-8000\n")
+        dledger.decode_epochs(b"2\n773307084\n7-7000\n8-8000\n")
     assert (caught.value.reason, caught.value.offset) == ("bad-crc", 2)
 
 
@@ -78,7 +64,7 @@ def test_a_checksum_of_zero_is_not_checked_and_any_other_is() -> None:
 ])
 def test_each_kind_of_bad_epoch_file_has_its_reason(text: bytes, reason: str) -> None:
     with pytest.raises(FormatError) as caught:
-        epoch.decode(text)
+        dledger.decode_epochs(text)
     assert caught.value.reason == reason
 
 
@@ -231,18 +217,18 @@ def test_each_kind_of_bad_entry_has_its_reason(content: bytes, reason: str) -> N
     assert caught.value.reason == reason
 
 
-# --- formats/test_compaction.py
+# --- compaction
 
 
 def test_an_underscore_in_a_topic_is_not_the_one_before_the_queue() -> None:
-    assert compaction.decode_positions(b'{"queueOffsetMap":{"a_1_b_2":30}}') == {("a_1_b", 2): 30}
+    assert consumequeue.decode_positions(b'{"queueOffsetMap":{"a_1_b_2":30}}') == {("a_1_b", 2): 30}
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b'{"queueOffsetMap":{"a":1}}', b'{"queueOffsetMap":{"a_b":1}}',
                                   b'{"queueOffsetMap":{"a_1":"x"}}', b'{"queueOffsetMap":{"a_1":true}}'])
 def test_other_text_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError) as caught:
-        compaction.decode_positions(text)
+        consumequeue.decode_positions(text)
     assert caught.value.reason == "bad-positions"
 
 
@@ -308,7 +294,7 @@ TYPES = [
 ]
 
 
-def _reason(body: bytes, sys_flag: int, max_size: int = compression.DEFAULT_MAX_SIZE) -> str:
+def _reason(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> str:
     with pytest.raises(FormatError) as caught:
         decompress(body, sys_flag, max_size)
     return caught.value.reason

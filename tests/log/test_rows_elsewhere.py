@@ -15,10 +15,9 @@ from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
-from recover.cluster.jobs import Job
+from recover.cluster.jobs import Job, Seen, Views
 from recover.cluster.splits import RowsElsewhere, summary_of
-from recover.cluster.views import Seen, Views
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan, scan_split
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
 from recover.log.split_scan import FileJoin, splits_of

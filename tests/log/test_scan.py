@@ -21,7 +21,7 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.nested_heads import ENDS, message, nested_heads
 from fixtures.synth import synth_store
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import HEAD, HEAD_SIZE, decode, encode, layout
 from formats.record.message import make_record
 from formats.record.rows import row_of

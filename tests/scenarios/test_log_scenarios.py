@@ -14,8 +14,8 @@ from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.damage.walk import Located
 from formats import record as commitlog, sysflag
+from formats.basics import crc31
 from formats.consumequeue import CQ_UNIT
-from formats.crc import crc31
 from formats.record import encode
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import (

@@ -13,8 +13,8 @@ from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Plan, WriteRange, ZeroRange
+from recover.findings.code import Refusal
 from recover.findings.model import FindingList
-from recover.findings.refusal import Refusal
 from recover.log.scan import LocalEngine
 from recover.repair.never_worse import as_planned, missed_between, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate

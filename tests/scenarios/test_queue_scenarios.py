@@ -12,8 +12,7 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import overwrite
-from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
-from formats.consumequeue import CQ_UNIT
+from formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, BatchCqUnit
 from formats.record import HEAD
 from mqtool import exits
 from tests.cli.runner import mqtool

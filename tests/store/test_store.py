@@ -21,7 +21,7 @@ from recover.change.model import Plan
 from recover.change.preconditions import seal
 from recover.check.report import verify
 from recover.derived.expected import QueueKey
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.store.columns import ColumnStore
 from recover.store.memo import seen_now
 from recover.store.reader import FileReader

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from formats import record as commitlog, sysflag
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import HEADS, Record
 from tests.support.stores import unpacked
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from formats.layout import Layout
+from formats.basics import Layout
 
 
 class Format(Struct, frozen=True):
@@ -33,26 +33,26 @@ FORMATS = (
     Format("commitlog", "commitlog/<offset>", "formats.record.layout",
            ("HEAD", "HEAD_BORN_V6", "HEAD_STORE_V6", "HEAD_BOTH_V6", "TOPIC_LENGTH_V1", "TOPIC_LENGTH_V2",
             "PROPERTIES_LENGTH", "PROPERTY_CRC", "BLANK")),
-    Format("message-id", "ids that clients and tools show", "formats.message_id",
+    Format("message-id", "ids that clients and tools show", "formats.record.message",
            ("OFFSET_ID", "OFFSET_ID_V6", "UNIQ_KEY", "UNIQ_KEY_V6")),
     Format("consumequeue", "consumequeue/<topic>/<queue>/<offset>", "formats.consumequeue", ("CQ_UNIT",)),
-    Format("consumequeue-ext", "consumequeue_ext/<topic>/<queue>/<offset>", "formats.consumequeue_ext",
+    Format("consumequeue-ext", "consumequeue_ext/<topic>/<queue>/<offset>", "formats.consumequeue",
            ("CQ_EXT_HEAD", "CQ_EXT_END")),
-    Format("batchconsumequeue", "batchconsumequeue/<topic>/<queue>/<offset>", "formats.batchconsumequeue",
+    Format("batchconsumequeue", "batchconsumequeue/<topic>/<queue>/<offset>", "formats.consumequeue",
            ("BATCH_CQ_UNIT",)),
     Format("index", "index/<time>", "formats.index", ("INDEX_HEADER", "INDEX_SLOT", "INDEX_UNIT")),
     Format("checkpoint", "checkpoint", "formats.checkpoint", ("CHECKPOINT",)),
-    Format("abort", "abort, abort.bak", "formats.abort"),
+    Format("abort", "abort, abort.bak", "formats.checkpoint"),
     Format("config", "config/*.json", "formats.config.tables"),
     Format("timer", "timerlog/<offset>, timerwheel, config/timercheck", "formats.timer",
            ("TIMER_LOG_UNIT", "TIMER_LOG_BLANK", "TIMER_WHEEL_SLOT", "TIMER_CHECK")),
-    Format("compaction", "compaction/", "formats.compaction"),
+    Format("compaction", "compaction/", "formats.consumequeue"),
     Format("dledger", "dledger-<id>/data/<offset>, dledger-<id>/index/<offset>", "formats.dledger",
            ("DLEDGER_ENTRY_HEAD", "DLEDGER_BLANK", "DLEDGER_INDEX_UNIT")),
-    Format("epoch", "epochFileCheckpoint", "formats.epoch"),
+    Format("epoch", "epochFileCheckpoint", "formats.dledger"),
     Format("legacy-transaction", "transaction/statetable, transaction/redolog", "formats.legacy_transaction",
            ("STATE_UNIT",)),
-    Format("names", "the names of files and topics", "formats.names"),
+    Format("names", "the names of files and topics", "formats.basics"),
     Format("properties-text", "broker.conf, dledger-<id>/checkpoint, dledger-<id>/currterm",
            "formats.config.properties_text"),
 )

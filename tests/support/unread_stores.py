@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 from fixtures.damage import walk
-from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
-from formats.consumequeue import CQ_UNIT
+from formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from tests.support.stores import unpacked
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.support.plans import count_operations, hole_map, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 

@@ -15,7 +15,7 @@ import atheris
 
 ROOT = Path(__file__).parents[2]
 with atheris.instrument_imports(include=["formats"]):
-    from formats.errors import FormatError
+    from formats.basics import FormatError
     from tests.torture.hostile import BOMBS, CODECS, pieces
 
 from tests.support.stores import unpacked  # noqa: E402

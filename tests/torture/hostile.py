@@ -6,24 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from formats import (
-    abort,
-    batchconsumequeue,
-    checkpoint,
-    compaction,
-    compression,
-    consumequeue,
-    consumequeue_ext,
-    dledger,
-    epoch,
-    index,
-    message_id,
-    names,
-    properties,
-    record as commitlog,
-    timer,
-)
+from formats import basics, checkpoint, consumequeue, dledger, index, properties, record as commitlog, timer
 from formats.config import json as fastjson, properties_text as javaproperties, tables as config_tables
+from formats.record import message
 
 Codec = Callable[[bytes], object]
 LIMITS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
@@ -77,26 +62,26 @@ CODECS: dict[str, Codec] = {
     "record, strict": lambda data: commitlog.check_strict(data, 0, len(data) + 64, 0),
     "blank": commitlog.decode_blank,
     "unit": consumequeue.CQ_UNIT.decode,
-    "ext units": _each(consumequeue_ext.units),
-    "batch units": batchconsumequeue.valid_mask,
+    "ext units": _each(consumequeue.ext_units),
+    "batch units": consumequeue.batch_mask,
     "index header": index.INDEX_HEADER.decode,
     "checkpoint": checkpoint.decode,
-    "abort": abort.decode,
+    "abort": checkpoint.process_id,
     "json": fastjson.loads,
     "json, salvaged": fastjson.salvage,
     "config tables": _tables,
     "timer unit": timer.decode,
     "dledger": lambda data: dledger.decode(data, 0, 0),
-    "epoch": epoch.decode,
-    "compaction": compaction.decode_positions,
+    "epoch": dledger.decode_epochs,
+    "compaction": consumequeue.decode_positions,
     "properties": properties.parse,
     "properties, structure": properties.structure_problem,
     "java properties": javaproperties.loads,
-    "zlib": lambda data: compression.decompress(data, 0x1 | 0x300),
-    "lz4": lambda data: compression.decompress(data, 0x1 | 0x100),
-    "zstd": lambda data: compression.decompress(data, 0x1 | 0x200),
-    "offset id": lambda data: message_id.parse_offset_id(_text(data)),
-    "file name": lambda data: names.offset_in_name(_text(data)),
+    "zlib": lambda data: message.decompress(data, 0x1 | 0x300),
+    "lz4": lambda data: message.decompress(data, 0x1 | 0x100),
+    "zstd": lambda data: message.decompress(data, 0x1 | 0x200),
+    "offset id": lambda data: message.parse_offset_id(_text(data)),
+    "file name": lambda data: basics.offset_in_name(_text(data)),
 }
 
 BOMBS = (

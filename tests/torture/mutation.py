@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mqtool import exits
 from recover.check.report import VerifyReport, verify
+from recover.findings.code import Refusal
 from recover.findings.model import Finding
-from recover.findings.refusal import Refusal
 from tests.support import plain_reader as plain
 from tests.support.looks import opened
 from tests.support.stores import copy_store, unpacked

@@ -20,7 +20,7 @@ from mqtool import exits
 from recover.change import carry_out as apply, disk
 from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import mqtool

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from hypothesis import given, settings, strategies as st
 
 import recover.log.file_scan
-from formats.errors import FormatError
+from formats.basics import FormatError
 from formats.record import encode, make_record
 from mqtool import exits
 from recover.change.journal import decode_records, encode_record

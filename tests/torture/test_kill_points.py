@@ -17,7 +17,7 @@ from recover.change.carry_out import apply_plan, resume, undo
 from recover.change.journal import journal
 from recover.change.model import Install, Plan, Retire, WriteFile
 from recover.change.preconditions import seal
-from recover.findings.refusal import Refusal
+from recover.findings.code import Refusal
 from tests.support.counts import Count
 from tests.support.plans import LOG, NEW_QUEUE, NEXT_LOG, PLANS, count_operations, killed_at, make_old, small_store
 from tests.support.stores import write_at
