@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
-from formats.names import is_legal_topic, is_safe_directory_name
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from recover.store.reader import read_small
 from recover.store.source import names_in
