@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-from fixtures.damage import Damage, NotApplicable, damage, walk
+from fixtures.damage import Damage, walk
 from fixtures.unpack import STORES as PACKED
 from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
@@ -26,7 +24,7 @@ from recover.predict.start import predict
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
 from tests.support.looks import looked_at
-from tests.support.stores import EXPECTED, real_store, unpacked
+from tests.support.stores import EXPECTED, real_store, strike, unpacked
 from tests.support.trees import Node, assert_same_tree, assert_unchanged, tree_digest
 
 PLAIN, MANY_FILES, KILLED = "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-plain-4.5.1"
@@ -191,10 +189,7 @@ class Drill:
 
     def strike(self, recipe: str, seed: int = 0) -> Damage:
         """Damage the store by recipe; a store that lacks what the recipe damages skips the test."""
-        try:
-            done = damage(recipe, self.root, seed)
-        except NotApplicable:
-            pytest.skip("the store lacks what this damages")
+        done = strike(recipe, self.root, seed)
         self.late |= recipe == "log-first-missing"
         self.struck()
         return done
