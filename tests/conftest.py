@@ -17,6 +17,8 @@ from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.plans import quick_folder
 from tests.support.stores import real_store
 
+_ONE_THREAD = {"scenarios", "evidence", "predict", "repair", "derived"}
+
 # Machines are noisy: no example is timed.
 settings.register_profile("mqtool", deadline=None)
 settings.load_profile("mqtool")
@@ -42,6 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 "server" not in names)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scan in one thread where the scan is not what is tested.
+
+    The workers of a suite share the processors, and threads that hand over a megabyte cost more than they save.
+    """
+    if request.path.parent.name in _ONE_THREAD:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
 @pytest.fixture
