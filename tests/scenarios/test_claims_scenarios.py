@@ -120,9 +120,9 @@ def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str
     assert done.code == exits.MESSAGES | (exits.CORRECTED if killed else 0)
     assert "1 damaged message left" in done.document["summary"]
     assert (log_bytes(store.root), queue_bytes(store.root)) == (log, before)
-    assert store.verify().code == exits.MESSAGES
+    assert store.look().code == exits.MESSAGES
     mended = store.run("recover", "--yes", "--mend-bits")
-    assert (mended.code, store.verify().code) == (exits.CORRECTED, 0)
+    assert (mended.code, store.look().code) == (exits.CORRECTED, 0)
     (item,) = mended.document["bridged"]
     assert (item["field"], int(item["before"], 16) ^ int(item["after"], 16)) == ("sys_flag", 4)
 
@@ -210,7 +210,7 @@ def test_two_generations_of_old_records_after_a_break_are_cut_in_one_run(drill: 
     early_end_mark(store.root, random.Random(0))
     store.struck()
     with store.recovered():
-        assert store.verify().code == 0
+        assert store.look().code == 0
         assert plain.delivered(store.root).items() >= delivered.items()
 
 
@@ -235,7 +235,7 @@ def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: s
     with store.recovered():
         assert store.messages <= messages(store.root)
         assert log_bytes(store.root) == log
-        assert store.verify().document["commitlog"]["superseded"] <= done.facts["records"]
+        assert store.look().document["commitlog"]["superseded"] <= done.facts["records"]
 
 
 # --- Folders, pipes and dead links where only data files belong: which are put aside, and which nobody may pass
@@ -324,7 +324,7 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
         os.mkfifo(path)
     else:
         path.symlink_to("/mnt/not-mounted/" + path.name)
-    result = store.verify()
+    result = store.look()
     assert result.code & exits.OPERATIONAL
     (found,) = result.found("commitlog-not-a-file")
     assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
@@ -367,16 +367,16 @@ def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start,
 
 def test_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_stays(drill: Start) -> None:
     store = drill("killed-manyfiles-5.5.0")
-    intact = store.verify().document["commitlog"]["messages"]
+    intact = store.look().document["commitlog"]["messages"]
     path = sorted((store.root / "commitlog").iterdir())[3]
     path.rename(path.with_name("196608"))
-    result = store.verify()
+    result = store.look()
     (found,) = result.found("commitlog-not-a-file")
     assert result.code & exits.OPERATIONAL and path.name in found["remedy"]
     with assert_unchanged(store.root):
         assert store.run("recover", "--max-loss", "all", "--yes").code & exits.OPERATIONAL
     path.with_name("196608").rename(path)
-    assert store.verify().document["commitlog"]["messages"] == intact
+    assert store.look().document["commitlog"]["messages"] == intact
 
 
 def test_folders_of_the_log_that_nobody_named_are_in_the_hint(drill: Start) -> None:
@@ -386,7 +386,7 @@ def test_folders_of_the_log_that_nobody_named_are_in_the_hint(drill: Start) -> N
     line = result.document["next"][0]["command"].partition("mqtool ")[2]
     whole = mqtool(*shlex.split(line), "--json")
     assert not whole.code & exits.MESSAGES
-    assert whole.document["commitlog"]["messages"] == store.verify().document["commitlog"]["messages"] > 0
+    assert whole.document["commitlog"]["messages"] == store.look().document["commitlog"]["messages"] > 0
 
 
 def test_from_a_piece_of_a_log_every_hint_leads_to_its_messages(drill: Start, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str,
     sound = bak == "sound" or stroke == "trailing-garbage"
     code = "config-broken" if sound else "config-topics-guessed" if name == "topics.json" else "config-lost"
     (found,) = store.found(code)
-    assert (found["file"], found["severity"], store.verify().code) == (f"config/{name}", "warning", 2)
+    assert (found["file"], found["severity"], store.look().code) == (f"config/{name}", "warning", 2)
     if not sound and not readable and name != "topics.json":
         hopeless(store, path)
         return
@@ -100,7 +100,7 @@ def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_writte
         made, written = path.read_bytes(), json.loads(path.read_bytes())
         written.pop("guessedBy")
         path.write_text(json.dumps(written))
-        assert "config-topics-are-a-guess" not in store.verify().document["finding_counts"]
+        assert "config-topics-are-a-guess" not in store.look().document["finding_counts"]
         path.write_bytes(made)
 
 
@@ -185,15 +185,15 @@ def test_t33_end_mark_of_the_timerlog_is_no_unit(drill: Start) -> None:
     store = drill(TIMER)
     path, end, _ = timer_end(store)
     write_at(path, end, TIMER_LOG_BLANK.encode(TimerLogBlank(path.stat().st_size - end, 0, MAGIC_BLANK)))
-    assert store.verify().code == 0
-    assert not [item for item in store.verify().document["findings"] if item["code"].startswith("timer-")]
+    assert store.look().code == 0
+    assert not [item for item in store.look().document["findings"] if item["code"].startswith("timer-")]
 
 
 @pytest.mark.parametrize("unclean", [False, True])
 def test_t33_timerlog_that_points_past_the_end_is_found_and_left(drill: Start, unclean: bool) -> None:
     store = drill(TIMER)
     path, end, last = timer_end(store)
-    log_end = store.verify().document["commitlog"]["log_end"]
+    log_end = store.look().document["commitlog"]["log_end"]
     write_at(path, end, TIMER_LOG_UNIT.encode(last._replace(phy_offset=log_end + 1000, write_timestamp=1 << 41)))
     found = store.finds("timer-points-beyond-log", f"timerlog/{file_name(0)}", end, exit_code=2)
     assert (found["facts"]["count"], found["facts"]["log_end"]) == (1, log_end)

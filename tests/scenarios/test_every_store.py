@@ -30,7 +30,7 @@ BESIDE_ABORT = {"abort-present", "checkpoint-all-zero"}
 
 
 @pytest.mark.parametrize("name", all_stores())
-def test_counts_are_those_of_the_table_and_nothing_is_written(drill: Start, name: str) -> None:
+def test_counts_are_those_of_the_table_and_recover_takes_only_what_a_kill_left(drill: Start, name: str) -> None:
     store, known = drill(name), counts(name)
     with assert_unchanged(store.root):
         result = store.run("verify")
@@ -53,11 +53,7 @@ def test_counts_are_those_of_the_table_and_nothing_is_written(drill: Start, name
             done = store.run("recover", "--yes")
         assert (done.code, done.document["applied"], done.document["plan"]["steps"]) == (store.asks, False, [])
         assert done.document["journal"] is None
-
-
-@pytest.mark.parametrize("name", KILLED)
-def test_recover_takes_from_a_killed_store_only_what_the_kill_left(drill: Start, name: str) -> None:
-    store = drill(name)
+        return
     before = tree_digest(store.root)
     with store.recovered():
         assert messages(store.root) == store.messages
@@ -125,8 +121,7 @@ _AFTER_A_KILL = ("abort", "checkpoint", "consumequeue", "index", "config")
 _ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch", "compaction", "tiered", "services", "config2", "separate",
               "pop", "acl")
 
-every_kind = pytest.mark.parametrize(("name", "settings"), sampled(KINDS, ("broker.conf", "nothing"), quick=len(KINDS)))
-some_kinds = pytest.mark.parametrize(("name", "settings"), sampled(KINDS, ("broker.conf", "nothing"), quick=10))
+BOTH = "broker.conf", "nothing"
 
 
 def ready(name: str, folder: Path, settings: str) -> tuple[Path, list[object]]:
@@ -136,9 +131,13 @@ def ready(name: str, folder: Path, settings: str) -> tuple[Path, list[object]]:
     return root, ["--broker-conf", conf] if settings == "broker.conf" else []
 
 
-@every_kind
-def test_a_healthy_store_has_no_damaged_message_and_no_part_missing(name: str, settings: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=len(KINDS)))
+def test_a_healthy_store_has_no_damaged_message_and_no_part_missing_and_recover_changes_nothing(
+    name: str, settings: str, tmp_path: Path
+) -> None:
+    """Or it refuses. What a kill left in what derives from the log it may correct; whether rightly real brokers say."""
     root, options = ready(name, tmp_path, settings)
+    before = tree_digest(root)
     with assert_unchanged(root):
         verified = mqtool("verify", root, *options, "--json")
         predicted = mqtool("predict", root, *options, "--json")
@@ -154,13 +153,6 @@ def test_a_healthy_store_has_no_damaged_message_and_no_part_missing(name: str, s
     if predicted.code & exits.UNSUPPORTED:
         said = mqtool("predict", root, *options).stdout.lower()
         assert "lose nothing" not in said and "loses nothing" not in said
-
-
-@every_kind
-def test_recover_changes_nothing_of_a_healthy_store(name: str, settings: str, tmp_path: Path) -> None:
-    """Or it refuses. What a kill left in what derives from the log it may correct; whether rightly real brokers say."""
-    root, options = ready(name, tmp_path, settings)
-    before = tree_digest(root)
     result = mqtool("recover", root, "--yes", *options, "--json")
     after = tree_digest(root)
     assert not result.code & exits.MESSAGES
@@ -172,7 +164,7 @@ def test_recover_changes_nothing_of_a_healthy_store(name: str, settings: str, tm
         assert_same_tree(before, after)
 
 
-@some_kinds
+@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=10))
 def test_log_that_is_not_mounted_is_said_and_nothing_is_written(name: str, settings: str, tmp_path: Path) -> None:
     root, options = ready(name, tmp_path, settings)
     unmount_log(root)

@@ -41,7 +41,7 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_that_of_the_settings(dril
     size, torn = path.stat().st_size, store.records()[-5]
     os.truncate(path, torn.position + torn.record.total_size // 2)
     store.options = ("--set", f"mappedFileSizeCommitLog={size}")
-    counts = store.verify().document["finding_counts"]
+    counts = store.look().document["finding_counts"]
     assert counts["commitlog-bad-file-length"] == 1
     assert not {"settings-contradict-files", "commitlog-missing-file"} & counts.keys()
     assert store.run("recover", "--yes").document["plan"]["loss"]
@@ -70,7 +70,7 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, l
     conf = store.root / "broker.conf"
     conf.write_text(f"mappedFileSizeCommitLog={size}\n")
     store.options = ("--broker-conf", conf)
-    assert "commitlog-size-untold" not in store.verify().document["finding_counts"]
+    assert "commitlog-size-untold" not in store.look().document["finding_counts"]
     store.run("recover", "--max-loss", "all", "--yes")
     assert path.stat().st_size == size
     assert store.run("predict").document["starts"]
@@ -142,7 +142,7 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
     assert sizes == {
         "mapped_file_size": conf["mappedFileSizeCommitLog"], "queue_file_size": conf["mappedFileSizeConsumeQueue"],
         "index_slots": conf["maxHashSlotNum"], "index_entries": conf["maxIndexNum"]}
-    assert store.verify().code == store.asks
+    assert store.look().code == store.asks
     with assert_unchanged(store.root):
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] * 3).code == 16
 
@@ -255,7 +255,7 @@ MULTI = ["clean-multipath-4.9.7", "killed-multipath-5.3.3"]
 @pytest.mark.parametrize("name", MULTI)
 def test_t17_log_over_two_paths(drill: Start, name: str) -> None:
     store = drill(name)
-    result = store.verify()
+    result = store.look()
     assert result.document["commitlog"]["messages"] == manifest(name)["records"]
     assert result.code == (0 if name.startswith("clean") else 2)
     path = store.root / "commitlog-b" / file_name(128 << 10)
@@ -295,7 +295,7 @@ def test_t18_queues_without_a_log_say_do_not_start(drill: Start, how: str) -> No
         (store.root / "commitlog").mkdir()
     if how == "empty file":
         (store.root / "commitlog" / file_name(0)).touch()
-    result = store.verify()
+    result = store.look()
     (found,) = result.found("commitlog-empty-queues-left")
     assert (result.code, found["file"]) == (4, "commitlog")
     assert "do not start the broker" in found["message"]
@@ -363,7 +363,7 @@ def test_t38_foreign_bytes_behind_the_log_do_not_harm_it(drill: Start, kind: str
     last = walk.log_files(store.root)[-1]
     path = store.root / "commitlog" / file_name(last.file_from_offset + SIZE)
     path.write_bytes(FOREIGN[kind][:SIZE].ljust(SIZE, b"\0"))
-    result = store.verify()
+    result = store.look()
     assert result.document["commitlog"]["messages"] == len(store.messages)
     if kind == "zeros":
         assert result.code == 0
@@ -403,7 +403,7 @@ def test_an_empty_file_far_after_a_log_that_may_have_gone_on_is_a_gap(drill: Sta
             file.write(random.Random(1).randbytes(4096))
     far = used[-1].with_name(file_name(int(used[-1].name) + 3 * SIZE))
     far.write_bytes(bytes(SIZE))
-    assert "commitlog-missing-file" in store.verify().document["finding_counts"]
+    assert "commitlog-missing-file" in store.look().document["finding_counts"]
     assert store.run("recover", "--yes").code & exits.OPERATIONAL, "a file may be missing before it"
     assert store.run("predict").code & exits.MESSAGES
 
@@ -433,7 +433,7 @@ def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(d
     for path in store.root.rglob("*"):
         if path.is_file():
             path.chmod(0o600)
-    assert store.verify().code == 0
+    assert store.look().code == 0
 
 
 # --- T13: log files of a wrong length or name that are damaged within as well are written anew, with all changes.

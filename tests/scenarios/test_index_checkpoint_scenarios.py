@@ -76,10 +76,10 @@ def test_t26_damaged_index_file_is_found_and_answers_again(drill: Start, name: s
 ])
 def test_t26_index_files_that_are_gone_are_made_again(drill: Start, name: str, recipe: str) -> None:
     store = drill(name)
-    before, units = answers(store), store.verify().document["index"]["expected"]
+    before, units = answers(store), store.look().document["index"]["expected"]
     store.strike(recipe)
     missing = store.found("index-missing-units")
-    index = store.verify().document["index"]
+    index = store.look().document["index"]
     assert 0 < index["missing"] == sum(item["facts"]["count"] for item in missing) <= units
     # All index files gone: only the configuration says how large they were.
     options = ("--index-slots", 500, "--index-entries", 2000) if recipe == "index-all-missing" else ()
@@ -124,7 +124,7 @@ def test_t26_index_files_cut_so_short_that_no_size_can_be_told_give_way_to_new_o
     assert store.finds("index-sizes-unknown", exit_code=2)
     with store.recovered():
         assert all(path.stat().st_size > 128 for path in (store.root / "index").iterdir())
-        index = store.verify().document["index"]
+        index = store.look().document["index"]
         assert (index["missing"], index["wrong"]) == (0, 0) and index["entries"] >= index["expected"] > 0
 
 
@@ -144,7 +144,7 @@ CHECKPOINTS: dict[str, list[tuple[str, int | None]]] = {
 @pytest.mark.parametrize(("recipe", "name"), sampled(CHECKPOINTS, (MANY_FILES, "clean-4.5.1"), quick=len(CHECKPOINTS)))
 def test_t27_bad_checkpoint_is_found_and_recomputed(drill: Start, recipe: str, name: str) -> None:
     store = drill(name)
-    log = store.verify().document["commitlog"]
+    log = store.look().document["commitlog"]
     store.strike(recipe)
     for code, offset in CHECKPOINTS[recipe]:
         found = store.finds(code, "checkpoint", offset, exit_code=2)
@@ -166,7 +166,7 @@ def test_t27_old_checkpoint_costs_time_and_is_no_damage(drill: Start) -> None:
     store = drill(MANY_FILES)
     store.strike("checkpoint-old")
     with assert_unchanged(store.root):
-        assert store.verify().code == store.run("recover", "--yes").code == 0
+        assert store.look().code == store.run("recover", "--yes").code == 0
 
 
 # --- Pending timer messages that a broker would not deliver, or deliver twice: found, and never predicted away.

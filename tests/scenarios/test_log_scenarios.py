@@ -157,7 +157,7 @@ def test_t08_stale_records_in_their_own_place_are_shown_only_when_asked_for(dril
     facts = store.strike("ghosts-behind-tail").facts
     found = store.finds("commitlog-ghosts", *store.place(facts["phy_offset"]), exit_code=2)
     assert found["facts"]["count"] == facts["stale"]
-    document = store.verify().document["commitlog"]
+    document = store.look().document["commitlog"]
     assert (document["ghosts"], document["messages"]) == (facts["stale"], len(store.messages))
     assert messages(store.root) == store.messages
     stale = store.run("query", "--include-ghosts").document["messages"]
@@ -174,7 +174,7 @@ def test_t08_reused_file_full_of_old_records_is_empty(drill: Start, cut: int) ->
     reused = store.root / "commitlog" / file_name(files[-1].file_from_offset + 65536)
     content = files[2].read()
     reused.write_bytes(content if cut == 65536 else bytes(cut) + content[cut:])
-    result = store.verify()
+    result = store.look()
     assert result.code == 2
     assert result.document["commitlog"]["messages"] == len(store.messages)
     warned = {item["file"] for item in result.document["findings"] if item["severity"] == "warning"}
@@ -191,7 +191,7 @@ def test_t08_reused_file_full_of_old_records_is_empty(drill: Start, cut: int) ->
 def test_t09_blanks_of_every_size_are_accepted(folder: Path) -> None:
     made = shapes.every_blank(folder / "s")
     store = Drill.of(folder / "s")
-    result = store.verify()
+    result = store.look()
     assert (result.code, result.document["commitlog"]["messages"]) == (0, made.records)
     assert result.document["commitlog"]["blanks"] == made.files - 1
     with assert_unchanged(store.root):
@@ -200,7 +200,7 @@ def test_t09_blanks_of_every_size_are_accepted(folder: Path) -> None:
 
 def test_t09_old_bytes_behind_a_blank_are_accepted(folder: Path) -> None:
     made = shapes.stale_blank_rest(folder / "s")
-    result = Drill.of(folder / "s").verify()
+    result = Drill.of(folder / "s").look()
     assert (result.code, result.document["commitlog"]["messages"]) == (0, made.records)
 
 
@@ -253,7 +253,7 @@ def test_t10_extreme_checksums_are_accepted(drill: Start, crc: int) -> None:
     record = structs.replace(hit.record, body=body, body_crc=crc31(body))
     assert record.body_crc == crc & 0x7FFFFFFF
     overwrite(store.root, hit.file.path, hit.position, encode(record), "body")
-    result = store.verify()
+    result = store.look()
     assert (result.code, result.document["commitlog"]["messages"]) == (0, len(store.messages))
     with assert_unchanged(store.root):
         assert store.run("recover", "--yes").code == 0
@@ -272,7 +272,7 @@ def _v6(record: commitlog.Record) -> bool:
 ], ids=["long topic", "IPv6", "both"])
 def test_t11_v2_and_ipv6_records_are_read_and_bridged(drill: Start, wanted: Callable[[commitlog.Record], bool]) -> None:
     store = drill("clean-v2-5.5.0")
-    result = store.verify()
+    result = store.look()
     assert (result.code, result.document["commitlog"]["messages"]) == (0, counts("clean-v2-5.5.0")["records"])
     hit = [r for r in store.records() if wanted(r.record)][5]
     flip_bit(store.root, hit.file.path, body_at(hit), 0)
@@ -333,7 +333,7 @@ def test_t12_damaged_carrier_of_lmq_queues_is_one_message_with_a_place_in_each_o
     flip_bit(store.root, hit.file.path, body_at(hit), 4)
     store.struck()
     targets = hit.record.property_map()["INNER_MULTI_DISPATCH"].split(",")
-    assert store.verify().document["commitlog"]["damaged_messages"] == 1
+    assert store.look().document["commitlog"]["damaged_messages"] == 1
     with store.recovered() as done:
         assert done["damaged_messages"] == 1
         assert {(row["topic"], row["messages"]) for row in done["plan"]["loss"]} == {

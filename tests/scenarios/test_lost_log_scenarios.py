@@ -76,7 +76,7 @@ def test_t22_messages_of_missing_last_files_are_lost_and_named(drill: Start, fil
     found = store.finds("commitlog-missing-file", exit_code=6)
     start = used[0].file_from_offset
     assert (found["facts"]["start"], found["facts"]["stop"]) == (start, start + files * 65536)
-    document = store.verify().document
+    document = store.look().document
     assert document["commitlog"]["damaged_messages"] == len(store.lost)
     assert document["consumequeue"]["beyond_log"] == len(store.lost)
     with assert_unchanged(store.root):
@@ -103,7 +103,7 @@ def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> N
     store.struck()
     (found,) = store.found("commitlog-missing-file")
     assert found["facts"]["start"] == used[-2].file_from_offset and "the source of this copy" in found["remedy"]
-    assert store.verify().code & exits.MESSAGES
+    assert store.look().code & exits.MESSAGES
     for version in ("4.5.1", "4.9.7", "5.5.0"):
         said = store.run("predict", "--broker", version)
         assert said.code == exits.MESSAGES
@@ -153,7 +153,7 @@ def test_t22_truncate_states_what_it_gives_up_and_leaves_other_damage(drill: Sta
 def test_t22_messages_of_overwritten_last_files_are_lost_and_named(drill: Start, kind: str, files: int) -> None:
     store = drill(MANY_FILES)
     overwrite_log(store, kind, slice(-files, None))
-    result = store.verify()
+    result = store.look()
     assert result.code == 6
     assert result.document["commitlog"]["damaged_messages"] == len(store.lost)
     with store.recovered() as done:
@@ -171,7 +171,7 @@ def test_t22_zeros_are_lost_messages_when_more_than_one_queue_tells_of_them(dril
     else:
         (store.root / "checkpoint").write_bytes(bytes(4096))
     (found,) = store.found("commitlog-damaged-range")
-    assert store.verify().code == 6
+    assert store.look().code == 6
     lost = [row for row in lost_by_queue(store) if witness == "other queues" or row[:2] == ("Orders", 1)]
     assert (found["facts"]["reason"], found["facts"]["lost_positions"]) == ("zeroed", sum(row[2] for row in lost))
     with store.recovered() as done:
@@ -189,7 +189,7 @@ def test_t22_messages_that_no_queue_names_any_more_are_lost_if_index_and_checkpo
     leave_units_of(store, "", 0)
     if witness == "index alone":
         (store.root / "checkpoint").write_bytes(bytes(4096))
-    result, proven = store.verify(), witness == "checkpoint"
+    result, proven = store.look(), witness == "checkpoint"
     assert (result.code, result.document["commitlog"]["damaged_messages"]) == ((6, 60) if proven else (2, 0))
     with store.recovered() as done:
         assert (done["damaged_messages"], done["unproven_messages"]) == ((60, 0) if proven else (0, 60))
@@ -202,7 +202,7 @@ def test_t22_messages_of_a_missing_file_that_only_the_index_names_are_counted(dr
     used[-1].path.unlink()
     store.struck()
     leave_units_of(store, "", 0)
-    assert store.verify().document["commitlog"]["damaged_messages"] == len(store.lost)
+    assert store.look().document["commitlog"]["damaged_messages"] == len(store.lost)
     refused = store.run("recover", "--yes")
     assert f"at least {count(len(store.lost), 'message')}" in refused.document["error"]["message"]
 
@@ -213,7 +213,7 @@ def test_t22_what_a_single_queue_claims_is_stated_though_no_message_is_proven_to
     leave_units_of(store, "Orders", 1)
     (store.root / "checkpoint").write_bytes(bytes(4096))
     shutil.rmtree(store.root / "index")
-    result = store.verify()
+    result = store.look()
     assert (result.code, result.document["consumequeue"]["beyond_log"]) == (2, 10)
     with store.recovered() as done:
         assert (done["damaged_messages"], done["unproven_messages"]) == (0, 10)
@@ -232,7 +232,7 @@ def test_t22_units_that_no_broker_writes_name_no_message(drill: Start, unit: CqU
     queue = next(queue for queue in walk.queues(store.root) if len(walk.units(queue)) < 90)
     last = walk.units(queue)[-1]
     write_at(last.file.path, last.position + CQ_UNIT.size, CQ_UNIT.encode(unit))
-    document = store.verify().document
+    document = store.look().document
     assert document["consumequeue"]["beyond_log"] == len(store.lost) + 1
     assert document["commitlog"]["damaged_messages"] == len(store.lost)
 
@@ -276,7 +276,7 @@ def test_t18_a_log_that_was_cut_where_it_begins_is_not_gone(drill: Start, name: 
     begin = manifest(name)["min_phy"]
     done = store.run("truncate", "--to", begin, "--max-loss", "all", "--yes")
     assert (done.code, done.document["next"][0]["command"]) == (5, "start the broker")
-    assert store.verify().code == 0
+    assert store.look().code == 0
     for version in store.brokers:  # four real ones went on at that offset, with the expired units in their queues
         said = store.run("predict", "--broker", version)
         assert (said.code, said.document["min_phy"], said.document["max_phy"]) == (0, begin, begin)
@@ -311,7 +311,7 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
         assert LOOKS[kind] in refused.stderr
         assert "move the file out" in refused.stderr
     store = Drill.of(root)
-    assert store.verify().code == 6
+    assert store.look().code == 6
     with store.recovered(0, "--max-loss", "all"):
         assert messages(root) == set()
 
@@ -411,7 +411,7 @@ def test_log_files_that_exchanged_their_names_get_them_back(drill: Start, files:
         path.write_bytes(content)
     flip_bit(store.root, paths[0], 30_000, 3)
     store.struck()
-    assert store.verify().document["finding_counts"]["commitlog-misnamed-file"] == files
+    assert store.look().document["finding_counts"]["commitlog-misnamed-file"] == files
     with assert_unchanged(store.root):
         as_broker = store.run("recover", "--policy", "broker", "--broker", "5.3.3", "--max-loss", "all", "--yes")
     assert as_broker.code & exits.OPERATIONAL

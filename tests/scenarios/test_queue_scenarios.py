@@ -132,7 +132,7 @@ def test_t22_queue_that_ends_elsewhere_than_the_log_says(
     facts = store.finds(code, done.changes[0].file, done.changes[0].offset or 0, exit_code=2)["facts"]
     if fact is not None:
         assert (facts["count"], facts["first"]) == (done.facts.get(fact, fact), done.facts["queue_offset"])
-    queues = store.verify().document["consumequeue"]
+    queues = store.look().document["consumequeue"]
     assert queues["beyond_log" if recipe == "queue-ahead" else "missing"] == facts["count"]
     with store.recovered():
         assert queue_bytes(store.root) == before
@@ -181,7 +181,7 @@ def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, make: ob
     with store.recovered(64 | 2, starts=False) as done:
         assert (store.root / "abort").exists()
         assert not any(step["file"] == "abort" for step in done["plan"]["steps"])
-        left = store.verify().notable
+        left = store.look().notable
         assert left == {"abort-present", "part-not-supported"}
 
 
@@ -349,7 +349,7 @@ def test_last_message_with_the_number_0_is_put_back_and_none_before_it_is_given_
     before, own = queue_bytes(store.root), number_last(store, topic, 0)
     found = store.finds("commitlog-contradicted-field", exit_code=exits.MESSAGES)
     assert (found["facts"]["field"], found["facts"]["queue_offset"]) == ("queue_offset", own)
-    assert store.verify().document["commitlog"]["superseded"] == 0
+    assert store.look().document["commitlog"]["superseded"] == 0
     with store.recovered(0, "--mend-bits") as done:
         assert done["plan"]["loss"] == []
         assert messages(store.root) == store.messages
