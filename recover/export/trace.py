@@ -21,15 +21,15 @@ from recover.look.query import (
     known_topics,
     query_id,
     query_key,
-    query_offset,
     query_time,
+    queue_records,
 )
 from recover.predict.groups import committed_rows
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
 _LIVES = 20
-_OPS = 2000
+_OPS = 500_000
 """How many op messages after a half message are looked at for the one that ends it."""
 
 
@@ -185,19 +185,17 @@ def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
     wanted = str(half.queue_offset)
     try:
         start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset
-        for number in range(start or 0, (start or 0) + _OPS):
-            answer = query_offset(store, TOPIC_OP_HALF, half.queue_id, number)
-            if not answer.messages and any(note.startswith("no unit") for note in answer.notes):
-                return None
-            for item in answer.messages:
-                if wanted in item.record.body.decode("ascii", "replace").split(","):
-                    event = _event(store, item.record)
-                    event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
-                    return event
+        for number, record in enumerate(queue_records(store, TOPIC_OP_HALF, half.queue_id, start or 0)):
+            if wanted in record.body.decode("ascii", "replace").split(","):
+                event = _event(store, record)
+                event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
+                return event
+            if number >= _OPS:
+                found.incomplete(f"of the op messages after half message {wanted} {_OPS:,} were looked at, and none "
+                                 "ends it")
+                break
     except (Refusal, OSError) as error:
         found.incomplete(f"op messages could not be looked through: {error}")
-        return None
-    found.notes.append(f"the first {_OPS} op messages after half message {wanted} were looked at, and none ends it")
     return None
 
 

@@ -250,6 +250,18 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
     return answer
 
 
+def queue_records(store: Store, topic: str, queue_id: int, first: int) -> Iterator[Record]:
+    """The intact records that a queue leads to from a queue offset on. `Refusal` (8) when the queue is not there."""
+    queue = _Queue(store, topic, queue_id)
+    with LogReader(store.commitlog) as log:
+        for number in range(max(first, queue.min_offset), queue.max_offset):
+            unit = queue.unit(number)
+            if unit is not None and is_valid(unit) and not is_pre_blank(unit):
+                record = record_at(store, log, unit.phy_offset, Answer("queue"), named=True)
+                if record is not None:
+                    yield record
+
+
 def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:
     """The first message of a queue stored at or after `timestamp` (ms): ConsumeQueue.getOffsetInQueueByTime with the
     lower boundary. Units of expired messages count as earlier. `Refusal` (8) when the queue is not there."""

@@ -352,6 +352,18 @@ def test_committed_offsets_tell_whether_a_group_has_it(name: str) -> None:
     assert True in states
 
 
+def test_a_transaction_that_is_ended_after_thousands_of_others_is_not_open(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one"})
+    for number in range(1, 2_500):
+        writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", str(number).encode())
+    last = writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0")
+    writer.close()
+    (life,) = traced(root, "one")
+    assert life["ended"].startswith("rolled back") and life["events"][-1]["phy_offset"] == last.phy_offset
+
+
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:
     name = "clean-5.3.3"
     root = unpacked(name)
