@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.grammar import TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
@@ -168,7 +169,7 @@ def _event(store: Store, record: Record) -> Event:
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
         event.stage, event.note = "waiting", "timer"
-        event.due = int(out) if out.isdecimal() and len(out) < 20 else None
+        event.due = int(out) if is_number(out, TIME_DIGITS) else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
         event.note = f"attempt {record.reconsume_times + 1}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
 from formats.record.message import offset_id
 from recover.log.judge import LogReader
@@ -73,6 +74,14 @@ def test_unique_key_is_found_without_a_topic() -> None:
     (hit,) = found(unpacked(STORE), *KEY)
     places = {item["phy_offset"] for item in found(unpacked(STORE), "--msg-id", hit["uniq_key"])}
     assert hit["phy_offset"] in places
+
+
+def test_a_unique_key_is_found_in_topics_whose_names_have_the_same_hash(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for topic in ("Aa", "BB"):
+        writer.put(topic, b"body", {"UNIQ_KEY": "one"})
+    writer.close()
+    assert {message["topic"] for message in found(tmp_path / "store", "--msg-id", "one")} == {"Aa", "BB"}
 
 
 def test_key_with_other_letters_than_ascii() -> None:
