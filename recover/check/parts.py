@@ -70,6 +70,7 @@ _ROCKSDB = {
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
 _MADE_ANEW = "rocksdbstore"
+"""A 5.5.0 starts and serves without it, even with timers, index or transactions in it."""
 _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 """A start reads every entry of these, and ends where one cannot be read (5.5.0 was asked); of the others none."""
 _LOCAL = "Local"
@@ -112,7 +113,8 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
         folder = store.path(part)
         if has_rocksdb(folder):
             for problem in problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
-                stops = not problem.opens or (problem.of_entries and part in _READ_AT_START)
+                stops = part != _MADE_ANEW and (
+                    not problem.opens or (problem.of_entries and part in _READ_AT_START))
                 yield Needed(part, what, problem.text, False, stops)
 
 
