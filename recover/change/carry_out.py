@@ -21,7 +21,7 @@ from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, r
 from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan, resolve
 from recover.change.places import Places, check_alone, check_changeable, check_space
-from recover.change.preconditions import check, check_same_store, check_watched, compare, detach
+from recover.change.preconditions import STALE, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
 from recover.findings.code import Interrupted, Refusal
 from recover.findings.model import few
@@ -179,8 +179,13 @@ def _check_for_resume(run: Run) -> None:
                 f"the staged content for {step.file} is damaged", "`mqtool undo {store}` takes the run back.",
                 file=step.file, run=run.id,
             )
-    check_as_left(run, range(len(steps)))
-    check_watched(run.plan, run.root)
+    try:
+        check_as_left(run, range(len(steps)))
+        check_watched(run.plan, run.root)
+    except Refusal as refusal:
+        if refusal.remedy == STALE:
+            refusal.remedy = "something changed the store since the run began; `mqtool undo {store}` takes the run back"
+        raise
     check_changeable(run.root, steps, run.path, run.kept())
 
 
@@ -323,7 +328,8 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
         is_one = len(changed) == 1
         raise Refusal(
             f"{few(changed)} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
-            f"something else worked on this store since: compare by hand, the saved bytes are in {run.path}",
+            f"something else worked on this store since: compare by hand, the saved bytes are in {run.path}; "
+            "put that folder aside to go on with the store as it is",
             files=changed, run=run.id,
         )
 

@@ -455,7 +455,7 @@ def test_messages_in_a_part_that_is_not_read_are_told(kind: str, part: str, mess
 @pytest.mark.parametrize("kind", ["ndjson", "parquet"])
 def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kind: str, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
-    synth_store(tmp_path / "store", messages=10_000, mapped_file_size=32 << 20)
+    synth_store(tmp_path / "store", messages=5_000, mapped_file_size=32 << 20)
     command = [sys.executable, "-m", "mqtool", "export", str(tmp_path / "store"), "-o", str(out), "--format", kind,
                "--limit", "50000"]
     # tests that run in the background may ignore SIGINT, and so would what they start

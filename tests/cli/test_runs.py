@@ -19,7 +19,7 @@ from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.support.plans import count_operations, killed_at
-from tests.support.stores import copy_store, real_store
+from tests.support.stores import copy_store, real_store, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 CHECKPOINT = "checkpoint"
@@ -199,6 +199,26 @@ def test_the_dry_run_of_resume_promises_no_more_than_resume_does(half_done: Path
     (half_done / CHECKPOINT).write_bytes(b"another")
     with assert_unchanged(half_done):
         refused_alike(["resume", half_done], CHECKPOINT)
+
+
+def test_a_run_that_cannot_be_resumed_is_taken_back(half_done: Path) -> None:
+    (half_done / CHECKPOINT).write_bytes(b"another")
+    refused = mqtool("resume", half_done, "--yes", "--json")
+    (step,) = refused.document["next"]
+    assert (refused.code & 8, step["command"]) == (8, f"mqtool undo {half_done}")
+    assert mqtool("undo", half_done, "--yes").code == 0
+    assert (half_done / CHECKPOINT).read_bytes() == b"another"
+
+
+def test_the_folder_of_a_run_that_cannot_be_taken_back_is_put_aside(half_done: Path, tmp_path: Path) -> None:
+    step = open_runs(half_done)[0].plan.steps[0]
+    assert isinstance(step, WriteRange)
+    write_at(half_done / step.file, step.start + 100, b"another")
+    refused = mqtool("undo", half_done, "--yes", "--json")
+    (run,) = (half_done / ".mqtool" / "runs").iterdir()
+    assert refused.code == 8 and f"are in {run}; put that folder aside" in refused.document["next"][0]["command"]
+    run.rename(tmp_path / "aside")
+    assert mqtool("recover", half_done, "--yes").code & ~3 == 0
 
 
 def test_the_dry_run_of_apply_promises_no_more_than_apply_does(store: Path, tmp_path: Path) -> None:

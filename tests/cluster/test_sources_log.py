@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.damage import NotApplicable, damage, of_area
+from fixtures.damage import of_area
 from formats.basics import FormatError
 from formats.record import Record, decode, encode, encode_blank, host_text, make_record
 from recover.cluster.source_rows import COMMITLOG, SCANNED, Filters, commitlog_batches, log_parts
@@ -22,7 +22,7 @@ from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
 from recover.store.store import Store
 from tests.support.sampling import sampled
-from tests.support.stores import STORES, real_store, unpacked
+from tests.support.stores import STORES, real_store, strike, unpacked
 
 WHOLE = 1 << 40
 NAMES = [name for name in COMMITLOG.names if name != "store"]
@@ -110,25 +110,22 @@ def nested(count: int, seed: int) -> Iterator[bytes]:
 def test_every_column_is_what_each_record_says(name: str) -> None:
     found = rows(unpacked(name), WHOLE)
     assert found == one_by_one(unpacked(name)) != []
-    for column in NAMES:
+    for column in NAMES if name == STORES[-1] else ():  # which columns are asked for is no matter of the store
         assert rows(unpacked(name), WHOLE, ["phy_offset", column]) == [
             {"phy_offset": row["phy_offset"], column: row[column]} for row in found]
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=5, one_in=24))
+@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=3, one_in=24))
 def test_splits_of_a_damaged_log_have_each_record_once(tmp_path: Path, recipe: str, name: str) -> None:
     root = real_store(name, tmp_path)
-    try:
-        damage(recipe, root)
-    except NotApplicable:
-        pytest.skip("the store lacks what this damages")
+    strike(recipe, root)
     wanted = one_by_one(root)
     least = max((path.stat().st_size for path in (root / "commitlog").iterdir()), default=29) // 29
     for size in (WHOLE, 400_009, least + random.Random(recipe).randrange(least)):
         assert rows(root, size) == wanted, size
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(2, 6))])
 def test_a_message_in_the_body_of_another_is_no_row_wherever_a_split_begins(tmp_path: Path, seed: int) -> None:
     content = b"".join(nested(60, seed))
     root = log_file(tmp_path, content + encode_blank(len(content) // 4096 * 4096 + 4096 - len(content)),

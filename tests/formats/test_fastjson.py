@@ -14,7 +14,7 @@ import formats
 from formats.basics import FormatError, Layout
 from formats.config import json as fastjson, tables as config
 from formats.config.json import Json, Style, detect_style, dumps, loads, salvage
-from tests.support.formats import FORMATS, Format
+from tests.support.formats import FORMATS, Format, refusal
 from tests.support.stores import STORES, unpacked
 
 # --- The dialect of config files: real files byte for byte, torn ones, hostile ones.
@@ -40,9 +40,8 @@ def config_files(name: str) -> list[Path]:
 
 
 def reason(data: bytes) -> tuple[str, int]:
-    with pytest.raises(FormatError) as caught:
-        loads(data)
-    return caught.value.reason, caught.value.offset
+    told = refusal(loads, data)
+    return told.reason, told.offset
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -81,10 +80,8 @@ def test_each_kind_of_damage_has_its_reason_and_place(data: bytes, expected: tup
 
 
 def test_a_file_that_turns_into_zeros_is_truncated_there() -> None:
-    with pytest.raises(FormatError) as caught:
-        loads(b'{"a":1,' + bytes(500))
-    assert (caught.value.reason, caught.value.offset) == ("truncated", 7)
-    assert caught.value.facts["zeros"] == 500
+    told = refusal(loads, b'{"a":1,' + bytes(500))
+    assert (told.reason, told.offset, told.facts["zeros"]) == ("truncated", 7, 500)
 
 
 def test_zeros_behind_the_value_are_told_apart_from_garbage() -> None:

@@ -19,6 +19,7 @@ from formats.record.message import encode_blank
 from formats.record.rows import RECORD
 from recover.broker.versions import BEHAVIOURS
 from tests.support.commitlog import Placed, placed_records
+from tests.support.formats import refusal
 from tests.support.stores import STORES
 
 POSITION = 4096
@@ -34,9 +35,7 @@ def _check(content: bytes, room: int | None = None) -> Record:
 
 
 def _error(record: Record | bytes, room: int | None = None) -> FormatError:
-    with pytest.raises(FormatError) as caught:
-        _check(encode(record) if isinstance(record, Record) else record, room)
-    return caught.value
+    return refusal(_check, encode(record) if isinstance(record, Record) else record, room)
 
 
 def _reason(record: Record | bytes, room: int | None = None) -> str:
@@ -76,15 +75,11 @@ def test_no_room_for_size_and_magic_is_short() -> None:
 
 @pytest.mark.parametrize("kept", [0, 7, 8, 40, HEAD_SIZE, GOOD.total_size - 1])
 def test_a_record_that_the_buffer_does_not_hold_is_short_and_not_damage(kept: int) -> None:
-    with pytest.raises(FormatError) as caught:
-        check_strict(encode(GOOD)[:kept], 0, 2000, POSITION)
-    assert caught.value.reason == "short"
+    assert refusal(check_strict, encode(GOOD)[:kept], 0, 2000, POSITION).reason == "short"
 
 
 def test_a_head_alone_shows_that_the_record_belongs_elsewhere() -> None:
-    with pytest.raises(FormatError) as caught:
-        check_strict(encode(GOOD)[:HEAD_SIZE], 0, 2000, POSITION + 1)
-    assert caught.value.reason == "bad-phy-offset"
+    assert refusal(check_strict, encode(GOOD)[:HEAD_SIZE], 0, 2000, POSITION + 1).reason == "bad-phy-offset"
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -202,9 +197,7 @@ def test_no_real_record_survives_a_torn_write(name: str) -> None:
 def _lost_tail(it: Placed, lost: int) -> str:
     """The verdict on a record whose last bytes never reached the disk."""
     content = it.raw[:-lost] + bytes(lost) + bytes(BLANK_SIZE)
-    with pytest.raises(FormatError) as caught:
-        check_strict(content, 0, len(content), it.phy_offset)
-    return caught.value.reason
+    return refusal(check_strict, content, 0, len(content), it.phy_offset).reason
 
 
 # --- One row is a rule everywhere.

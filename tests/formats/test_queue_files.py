@@ -118,18 +118,6 @@ def test_units_round_trip_up_to_the_end_mark(units: list[cq.CqExtUnit]) -> None:
     assert [unit for _, unit in cq.ext_units(content)] == units
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    (b"\xff\xff", "end"), (bytes(20), "unwritten"), (b"\0\x14" + bytes(16) + b"\0\1", "bad-size"),
-    (b"\0\x15" + bytes(18), "bad-size"), (b"\0\x15" + bytes(16) + b"\0\1", "short"), (b"\0", "short"),
-    (b"\0\x14", "short"),
-    (b"\xff\xfe" + bytes(18), "bad-size"),
-])
-def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        cq.decode_ext(content)
-    assert caught.value.reason == reason
-
-
 # --- formats/test_batchconsumequeue.py
 
 

@@ -6,6 +6,7 @@ import importlib
 import sys
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from formats import checkpoint, consumequeue, dledger, index, legacy_transaction
 from formats.basics import FormatError, crc31, hash32, index_key_hash
 from formats.checkpoint import Checkpoint
 from formats.config import properties_text as javaproperties
-from formats.record.message import DEFAULT_MAX_SIZE, MissingCodecError, crc_digits, decompress
+from formats.record.message import DEFAULT_MAX_SIZE, MissingCodecError, crc_digits, decompress, parse_offset_id
+from tests.support.formats import refusal
 from tests.support.stores import STORES, unpacked
 
 # --- abort, lock, epochFileCheckpoint, Java properties, the 3.x transaction table.
@@ -29,22 +31,11 @@ def test_real_abort_files_are_reproduced(store: str, name: str, pid: int | None)
     assert checkpoint.process_id(content) == pid
 
 
-@pytest.mark.parametrize("content", [b"x", b"-1", b"1 2", b"1" * 11, bytes(4096), "\u0661".encode()])
-def test_an_abort_file_with_something_else_is_refused(content: bytes) -> None:
-    with pytest.raises(FormatError) as caught:
-        checkpoint.process_id(content)
-    assert caught.value.reason == "bad-abort"
-
-
 ENTRIES = [(7, 7000), (8, 8000)]
 
 
 def test_identity_of_a_broker_with_a_controller() -> None:
     assert dledger.decode_identity(b"DefaultCluster#lab#1") == ("DefaultCluster", "lab", 1)
-    for text, reason in ((b"DefaultClu", "short"), (b"", "short"), (bytes(20), "short"), (b"a#b#x", "no-number")):
-        with pytest.raises(FormatError) as told:
-            dledger.decode_identity(text)
-        assert told.value.reason == reason
 
 
 def test_the_checksum_of_an_epoch_file_is_the_brokers() -> None:
@@ -53,19 +44,8 @@ def test_the_checksum_of_an_epoch_file_is_the_brokers() -> None:
 
 def test_a_checksum_of_zero_is_not_checked_and_any_other_is() -> None:
     assert dledger.decode_epochs(b"2\n0\n7-7000\n8-8000\n") == ENTRIES
-    with pytest.raises(FormatError) as caught:
-        dledger.decode_epochs(b"2\n773307084\n7-7000\n8-8000\n")
-    assert (caught.value.reason, caught.value.offset) == ("bad-crc", 2)
-
-
-@pytest.mark.parametrize(("text", "reason"), [
-    (b"", "short"), (b"1\n", "short"), (b"3\n0\n7-7000\n", "bad-count"), (b"x\n0\n", "no-number"),
-    (b"1\n0\nseven\n", "bad-epoch"), (b"1\n0\n" + b"9" * 5000 + b"-1\n", "bad-epoch"),
-])
-def test_each_kind_of_bad_epoch_file_has_its_reason(text: bytes, reason: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        dledger.decode_epochs(text)
-    assert caught.value.reason == reason
+    told = refusal(dledger.decode_epochs, b"2\n773307084\n7-7000\n8-8000\n")
+    assert (told.reason, told.offset) == ("bad-crc", 2)
 
 
 @pytest.mark.parametrize(("text", "pairs"), [
@@ -78,11 +58,6 @@ def test_java_properties_are_read_as_java_reads_them(text: bytes, pairs: dict[st
     assert javaproperties.loads(text) == pairs
 
 
-def test_a_broken_escape_in_java_properties_is_refused() -> None:
-    with pytest.raises(FormatError):
-        javaproperties.loads(b"a=\\u00g0")
-
-
 def test_a_state_of_the_3x_table_has_24_bytes() -> None:
     unit = legacy_transaction.StateUnit(100, 200, 1_700_000_000, 2598919, legacy_transaction.STATE_COMMIT)
     encoded = legacy_transaction.STATE_UNIT.encode(unit)
@@ -93,7 +68,7 @@ def test_a_state_of_the_3x_table_has_24_bytes() -> None:
     assert not legacy_transaction.is_valid(unit._replace(size=0))
 
 
-# --- formats/test_checkpoint.py
+# --- The checkpoint.
 
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -127,13 +102,11 @@ def test_bytes_of_a_younger_version_survive_a_rewrite() -> None:
 
 def test_a_short_file_is_an_error_unless_read_as_a_broker_would() -> None:
     content = checkpoint.encode(checkpoint.EMPTY._replace(physic_msg_timestamp=9))[:12]
-    with pytest.raises(FormatError) as caught:
-        checkpoint.decode(content)
-    assert caught.value.reason == "short"
+    assert refusal(checkpoint.decode, content).reason == "short"
     assert checkpoint.decode(content, extend=True) == checkpoint.EMPTY._replace(physic_msg_timestamp=9)
 
 
-# --- formats/test_timer.py
+# --- The timer's log and wheel.
 
 
 WITH_TIMERS = ("clean-5.3.3", "killed-5.5.0")
@@ -174,25 +147,7 @@ def test_real_timer_checkpoints_are_reproduced(name: str) -> None:
     assert check.last_timer_queue_offset == 20
 
 
-def test_a_timer_log_file_ends_in_a_blank() -> None:
-    with pytest.raises(FormatError) as caught:
-        timer.decode(timer.TIMER_LOG_BLANK.encode(timer.TimerLogBlank(16, 0, timer.MAGIC_BLANK)))
-    assert caught.value.reason == "end"
-
-
-@pytest.mark.parametrize(("content", "reason"), [
-    (bytes(52), "unwritten"), (timer.TIMER_LOG_UNIT.encode(UNIT._replace(size=51)), "bad-size"),
-    (timer.TIMER_LOG_UNIT.encode(UNIT._replace(magic=16)), "bad-magic"),
-    (timer.TIMER_LOG_UNIT.encode(UNIT._replace(magic=-1)), "bad-magic"), (bytes(8), "short"),
-    (timer.TIMER_LOG_UNIT.encode(UNIT)[:51], "short"),
-])
-def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        timer.decode(content)
-    assert caught.value.reason == reason
-
-
-# --- formats/test_dledger.py
+# --- Entries of DLedger, positions of a compaction.
 
 
 HEAD = dledger.DLedgerEntryHead(1, 48 + 5, 7, 2, 1000, 0, 99, 0, 5)
@@ -202,34 +157,16 @@ def entry(**changes: int) -> bytes:
     return dledger.DLEDGER_ENTRY_HEAD.encode(HEAD._replace(**changes)) + b"hello"
 
 
+def entry_at_1000(content: bytes) -> object:
+    return dledger.decode(content, 0, 1000)
+
+
 def test_an_entry_is_read_in_its_place() -> None:
     assert dledger.decode(b"xx" + entry(), 2, 1000) == HEAD
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    (dledger.DLEDGER_BLANK.encode(dledger.DLedgerBlank(-1, 500)), "end"), (bytes(60), "unwritten"),
-    (entry(magic=2), "bad-magic"), (entry(position=999), "bad-position"), (entry(size=54), "bad-size"),
-    (entry(body_size=-1, size=47), "bad-size"), (entry()[:-1], "short"), (entry()[:20], "short"), (b"", "short"),
-])
-def test_each_kind_of_bad_entry_has_its_reason(content: bytes, reason: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        dledger.decode(content, 0, 1000)
-    assert caught.value.reason == reason
-
-
-# --- compaction
-
-
 def test_an_underscore_in_a_topic_is_not_the_one_before_the_queue() -> None:
     assert consumequeue.decode_positions(b'{"queueOffsetMap":{"a_1_b_2":30}}') == {("a_1_b", 2): 30}
-
-
-@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"queueOffsetMap":{"a":1}}', b'{"queueOffsetMap":{"a_b":1}}',
-                                  b'{"queueOffsetMap":{"a_1":"x"}}', b'{"queueOffsetMap":{"a_1":true}}'])
-def test_other_text_is_refused(text: bytes) -> None:
-    with pytest.raises(FormatError) as caught:
-        consumequeue.decode_positions(text)
-    assert caught.value.reason == "bad-positions"
 
 
 # --- Index files: what a header and units say, and where they stand.
@@ -294,34 +231,19 @@ TYPES = [
 ]
 
 
-def _reason(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> str:
-    with pytest.raises(FormatError) as caught:
-        decompress(body, sys_flag, max_size)
-    return caught.value.reason
-
-
 @pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_each_type_is_read_back(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert decompress(compress(BODY), sysflag.COMPRESSED | kind, len(BODY)) == BODY
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_a_cut_stream_is_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(compress(BODY)[:-3], sysflag.COMPRESSED | kind) == "bad-compressed-body"
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_other_bytes_are_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(b"no stream of any kind", sysflag.COMPRESSED | kind) == "bad-compressed-body"
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_a_body_beyond_the_limit_is_refused(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(compress(BODY), sysflag.COMPRESSED | kind, len(BODY) - 1) == "body-too-large"
+def test_each_type_is_read_back_and_cut_or_other_or_too_many_bytes_are_not(
+    kind: int, compress: Callable[[bytes], bytes]
+) -> None:
+    flag, content = sysflag.COMPRESSED | kind, compress(BODY)
+    assert decompress(content, flag, len(BODY)) == BODY
+    for damaged in (content[:-3], b"no stream of any kind"):
+        assert refusal(decompress, damaged, flag, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+    assert refusal(decompress, content, flag, len(BODY) - 1).reason == "body-too-large"
 
 
 def test_an_unknown_type_is_named() -> None:
-    assert _reason(BODY, sysflag.COMPRESSED | 0x700) == "bad-compression-type"
+    assert refusal(decompress, BODY, sysflag.COMPRESSED | 0x700, DEFAULT_MAX_SIZE).reason == "bad-compression-type"
 
 
 @pytest.mark.parametrize(("kind", "package"), [
@@ -333,3 +255,43 @@ def test_a_missing_package_is_named_and_is_no_damage(kind: int, package: str, mo
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingCodecError, match=package):
         decompress(BODY, sysflag.COMPRESSED | kind)
+
+
+# --- What is none of these, and why.
+
+
+REFUSED: dict[Callable[..., object], dict[str, list[Any]]] = {
+    checkpoint.process_id: {"bad-abort": [b"x", b"-1", b"1 2", b"1" * 11, bytes(4096), "\u0661".encode()]},
+    dledger.decode_identity: {"short": [b"DefaultClu", b"", bytes(20)], "no-number": [b"a#b#x"]},
+    dledger.decode_epochs: {"short": [b"", b"1\n"], "bad-count": [b"3\n0\n7-7000\n"], "no-number": [b"x\n0\n"],
+                            "bad-epoch": [b"1\n0\nseven\n", b"1\n0\n" + b"9" * 5000 + b"-1\n"]},
+    timer.decode: {
+        "end": [timer.TIMER_LOG_BLANK.encode(timer.TimerLogBlank(16, 0, timer.MAGIC_BLANK))], "unwritten": [bytes(52)],
+        "bad-size": [timer.TIMER_LOG_UNIT.encode(UNIT._replace(size=51))],
+        "bad-magic": [timer.TIMER_LOG_UNIT.encode(UNIT._replace(magic=magic)) for magic in (16, -1)],
+        "short": [bytes(8), timer.TIMER_LOG_UNIT.encode(UNIT)[:51]]},
+    entry_at_1000: {
+        "end": [dledger.DLEDGER_BLANK.encode(dledger.DLedgerBlank(-1, 500))], "unwritten": [bytes(60)],
+        "bad-magic": [entry(magic=2)], "bad-position": [entry(position=999)],
+        "bad-size": [entry(size=54), entry(body_size=-1, size=47)], "short": [entry()[:-1], entry()[:20], b""]},
+    consumequeue.decode_positions: {"bad-positions": [
+        b"[]", b"{}", b'{"queueOffsetMap":{"a":1}}', b'{"queueOffsetMap":{"a_b":1}}',
+        b'{"queueOffsetMap":{"a_1":"x"}}', b'{"queueOffsetMap":{"a_1":true}}']},
+    consumequeue.decode_ext: {
+        "end": [b"\xff\xff"], "unwritten": [bytes(20)], "short": [b"\0\x15" + bytes(16) + b"\0\1", b"\0", b"\0\x14"],
+        "bad-size": [b"\0\x14" + bytes(16) + b"\0\1", b"\0\x15" + bytes(18), b"\xff\xfe" + bytes(18)]},
+    parse_offset_id: {"bad-message-id": [
+        "", "order-4711", "7F00", "7F 00" * 8, "G" * 32, "7F000001000000020000000000000072" * 2]},
+    javaproperties.loads: {"bad-escape": [b"a=\\u00g0"]},
+}
+
+
+@pytest.mark.parametrize(("read", "content", "reason"), [
+    pytest.param(read, content, reason, id=f"{read.__name__}-{reason}-{number}")
+    for read, reasons in REFUSED.items() for reason, contents in reasons.items()
+    for number, content in enumerate(contents)
+])
+def test_what_is_none_of_a_format_is_refused_with_the_reason(
+    read: Callable[..., object], content: Any, reason: str
+) -> None:
+    assert refusal(read, content).reason == reason

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-from fixtures.damage import Damage, NotApplicable, damage, walk
+from fixtures.damage import Damage, walk
 from fixtures.unpack import STORES as PACKED
 from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
@@ -21,10 +19,13 @@ from mqtool import exits
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import LocalEngine
+from recover.look.store import settings_of
+from recover.predict.start import predict
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
-from tests.support.stores import EXPECTED, real_store, unpacked
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.looks import looked_at
+from tests.support.stores import EXPECTED, real_store, strike, unpacked
+from tests.support.trees import Node, assert_same_tree, assert_unchanged, tree_digest
 
 PLAIN, MANY_FILES, KILLED = "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-plain-4.5.1"
 BROKERS = ("4.5.1", "4.9.7", "5.3.3", "5.5.0")
@@ -96,6 +97,12 @@ def file_name(offset: int) -> str:
 
 def messages(root: Path) -> set[Message]:
     """The intact messages of a store: found by the scan, decoded one by one."""
+    return set(_messages(root, tuple(tree_digest(root).items())))
+
+
+@functools.lru_cache(2)
+def _messages(root: Path, _tree: tuple[tuple[str, Node], ...]) -> frozenset[Message]:
+    """They, once for each state of the tree: most tests ask for them again and again."""
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
     queue, _ = rightly_placed(live_copies(store.commitlog))
@@ -108,7 +115,7 @@ def messages(root: Path) -> set[Message]:
             start = max(offset for offset in contents if offset <= phy_offset)
             size = int.from_bytes(contents[start][phy_offset - start : phy_offset - start + 4], "big")
             found.add(_decoded(contents[start][phy_offset - start : phy_offset - start + size], phy_offset))
-    return found
+    return frozenset(found)
 
 
 @functools.lru_cache(1 << 16)
@@ -164,6 +171,7 @@ class Drill:
         self.contents = contents
         self.broken = Broken(frozenset(), frozenset())
         self.late = False
+        self._looked: tuple[object, Result] | None = None
 
     @classmethod
     def of(cls, root: Path, brokers: Sequence[str] = BROKERS) -> Drill:
@@ -181,10 +189,7 @@ class Drill:
 
     def strike(self, recipe: str, seed: int = 0) -> Damage:
         """Damage the store by recipe; a store that lacks what the recipe damages skips the test."""
-        try:
-            done = damage(recipe, self.root, seed)
-        except NotApplicable:
-            pytest.skip("the store lacks what this damages")
+        done = strike(recipe, self.root, seed)
         self.late |= recipe == "log-first-missing"
         self.struck()
         return done
@@ -231,9 +236,16 @@ class Drill:
         with assert_unchanged(self.root):
             return self.run("verify", *arguments)
 
+    def look(self) -> Result:
+        """The same, once for all that is asked about one state of the tree."""
+        state = self.options, tree_digest(self.root)
+        if self._looked is None or self._looked[0] != state:
+            self._looked = state, self.verify()
+        return self._looked[1]
+
     def finds(self, code: str, file: str | None = None, offset: int | None = None, *, exit_code: int) -> Found:
         """The one finding of that code (at that place, if one is given) of a verify that ends with `exit_code`."""
-        result = self.verify()
+        result = self.look()
         found = result.found(code)
         if file is not None:
             found = [item for item in found if (item["file"], item["offset"]) == (file, offset)]
@@ -243,7 +255,7 @@ class Drill:
 
     def found(self, code: str) -> list[Found]:
         """All findings of that code."""
-        return self.verify().found(code)
+        return self.look().found(code)
 
     @property
     def asks(self) -> int:
@@ -290,15 +302,17 @@ class Drill:
         if only_asks:
             said = [item["code"] for item in again.document["findings"] if item["severity"] != "info"]
             assert said == ["commitlog-begins-late"] * self.late
-        for version in self.brokers if starts else ():
-            self.starts(version)
+        if starts:
+            self.starts(*self.brokers)
         yield done.document
         undone = self.run("undo", "--yes")
         assert undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) == 0, undone.stderr
         assert_same_tree(damaged, tree_digest(self.root))
         assert self.root.stat().st_mtime_ns == times
 
-    def starts(self, version: str) -> None:
-        """Fail unless a broker of that version would start, and would lose nothing that is in the log."""
-        said = self.run("predict", "--broker", version).document
-        assert (said["starts"], said["lost_messages"], said["unreachable_messages"]) == (True, 0, 0), (version, said)
+    def starts(self, *versions: str) -> None:
+        """Fail unless a broker of each version would start, and would lose nothing that is in the log."""
+        store, seen = looked_at(self.root)
+        for version in versions:
+            said = predict(store, seen.by_names, settings_of(store, version, None, ())[0])
+            assert (said.starts, said.lost_messages, said.unreachable_messages) == (True, 0, 0), (version, said)

@@ -262,8 +262,7 @@ def test_t40_checksum_settings_over_an_old_store_are_warned_of(drill: Start, fol
     assert said.code == 4
     assert said.document["max_phy"] == 131072  # a clean start reads the newest file only
     assert said.document["lost_messages"] == sum(m.phy_offset >= 131072 for m in store.messages)
-    for version in BROKERS:
-        store.starts(version)
+    store.starts(*BROKERS)
 
 
 def test_t40_the_same_settings_over_records_with_checksums_are_fine(drill: Start) -> None:

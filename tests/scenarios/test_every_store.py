@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import shapes
-from fixtures.damage import RECIPES, NotApplicable, damage, of_area
+from fixtures.damage import RECIPES, of_area
 from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
@@ -18,7 +18,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Broken, Drill, all_stores, counts, log_options, messages
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.support.stores import KINDS, broker_conf, real_store, unmount_log
+from tests.support.stores import KINDS, broker_conf, real_store, strike, unmount_log
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- Every packed store against the table of its broker, and every odd thing a new user could point the tool at.
@@ -303,10 +303,7 @@ def test_an_export_holds_exactly_the_intact_records(
     name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
     root, out = store(name), tmp_path / "out.ndjson"
-    try:
-        damage(recipe, root, 3)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    strike(recipe, root, 3)
     due = by_reader(root)
     with assert_unchanged(root):
         result = mqtool("export", root, *log_options(root), "-o", out, "--include", "stale,superseded,system", "--json")

@@ -119,7 +119,7 @@ def test_t13_log_file_of_another_length_gets_its_own(
     code = 6 if store.lost else 2
     facts = store.finds("commitlog-bad-file-length", name, 0, exit_code=code)["facts"]
     assert facts["expected"] == SIZE and length in (None, facts["length"])
-    first = store.verify().document["next"][0]["command"]
+    first = store.look().document["next"][0]["command"]
     assert first.startswith("Look for the whole file first" if store.lost else "mqtool recover")
     if store.lost:
         found = store.finds("commitlog-damaged-range", *store.place(min(store.broken.lost)), exit_code=code)
@@ -127,7 +127,6 @@ def test_t13_log_file_of_another_length_gets_its_own(
     assert starting(store) == starts
     with store.recovered() as done:
         assert (done["damaged_messages"], messages(store.root)) == (len(store.lost), store.intact)
-        assert starting(store) == BROKERS
 
 
 # --- T14 to T17: sizes, starts, gaps, folders -------------------------------------------------------------

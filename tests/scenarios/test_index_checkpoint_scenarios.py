@@ -27,10 +27,10 @@ Answers = dict[tuple[str, str], list[int]]
 
 
 def answers(store: Drill) -> Answers:
-    """What queries by key find, for keys from all over the log: phy offsets of the hits."""
+    """What queries by key find, for a key of the first and one of the last messages: phy offsets of the hits."""
     records = [hit.record for hit in store.records() if hit.record.keys]
     found = {}
-    for record in records[:: max(1, len(records) // 4)]:
+    for record in records[0], records[-1]:
         asked = (record.topic_name, str(record.keys).split()[0])
         document = store.run("query", "--topic", asked[0], "--key", asked[1]).document
         assert document["complete"]

@@ -6,11 +6,13 @@ The reference in docs/format.md and the project's own tests walk this list.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from msgspec import Struct
 
-from formats.basics import Layout
+from formats.basics import FormatError, Layout
 
 
 class Format(Struct, frozen=True):
@@ -58,3 +60,10 @@ FORMATS = (
 )
 
 BY_NAME = {entry.name: entry for entry in FORMATS}
+
+
+def refusal(read: Callable[..., object], *arguments: object) -> FormatError:
+    """The `FormatError` that reading ends with."""
+    with pytest.raises(FormatError) as caught:
+        read(*arguments)
+    return caught.value

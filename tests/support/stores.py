@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fixtures.damage import Damage, damage
+import pytest
+
+from fixtures.damage import Damage, NotApplicable, damage
 from fixtures.lab.packed import kinds, settings
 from fixtures.unpack import STORES as PACKED, is_made_up, unpack
 from tests.support.sparse import data_chunks
@@ -79,6 +81,14 @@ def struck_store(name: str, target: Path, recipe: str, seed: int = 0) -> tuple[P
     if made_up:
         aside.rename(config)
     return root, done
+
+
+def strike(recipe: str, root: Path, seed: int = 0) -> Damage:
+    """Damage a store by recipe; one that lacks what the recipe damages skips the test."""
+    try:
+        return damage(recipe, root, seed)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
 
 
 def copy_store(source: Path, target: Path) -> Path:

@@ -263,7 +263,7 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
             wrong += _served(name, root, version, {place: after[place] for place in due if place in after})
     if done.document["applied"]:
         while (root / ".mqtool").exists():
-            undone = mqtool("undo", root, "--yes", "--json")
+            undone = mqtool("undo", root, *options, "--yes", "--json")
             if undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) or not undone.document.get("restored"):
                 break
         same("undo after recover")
