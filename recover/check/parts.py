@@ -447,7 +447,8 @@ def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Fin
         findings.extend(item.finding() for item in needed_parts(store, look.topics, look.log))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
-    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
+    judged = store.settled_at is None and COMMITLOG not in look.elsewhere
+    if whole and store.commitlog.files and judged and has_timer(store):
         findings.extend(check_timer(store, look.log))
     return findings
 
@@ -465,7 +466,9 @@ def has_timer(store: Store) -> bool:
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
     """abort and lock. `pid` as `recover.change.lock.probe` gives it; a lock file that nobody holds is normal."""
     if pid is not None:
-        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid),
+        detail = "what is read here may change meanwhile" if store.settled_at is None else (
+            f"this is how it was at first, the log up to {store.settled_at}; index and timer are not checked")
+        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):
         return
