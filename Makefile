@@ -14,7 +14,7 @@ KERNELS := formats/native/kernels.bin
 TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py tests/change/test_lock.py \
 	tests/change/test_plan.py tests/change/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
 	tests/broker/test_locks.py tests/broker/test_client_decode.py \
-	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py
+	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py tests/look tests/broker/test_live.py
 
 .PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs golden golden-quick golden-update \
 	clean

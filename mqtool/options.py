@@ -29,6 +29,7 @@ from recover.change.model import refuse_taken
 from recover.check.survey import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
+from recover.look.live import settled
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
@@ -130,6 +131,11 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     def open(self, broker: BrokerChoice) -> Store:
         """The store, opened; `NotAStore` (16) where there is none."""
         return Store.open(self.root, self.with_broker(broker))
+
+    def settled(self, broker: BrokerChoice, engine: EngineChoice) -> Store:
+        """The same to be scanned: as it is now while a broker writes to it, where it is this process that scans."""
+        opened = self.open(broker)
+        return opened if engine.on_spark else settled(opened)
 
 
 def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:

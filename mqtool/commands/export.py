@@ -155,7 +155,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     run = _Export(reading, where.format)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
                               broker=broker.broker)
-    sources = open_sources(where.places, options)
+    sources = open_sources(where.places, options, live=not engine.on_spark)
     if engine.on_spark and any(source.in_pieces for source in sources):
         raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:

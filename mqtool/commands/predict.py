@@ -105,7 +105,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
-    opened = store.open(broker)
+    opened = store.settled(broker, engine)
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
@@ -225,7 +225,7 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
     that ends before its messages. 4: the start forgets the offsets, lowers queues, or does not come about.
     """
-    opened = store.open(broker)
+    opened = store.settled(broker, engine)
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
         look = survey(opened, scan)

@@ -98,7 +98,7 @@ def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engine
     not look everywhere.
     """
     way = search.check()
-    opened = store.open(broker)
+    opened = store.settled(broker, engine) if search.scan else store.open(broker)
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -211,7 +211,7 @@ def trace(
     """
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
-    opened = store.open(broker)
+    opened = store.settled(broker, engine) if scan else store.open(broker)
     with out.progress("scanning", log_size(opened)) as progress:
         lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
     found.way = found.way if not found.messages or found.way != "id" else "index"

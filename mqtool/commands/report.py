@@ -89,7 +89,7 @@ class Facts:
     def __init__(
         self, out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool
     ) -> None:
-        self.store = store = choice.open(broker)
+        self.store = store = choice.settled(broker, engine)
         settings, assumed = settings_of(store, *broker.said)
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)

@@ -53,7 +53,7 @@ def verify(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    opened = store.open(broker)
+    opened = store.settled(broker, engine)
     with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
         report = verify_store(opened, scan, [part.value for part in only or Part])
     document, code = report.json(), report.exit_code

@@ -34,10 +34,11 @@ def probe(store: Path) -> int | None:
 
     `Refusal` if the lock file is there but cannot be read. None of a store on a server, which knows no locks.
     """
-    if isinstance(store, StorePath):
+    root = store.behind if isinstance(store, StorePath) else store
+    if root is None:
         return None
     try:
-        fd = os.open(store / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -81,7 +82,8 @@ def holder_text(root: Path, pid: int) -> str:
         except OSError:
             return f"process {pid}"
         return f"process {pid} ({name})"
-    if is_own_lock_file(root / "lock"):
+    here = root.behind if isinstance(root, StorePath) else root
+    if here is not None and is_own_lock_file(here / "lock"):
         return "another mqtool"
     return "another mqtool, or a process that cannot be seen from here"
 

@@ -70,6 +70,7 @@ _ROCKSDB = {
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
 _MADE_ANEW = "rocksdbstore"
+"""A 5.5.0 starts and serves without it, even with timers, index or transactions in it."""
 _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 """A start reads every entry of these, and ends where one cannot be read (5.5.0 was asked); of the others none."""
 _LOCAL = "Local"
@@ -112,7 +113,8 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
         folder = store.path(part)
         if has_rocksdb(folder):
             for problem in problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
-                stops = not problem.opens or (problem.of_entries and part in _READ_AT_START)
+                stops = part != _MADE_ANEW and (
+                    not problem.opens or (problem.of_entries and part in _READ_AT_START))
                 yield Needed(part, what, problem.text, False, stops)
 
 
@@ -445,7 +447,8 @@ def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Fin
         findings.extend(item.finding() for item in needed_parts(store, look.topics, look.log))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
-    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
+    judged = store.settled_at is None and COMMITLOG not in look.elsewhere
+    if whole and store.commitlog.files and judged and has_timer(store):
         findings.extend(check_timer(store, look.log))
     return findings
 
@@ -463,7 +466,9 @@ def has_timer(store: Store) -> bool:
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
     """abort and lock. `pid` as `recover.change.lock.probe` gives it; a lock file that nobody holds is normal."""
     if pid is not None:
-        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid),
+        detail = "what is read here may change meanwhile" if store.settled_at is None else (
+            f"this is how it was at first, the log up to {store.settled_at}; index and timer are not checked")
+        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):
         return

@@ -34,8 +34,10 @@ from recover.look.store import index_ends
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
-from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import Elsewhere, held_elsewhere
+
+WRITTEN = "index that is written to"
 
 
 class ScanOptions(Struct, frozen=True):
@@ -178,7 +180,8 @@ def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
     They count as none then. `OSError` if they are asked for.
     """
     try:
-        return held_elsewhere(store)
+        moving = {INDEX: Elsewhere(store.relative(store.index_dir), WRITTEN)} if store.settled_at is not None else {}
+        return moving | held_elsewhere(store)
     except OSError as error:
         if with_queues:
             raise
@@ -197,6 +200,8 @@ def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
     def refuse(mapped_file: MappedFile, error: OSError) -> None:
         raise Refusal(
             f"cannot read {store.relative(mapped_file.path)}: {error.strerror}",
+            "A running broker deletes files that have expired: run the command again."
+            if isinstance(error, FileNotFoundError) else
             "Run as the broker's user or as root; check that the file is a regular one.",
             path=str(mapped_file.path),
         ) from error

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from formats import properties as props, timer
 from formats.basics import FormatError
+from formats.record.grammar import TIME_DIGITS, is_number
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding, moment
@@ -240,7 +241,7 @@ def _due(reader: LogReader, phy_offset: int, size: int) -> int:
     """When the timer message is due (ms); 0 for what cannot be read, or cancels another."""
     found = _properties(reader, phy_offset, size)
     due = found.get(props.TIMER_OUT_MS, "")
-    return int(due) if due.isascii() and due.isdecimal() and props.TIMER_DEL_UNIQKEY not in found else 0
+    return int(due) if is_number(due, TIME_DIGITS) and props.TIMER_DEL_UNIQKEY not in found else 0
 
 
 def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:

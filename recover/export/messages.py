@@ -13,6 +13,7 @@ from msgspec import Struct, field, structs
 from formats import properties as props, sysflag
 from formats.basics import FormatError
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
+from formats.record.grammar import QUEUE_ID_DIGITS, is_number
 from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -118,7 +119,7 @@ def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str,
     if kind in ("half", "delayed", "timer"):
         topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
         if topic:
-            return topic, int(number) if number.isascii() and number.isdecimal() else queue_id, kind
+            return topic, int(number) if is_number(number, QUEUE_ID_DIGITS) else queue_id, kind
     if stored.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         kind = "retry" if stored.startswith(RETRY_PREFIX) else "dead-letter"
         return values.get(props.RETRY_TOPIC) or stored, queue_id, kind

@@ -18,6 +18,7 @@ from formats.basics import FormatError, index_key_hash, java_string
 from formats.record import decode
 from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
+from formats.sysflag import TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.code import UsageRefusal
@@ -178,7 +179,8 @@ class Choice:
                 mask &= (bits & bit) == 0
         if self._hashes is not None and mask.any():
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
-            hit = np.zeros(rows.size, dtype=bool)
+            # the rows of a rollback keep no hashes: the index has none of them
+            hit = (rows["sys_flag"] & TRANSACTION_ROLLBACK) == TRANSACTION_ROLLBACK
             hit[owners[np.isin(split.hashes, self._hashes)]] = True
             mask &= hit
         return mask

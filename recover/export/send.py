@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from formats import properties as props, sysflag
+from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded
@@ -130,10 +131,10 @@ class Outbox:
             return None
         values = message.properties
         for name in (props.TIMER_OUT_MS, props.TIMER_DELIVER_MS):
-            if (text := values.get(name, "")).isdecimal():
+            if is_number(text := values.get(name, ""), TIME_DIGITS):
                 return int(text)
         level = values.get(props.DELAY, "")
-        if not level.isdecimal() or not self._rules.levels:
+        if not is_number(level, QUEUE_ID_DIGITS) or not self._rules.levels:
             return None
         return message.store_time + self._rules.levels[min(max(1, int(level)), max(self._rules.levels))]
 

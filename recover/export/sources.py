@@ -24,6 +24,7 @@ from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_head
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import is_intact
 from recover.log.scan import Engine, LogView
+from recover.look.live import settled
 from recover.look.query import not_looked_at
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
@@ -62,11 +63,13 @@ class Scanned(NamedTuple):
     unread: tuple[str, ...]
 
 
-def open_sources(places: Sequence[Path], options: StoreOptions | None = None) -> list[Source]:
+def open_sources(
+    places: Sequence[Path], options: StoreOptions | None = None, *, live: bool = True
+) -> list[Source]:
     """Each store, commitlog folder and image is a source or several; single log files together are one if they fit.
 
     `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file that holds no record.
-    `options` say where the parts of a store are, as for every command.
+    `options` say where the parts of a store are, as for every command; `live`: a store is looked at as it is now.
     """
     size = options.mapped_file_size or 0 if options is not None else 0
     sources: list[Source] = []
@@ -83,7 +86,7 @@ def open_sources(places: Sequence[Path], options: StoreOptions | None = None) ->
         elif place.exists() and not place.is_dir():
             raise NotAStore(f"{place} is no regular file", "Give a store, a commitlog folder, or log files.")
         else:
-            store = Store.open(place, options)
+            store = settled(Store.open(place, options)) if live else Store.open(place, options)
             sources.append(Source(str(place), store.commitlog, store))
     return sources + (_of_files(files, size) if files else [])
 

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.grammar import TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
@@ -21,15 +22,15 @@ from recover.look.query import (
     known_topics,
     query_id,
     query_key,
-    query_offset,
     query_time,
+    queue_records,
 )
 from recover.predict.groups import committed_rows
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
 _LIVES = 20
-_OPS = 2000
+_OPS = 500_000
 """How many op messages after a half message are looked at for the one that ends it."""
 
 
@@ -168,7 +169,7 @@ def _event(store: Store, record: Record) -> Event:
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
         event.stage, event.note = "waiting", "timer"
-        event.due = int(out) if out.isdecimal() and len(out) < 20 else None
+        event.due = int(out) if is_number(out, TIME_DIGITS) else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
         event.note = f"attempt {record.reconsume_times + 1}"
@@ -185,19 +186,17 @@ def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
     wanted = str(half.queue_offset)
     try:
         start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset
-        for number in range(start or 0, (start or 0) + _OPS):
-            answer = query_offset(store, TOPIC_OP_HALF, half.queue_id, number)
-            if not answer.messages and any(note.startswith("no unit") for note in answer.notes):
-                return None
-            for item in answer.messages:
-                if wanted in item.record.body.decode("ascii", "replace").split(","):
-                    event = _event(store, item.record)
-                    event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
-                    return event
+        for number, record in enumerate(queue_records(store, TOPIC_OP_HALF, half.queue_id, start or 0)):
+            if wanted in record.body.decode("ascii", "replace").split(","):
+                event = _event(store, record)
+                event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
+                return event
+            if number >= _OPS:
+                found.incomplete(f"of the op messages after half message {wanted} {_OPS:,} were looked at, and none "
+                                 "ends it")
+                break
     except (Refusal, OSError) as error:
         found.incomplete(f"op messages could not be looked through: {error}")
-        return None
-    found.notes.append(f"the first {_OPS} op messages after half message {wanted} were looked at, and none ends it")
     return None
 
 

@@ -35,7 +35,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "last, once everything else is right.",
     ),
     Code(
-        "broker-running", "info", "the store is locked by {who}; what is read here may change meanwhile", "",
+        "broker-running", "info", "the store is locked by {who}; {detail}", "",
         meaning="Byte 0 of the lock file is held, as a running broker does.",
         cause="The broker is up, or another mqtool is at work on the store.",
         broker="A second broker on this store refuses to start.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -123,7 +123,7 @@ def query_key(
     if geometry is None:
         raise Refusal("the layout of the index files cannot be told",
                       "Name --index-slots and --index-entries, or look through the whole log: `{typed} --scan`.")
-    wanted = {index_key_hash(f"{topic}#{key}"): topic for topic in topics}
+    wanted = dict.fromkeys(index_key_hash(f"{topic}#{key}") for topic in topics)
     seen: set[int] = set()
     with LogReader(store.commitlog) as log:
         for file in reversed(listing.files):
@@ -137,20 +137,20 @@ def query_key(
             except (OSError, FormatError) as error:
                 answer.incomplete(f"index file {file.name} could not be read: {error}")
                 continue
-            for phy_offset, topic in offsets:
+            for phy_offset in offsets:
                 if phy_offset in seen:
                     continue
                 seen.add(phy_offset)
                 if limit and len(answer.messages) >= limit:
                     answer.more = True
                     return answer
-                _take(store, log, phy_offset, topic, key, answer)
+                _take(store, log, phy_offset, topics, key, answer)
             if older:
                 break
     return answer
 
 
-def _take(store: Store, log: LogReader, phy_offset: int, topic: str, key: str, answer: Answer) -> None:
+def _take(store: Store, log: LogReader, phy_offset: int, topics: list[str], key: str, answer: Answer) -> None:
     try:
         record = record_at(store, log, phy_offset, answer, named=True)
     except OSError as error:
@@ -160,7 +160,7 @@ def _take(store: Store, log: LogReader, phy_offset: int, topic: str, key: str, a
         if phy_offset >= store.commitlog.min_offset:
             answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
         return
-    if record.topic_name == topic and has_key(record, key):
+    if record.topic_name in topics and has_key(record, key):
         answer.messages.append(Found(record))
 
 
@@ -171,14 +171,14 @@ def _matches(header: IndexHeader, begin: int, end: int) -> bool:
 
 
 def _offsets(
-    reader: FileReader, geometry: IndexGeometry, wanted: dict[int, str], begin: int, end: int, answer: Answer, name: str
-) -> Iterator[tuple[int, str]]:
-    """(phy offset, topic) of the units whose hash and time fit, newest first, each chain walked once."""
+    reader: FileReader, geometry: IndexGeometry, wanted: Iterable[int], begin: int, end: int, answer: Answer, name: str
+) -> Iterator[int]:
+    """Phy offsets of the units whose hash and time fit, newest first, each chain walked once."""
     header = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size))
     if header.index_count <= 1 or not _matches(header, begin, end):
         return
     count = min(header.index_count, geometry.entries)
-    for key_hash, topic in wanted.items():
+    for key_hash in wanted:
         slot_at = geometry.slot_offset(geometry.slot_of(key_hash))
         number = INDEX_SLOT.decode(reader.read(slot_at, INDEX_SLOT.size)).number
         for _ in range(count):
@@ -189,7 +189,7 @@ def _offsets(
                 break
             stored = header.begin_timestamp + unit.time_diff * 1000
             if unit.key_hash == key_hash and begin <= stored <= end:
-                yield unit.phy_offset, topic
+                yield unit.phy_offset
             if unit.previous == number or stored < begin:
                 break
             number = unit.previous
@@ -248,6 +248,18 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
                             f"{record.queue_offset}")
     answer.messages.append(Found(record))
     return answer
+
+
+def queue_records(store: Store, topic: str, queue_id: int, first: int) -> Iterator[Record]:
+    """The intact records that a queue leads to from a queue offset on. `Refusal` (8) when the queue is not there."""
+    queue = _Queue(store, topic, queue_id)
+    with LogReader(store.commitlog) as log:
+        for number in range(max(first, queue.min_offset), queue.max_offset):
+            unit = queue.unit(number)
+            if unit is not None and is_valid(unit) and not is_pre_blank(unit):
+                record = record_at(store, log, unit.phy_offset, Answer("queue"), named=True)
+                if record is not None:
+                    yield record
 
 
 def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:

@@ -434,7 +434,7 @@ class Pointers:
 
     def __init__(self, store: Store) -> None:
         self.log, self.misnamed = rightly_placed(live_copies(store.commitlog))
-        end = _end_of_log(self.log)
+        end = end_of_log(self.log)
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
@@ -484,7 +484,7 @@ class Pointers:
         }
 
 
-def _end_of_log(queue: MappedFileQueue) -> LogView:
+def end_of_log(queue: MappedFileQueue) -> LogView:
     """The log from its last file with a record on, scanned as verify scans all of it."""
     scans: list[FileScan] = []
     for mapped_file in reversed(queue.files):
@@ -515,8 +515,9 @@ def _unit(reader: FileReader, number: int) -> CqUnit:
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
-    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says."""
-    return _ends(_index_headers(store, []))
+    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says; none of a
+    store that is written to, see `recover.look.live`."""
+    return [] if store.settled_at is not None else _ends(_index_headers(store, []))
 
 
 def _ends(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:

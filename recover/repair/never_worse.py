@@ -41,7 +41,7 @@ from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.source import Entry, LocalFile, Source, Tree, entries, missing, mount, status_of, unmount
+from recover.store.source import Entry, LocalFile, LocalTree, Source, entries, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
 
 
@@ -77,10 +77,8 @@ def _bytes(change: InPlace, first: int, last: int) -> bytes:
     return b"".join(change.content.chunks())[first - change.start : last - change.start]
 
 
-class _Planned(Tree):
+class _Planned(LocalTree):
     """The files of this machine as steps would leave them; new ones are written below `scratch` when they are opened.
-
-    Names are paths from the root of the file system on.
     """
 
     def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path) -> None:
@@ -96,7 +94,7 @@ class _Planned(Tree):
 
     def _steps(self, name: str) -> tuple[Path, Install | None, list[InPlace]]:
         """The path, what is installed there, and what is changed in place. `OSError` for one that goes."""
-        path = Path("/", name)
+        path = self.behind(name)
         steps = self._changed.get(path, [])
         within = [step for step in steps if isinstance(step, InPlace)]
         installed = next((step for step in steps if isinstance(step, Install)), None)
@@ -156,22 +154,11 @@ def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Cal
         if not path.is_relative_to(store.index_dir):
             changed[path.absolute()].append(step)
     with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
-        top = mount(_Planned(changed, Path(scratch)))
-
-        def planned(path: Path) -> Path:
-            return top.joinpath(*path.absolute().parts[1:])
-
-        given = store.options
-        options = structs.replace(
-            given, commitlog=tuple(map(planned, given.commitlog)),
-            consumequeue=given.consumequeue and planned(given.consumequeue), index=given.index and planned(given.index),
-        )
+        opened, path_in = store.seen_through(_Planned(changed, Path(scratch)))
         try:
-            opened = Store.open(planned(store.root), options)
-            opened.commitlog.file_size = store.mapped_file_size
-            yield opened, planned
+            yield opened, path_in
         finally:
-            unmount(top)
+            unmount(opened.root)
 
 
 _AT_ONCE = 500_000

@@ -158,6 +158,26 @@ class Tree:
         """One file. `OSError`."""
         raise NotImplementedError
 
+    def behind(self, name: str) -> Path | None:
+        """The path of this machine that a name stands for; None for none."""
+        return None
+
+
+class LocalTree(Tree):
+    """The files of this machine. Names are paths from the root of the file system on."""
+
+    def status(self, name: str) -> os.stat_result:
+        return os.stat(self.behind(name))
+
+    def entries(self, name: str) -> list[Entry]:
+        return entries(self.behind(name))
+
+    def open(self, name: str) -> Source:
+        return LocalFile(self.behind(name))
+
+    def behind(self, name: str) -> Path:
+        return Path("/", name)
+
 
 class StorePath(PosixPath):
     """A path in a tree: its first part tells which, as the remaining parts are the name there."""
@@ -181,6 +201,11 @@ class StorePath(PosixPath):
     def within(self) -> str:
         """The name in the tree."""
         return "/".join(self.parts[1:])
+
+    @property
+    def behind(self) -> Path | None:
+        """The path of this machine that it stands for; None for none."""
+        return self.tree.behind(self.within)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Length and times, as far as the tree knows them. `OSError`."""
@@ -237,8 +262,8 @@ def mount(tree: Tree) -> StorePath:
     return StorePath(key)
 
 
-def unmount(root: StorePath) -> None:
-    """Forget a tree. Nothing of it can be opened any more."""
+def unmount(root: Path) -> None:
+    """Forget the tree that a path is in. Nothing of it can be opened any more."""
     del _trees[root.parts[0]]
 
 

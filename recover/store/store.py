@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
 from math import gcd
@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.basics import FormatError, offset_in_name
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
@@ -23,7 +23,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
-from recover.store.source import StorePath, entries, entries_if_there, names_in
+from recover.store.source import LocalTree, StorePath, entries, entries_if_there, mount, names_in, unmount
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -96,6 +96,8 @@ class Store:
         self.checkpoint_path = root / CHECKPOINT
         self.abort_path = root / ABORT
         self.lock_path = root / LOCK
+        self.settled_at: int | None = None
+        """Where the log ended when the look at it began, if a broker writes to it (`recover.look.live`)."""
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions | None = None) -> Store:
@@ -124,6 +126,24 @@ class Store:
         except OSError as error:
             raise unreadable(error) from error
         return store
+
+    def seen_through(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
+        """The same store with its files as a tree has them, until its root is unmounted, and what a path is called."""
+        top, given = mount(tree), self.options
+
+        def there(path: Path) -> Path:
+            return top.joinpath(*path.absolute().parts[1:])
+
+        try:
+            opened = Store.open(there(self.root), structs.replace(
+                given, commitlog=tuple(map(there, given.commitlog)),
+                consumequeue=given.consumequeue and there(given.consumequeue), index=given.index and there(given.index),
+            ))
+        except BaseException:
+            unmount(top)
+            raise
+        opened.commitlog.file_size = self.mapped_file_size
+        return opened, there
 
     def _check_shape(self) -> None:
         names_in(self.root)
@@ -300,7 +320,7 @@ class Store:
         name = str(path)
         if name.startswith(self._prefix):
             return name[len(self._prefix) :] or "."
-        return "." if path == self.root else name
+        return "." if path == self.root else str((isinstance(path, StorePath) and path.behind) or path)
 
     def path(self, name: str) -> Path:
         """The inverse of `relative`."""

@@ -26,6 +26,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
+from formats.timer import TIMER_CHECK, TimerCheck
 from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
@@ -228,6 +229,27 @@ def test_one_message_by_key_and_by_id() -> None:
     assert one in sound("--key", one["keys"].split()[0])
     assert sound("--msg-id", one["msg_id"]) == [one]
     assert one in sound("--msg-id", one["unique_key"])
+
+
+def test_a_key_finds_messages_that_are_rolled_back(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for kind in (0, sysflag.TRANSACTION_ROLLBACK):
+        writer.put("Topic", b"body", {"KEYS": "one two"}, sys_flag=kind)
+    writer.close()
+    filters = ("--key", "two", "--topic", "Topic")
+    assert [message["transaction"] for message in exported(tmp_path / "out.ndjson", tmp_path / "store", *filters)] == [
+        "none", "rollback"]
+
+
+def test_a_number_of_any_length_is_read(tmp_path: Path) -> None:
+    root, long = tmp_path / "store", "9" * 5_000
+    writer = StoreWriter(root)
+    writer.put("SCHEDULE_TOPIC_XXXX", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": long, "DELAY": "1"})
+    writer.put("rmq_sys_wheel_timer", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "TIMER_OUT_MS": long})
+    writer.close()
+    (root / "config" / "timercheck").write_bytes(TIMER_CHECK.encode(TimerCheck(1, 52, 1, 1, 0, 0, 0)))
+    assert [message["queue"] for message in exported(tmp_path / "out.ndjson", root)] == [0, 0]
+    assert mqtool("verify", root, "--json").found("commitlog-unserved-message")
 
 
 def test_what_a_start_would_cut_comes_out(store: Callable[[str], Path], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
 from formats.record.message import offset_id
 from recover.log.judge import LogReader
@@ -73,6 +74,14 @@ def test_unique_key_is_found_without_a_topic() -> None:
     (hit,) = found(unpacked(STORE), *KEY)
     places = {item["phy_offset"] for item in found(unpacked(STORE), "--msg-id", hit["uniq_key"])}
     assert hit["phy_offset"] in places
+
+
+def test_a_unique_key_is_found_in_topics_whose_names_have_the_same_hash(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for topic in ("Aa", "BB"):
+        writer.put(topic, b"body", {"UNIQ_KEY": "one"})
+    writer.close()
+    assert {message["topic"] for message in found(tmp_path / "store", "--msg-id", "one")} == {"Aa", "BB"}
 
 
 def test_key_with_other_letters_than_ascii() -> None:
@@ -350,6 +359,18 @@ def test_committed_offsets_tell_whether_a_group_has_it(name: str) -> None:
         assert all(row["consumed"] == (row["committed"] > row["queue_offset"]) for row in rows.values())
         states |= {row["consumed"] for row in rows.values()}
     assert True in states
+
+
+def test_a_transaction_that_is_ended_after_thousands_of_others_is_not_open(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one"})
+    for number in range(1, 2_500):
+        writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", str(number).encode())
+    last = writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0")
+    writer.close()
+    (life,) = traced(root, "one")
+    assert life["ended"].startswith("rolled back") and life["events"][-1]["phy_offset"] == last.phy_offset
 
 
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:

@@ -283,8 +283,8 @@ def predicted(root: Path, *settings: str) -> Result:
     ("kinds/clean-batch-5.5.0", f"batchconsumequeue/Batched/1/{0:020}", cut("batchconsumequeue/*/1/*", 0.5), NO_START),
     (COMPACTED, "compaction/compactionCq/Compacted/0", cut(f"compaction/compactionCq/*/0/{0:020}", 0.5), STARTS),
     (COMPACTED, "compaction/compactionCq/Compacted/0", zeroed(f"compaction/compactionCq/*/0/{0:020}"), STARTS),
-    ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), NO_START),
-    ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), NO_START),
+    ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), STARTS),
+    ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), STARTS),
     ("kinds/clean-config2-5.5.0", "config/rdb", gone("config/rdb/CURRENT"), NO_START),
 ])
 def test_a_database_that_is_not_whole_is_damaged(

@@ -1,0 +1,62 @@
+"""Stores that are written to while somebody looks at them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fixtures.synth import synth_store
+from recover.check.report import verify
+from recover.look.live import settled
+from recover.store.store import Store
+from tests.change.test_lock import held, record_lock
+
+
+def _written(root: Path, messages: int) -> Path:
+    """A store that readers of each queue have read to its end."""
+    synth_store(root, messages=messages, keys=0, topics=3, queues=2)
+    (root / "lock").write_bytes(b"lock")
+    read = {str(queue): messages // 6 for queue in range(2)}
+    table = {f"Topic{topic}@readers": read for topic in range(3)}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    return root
+
+
+@pytest.mark.parametrize("more", [6, 600, 1800])
+def test_what_is_written_after_the_look_began_does_not_count(tmp_path: Path, more: int) -> None:
+    """Some records, a queue file, several log files: neither they, nor units, offsets of readers and times of them."""
+    root, later = _written(tmp_path / "s", 600), _written(tmp_path / "later", 600 + more)
+    before = verify(Store.open(root))
+    assert not before.exit_code
+    with held(record_lock(root)):
+        seen = settled(Store.open(root))
+        shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
+        report, now = verify(seen), verify(settled(Store.open(root)))
+    assert not report.exit_code, report.findings
+    assert report.survey.log.log_end == before.survey.log.log_end < now.survey.log.log_end
+    assert report.json()["consumequeue"] == before.json()["consumequeue"] != now.json()["consumequeue"]
+    assert report.json()["not_checked"] == {"index": "index"}, "it is said"
+    running = next(item for item in report.findings if item.code == "broker-running")
+    assert str(report.survey.log.log_end) in running.message
+    assert settled(Store.open(root)).settled_at is None, "nobody holds the lock"
+
+
+def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> None:
+    root = _written(tmp_path / "s", 600)
+    unit = root / "consumequeue" / "Topic1" / "0" / f"{0:020}"
+    content = bytearray(unit.read_bytes())
+    content[20 * 7 + 5] ^= 1
+    unit.write_bytes(content)
+    log = root / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[20_000:21_000] = bytes(1000)
+    log.write_bytes(content)
+    free = {item.code for item in verify(Store.open(root)).findings}
+    with held(record_lock(root)):
+        found = {item.code for item in verify(settled(Store.open(root))).findings}
+    assert {code for code in free - found if not code.startswith("index-")} == set()
+    assert found - free == {"broker-running"}
+    assert {"commitlog-damaged-range", "consumequeue-wrong-units"} <= found
