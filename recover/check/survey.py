@@ -34,10 +34,8 @@ from recover.look.store import index_ends
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
-from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.store.unread import Elsewhere, held_elsewhere
-
-WRITTEN = "index that is written to"
 
 
 class ScanOptions(Struct, frozen=True):
@@ -180,8 +178,7 @@ def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
     They count as none then. `OSError` if they are asked for.
     """
     try:
-        moving = {INDEX: Elsewhere(store.relative(store.index_dir), WRITTEN)} if store.settled_at is not None else {}
-        return moving | held_elsewhere(store)
+        return held_elsewhere(store)
     except OSError as error:
         if with_queues:
             raise

@@ -2,9 +2,9 @@
 
 A scan takes a while, and what is written meanwhile would look like damage: zeros that were read before the records that
 are there now, units that name messages after the end of the log. So the log ends for the whole look where it ended at
-first; files that were not there yet are left out; units of queues that name what came later read as unwritten; config
-files and the checkpoint are those of the beginning. Index and timer are not judged: their newest parts change in
-several places at once.
+first; files that were not there yet are left out; units that name what came later read as unwritten, and header and
+slots of an index file as they were before; config files and the checkpoint are those of the beginning. Timers are not
+judged: they change in several places at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from pathlib import Path
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT
+from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from recover.change.lock import probe
+from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, rightly_placed
+from recover.log.judge import LogReader
 from recover.look.store import end_of_log
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath
 from recover.store.store import Store
 
 _LARGEST_TEXT = 64 << 20
+_AT_ONCE = 100_000
 
 
 def settled(store: Store) -> Store:
@@ -49,22 +55,27 @@ class _AsItWas(LocalTree):
         log, _ = rightly_placed(live_copies(files))
         self.end = end_of_log(log).log_end
         self._log = {file.path.absolute(): max(0, self.end - file.file_from_offset) for file in log.files}
-        self._queues = store.consumequeue_dir.absolute()
+        self._queues, self._index = store.consumequeue_dir.absolute(), store.index_dir.absolute()
+        self._geometry, self._placed = index_geometry(store), log
 
     def entries(self, name: str) -> list[Entry]:
         folder, found = self.behind(name), super().entries(name)
         if folder in self._folders:
             return [entry for entry in found if folder / entry.name in self._there]
-        if folder.is_relative_to(self._queues):
+        if folder == self._index or folder.is_relative_to(self._queues):
             while found and found[-1].is_file and self._is_later(folder / found[-1].name):
                 found.pop()
         return found
 
     def _is_later(self, path: Path) -> bool:
-        """Whether a file of a queue begins with a unit that came later."""
+        """Whether a file of a queue or of the index begins with what came later."""
         with suppress(OSError), closing(LocalFile(path)) as file:
-            unit = file.read(0, CQ_UNIT.size)
-            return len(unit) == CQ_UNIT.size and CQ_UNIT.decode(unit).phy_offset >= self.end
+            if path.parent != self._index:
+                unit = file.read(0, CQ_UNIT.size)
+                return len(unit) == CQ_UNIT.size and CQ_UNIT.decode(unit).phy_offset >= self.end
+            head = file.read(0, INDEX_HEADER.size)
+            # a file is there for a moment before its first unit is
+            return len(head) < INDEX_HEADER.size or INDEX_HEADER.decode(head).begin_phy_offset >= self.end
         return False
 
     def open(self, name: str) -> Source:
@@ -73,6 +84,8 @@ class _AsItWas(LocalTree):
             return _Text(self._texts[path])
         if path in self._log:
             return _Ended(path, self._log[path])
+        if path.parent == self._index and self._geometry is not None:
+            return _Indexed(path, self.end, self._geometry, self._placed)
         return _Unwritten(path, self.end) if path.is_relative_to(self._queues) else LocalFile(path)
 
 
@@ -123,6 +136,76 @@ class _Unwritten(LocalFile):
         content = bytearray(super().read(start, -(-(offset + length - start) // CQ_UNIT.size) * CQ_UNIT.size))
         units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // CQ_UNIT.size)
         units[units["phy_offset"] >= self._end] = 0
+        return bytes(content[offset - start : offset - start + length])
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        return Source.read_into(self, buffer, offset)
+
+
+class _Indexed(LocalFile):
+    """A file of the index with those of its units that name something before `end` of the log.
+
+    Units are written in the order of the log, and each before the slot and the header that name it.
+    """
+
+    def __init__(self, path: Path, end: int, geometry: IndexGeometry, log: MappedFileQueue) -> None:
+        super().__init__(path)
+        self._geometry, self._head = geometry, super().read(0, INDEX_HEADER.size)
+        self._number, self._previous = geometry.entries, np.empty(0, dtype=np.int32)
+        if super().length != geometry.size or len(self._head) < INDEX_HEADER.size:
+            return
+        header = INDEX_HEADER.decode(self._head)
+        number = stop = max(1, min(header.index_count, geometry.entries))
+        last = 0
+        while number > 1:
+            first = max(1, number - _AT_ONCE)
+            phy_offsets = self._units(first, number)["phy_offset"]
+            before = np.flatnonzero(phy_offsets < end)
+            if before.size:
+                number, last = first + int(before[-1]) + 1, int(phy_offsets[before[-1]])
+                break
+            number = first
+        self._number = number
+        if 1 < number < stop:
+            with LogReader(log) as reader:
+                record = reader.find(last)
+            later = self._units(number, stop)
+            # up to 4.7.0 it counts units, then slots
+            gone = stop - number if header.hash_slot_count >= stop - 1 else int((later["previous"] == 0).sum())
+            self._head = INDEX_HEADER.encode(header._replace(
+                index_count=number, end_phy_offset=last, hash_slot_count=header.hash_slot_count - gone,
+                end_timestamp=header.end_timestamp if record is None else record.store_timestamp))
+
+    def _units(self, first: int, stop: int) -> Rows:
+        content = super().read(self._geometry.unit_offset(first), (stop - first) * INDEX_UNIT.size)
+        return np.frombuffer(content, dtype=INDEX_UNIT.dtype, count=len(content) // INDEX_UNIT.size)
+
+    def _then(self, slots: Rows) -> None:
+        """Put the numbers (int32) into slots that they held before the later units were there."""
+        stop = min(INDEX_HEADER.decode(super().read(0, INDEX_HEADER.size)).index_count + 1, self._geometry.entries)
+        known = self._number + self._previous.size
+        if known < stop:
+            fresh = self._units(known, stop)["previous"].astype(np.int32)
+            self._previous = np.concatenate([self._previous, fresh])
+        while (later := (slots >= self._number) & (slots < self._number + self._previous.size)).any():
+            before = self._previous[slots[later] - self._number]
+            if (before >= slots[later]).any():
+                return  # no chain of a broker's
+            slots[later] = before
+
+    def read(self, offset: int, length: int) -> bytes:
+        start = offset - offset % INDEX_SLOT.size
+        content = bytearray(super().read(start, -(-(offset + length - start) // INDEX_SLOT.size) * INDEX_SLOT.size))
+        first, stop = (max(0, place - start) // INDEX_SLOT.size
+                       for place in (self._geometry.slots_offset, self._geometry.units_offset))
+        slots = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_SLOT.size)[first:stop]
+        if (slots >= self._number).any():
+            held = slots.astype(np.int32)
+            self._then(held)
+            slots[:] = held
+        content[: max(0, INDEX_HEADER.size - start)] = self._head[start : start + len(content)]
+        unwritten = max(0, self._geometry.unit_offset(self._number) - start)
+        content[unwritten:] = bytes(max(0, len(content) - unwritten))
         return bytes(content[offset - start : offset - start + length])
 
     def read_into(self, buffer: memoryview, offset: int) -> int:

@@ -515,9 +515,8 @@ def _unit(reader: FileReader, number: int) -> CqUnit:
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
-    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says; none of a
-    store that is written to, see `recover.look.live`."""
-    return [] if store.settled_at is not None else _ends(_index_headers(store, []))
+    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says."""
+    return _ends(_index_headers(store, []))
 
 
 def _ends(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:

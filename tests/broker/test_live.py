@@ -15,13 +15,14 @@ from recover.change.lock import probe
 from tests.cli.runner import mqtool
 from tests.support.brokers import require_lab
 
-TRUE = {"consumequeue-missing-units", "consumequeue-missing-folder", "start-drops-index"}
-"""A queue that the broker fills late: its consumers wait for the messages, too. And what a crash would cost now."""
+TRUE = {"consumequeue-missing-units", "consumequeue-missing-folder", "index-missing-units", "checkpoint-all-zero",
+        "start-drops-index"}
+"""What the broker fills late: its consumers wait for the messages, too. And what a crash would cost now."""
 
 
 @pytest.mark.deep
 @pytest.mark.broker
-@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("version", ["4.5.1", "4.9.7", "5.3.3"])
 def test_nothing_is_called_damaged_while_a_broker_writes(version: str, tmp_path: Path) -> None:
     require_lab()
     root = tmp_path / "store"
