@@ -14,7 +14,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, new
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
-from recover.change.lock import probe
+from recover.change.lock import holder_of
 from recover.check.config import guesses
 from recover.check.log import first_file_findings
 from recover.check.parts import (
@@ -132,7 +132,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     # whether a log is meant to begin late is a question for a person, and costs the start nothing
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view) if item.severity != "info"]
-    found += lock_findings(opened, probe(opened.root), with_abort=False)
+    found += lock_findings(opened, holder_of(opened), with_abort=False)
     contradicted = [*contradicted_settings(opened), *check_owners(opened)]
     found += [*remains, *contradicted, *guesses(look.topics.pairs)]
     found += settings_findings(opened, view)

@@ -18,7 +18,7 @@ from pathlib import Path
 from recover.change import disk
 from recover.findings.code import Refusal
 from recover.store.source import StorePath
-from recover.store.store import check_journal_folder
+from recover.store.store import Store, check_journal_folder
 
 _FLOCK = struct.Struct("hhqqi")
 _MARKER = b"mqtool"
@@ -47,6 +47,13 @@ def probe(store: Path) -> int | None:
         return _holder(fd)
     finally:
         os.close(fd)
+
+
+def holder_of(store: Store) -> int | None:
+    """As `probe` of its root, asked once."""
+    if store.lock_holder is None:
+        store.lock_holder = (probe(store.root),)
+    return store.lock_holder[0]
 
 
 def refuse_if_held(root: Path, remedy: str = "stop the broker first") -> None:

@@ -29,7 +29,7 @@ from formats.record.rows import BIT_PROP_CRC
 from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import BrokerVersion
 from recover.change.journal import run_findings
-from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
+from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.config import TOPICS_FILE, config_databases
 from recover.check.log import needs_newer_broker
 from recover.check.survey import Survey
@@ -438,7 +438,7 @@ _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Finding]:
     """Findings that belong to no one file format. With less than all parts `wanted`, only those that bear on them."""
     whole = {*wanted} >= {*PARTS}
-    findings = list(lock_findings(store, probe(store.root), with_abort=whole))
+    findings = list(lock_findings(store, holder_of(store), with_abort=whole))
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(store, look.log))
     findings.extend(contradicted_settings(store))

@@ -13,10 +13,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
-from recover.change.lock import probe
+from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import LogReader
@@ -33,11 +34,11 @@ _AT_ONCE = 100_000
 
 def settled(store: Store) -> Store:
     """The store as it is now, for as long as it is looked at, if a process holds its lock; else as it is."""
-    if isinstance(store.root, StorePath) or probe(store.root) is None:
+    if isinstance(store.root, StorePath) or holder_of(store) is None:
         return store
     tree = _AsItWas(store)
     found, _ = store.seen_through(tree)
-    found.settled_at = tree.end
+    found.settled_at, found.lock_holder = tree.end, store.lock_holder
     return found
 
 
@@ -56,7 +57,8 @@ class _AsItWas(LocalTree):
         self.end = end_of_log(log).log_end
         self._log = {file.path.absolute(): max(0, self.end - file.file_from_offset) for file in log.files}
         self._queues, self._index = store.consumequeue_dir.absolute(), store.index_dir.absolute()
-        self._geometry, self._placed = index_geometry(store), log
+        self._geometry = index_geometry(store)
+        self._indexed = _Then(self.end, log)
 
     def entries(self, name: str) -> list[Entry]:
         folder, found = self.behind(name), super().entries(name)
@@ -85,7 +87,7 @@ class _AsItWas(LocalTree):
         if path in self._log:
             return _Ended(path, self._log[path])
         if path.parent == self._index and self._geometry is not None:
-            return _Indexed(path, self.end, self._geometry, self._placed)
+            return _Indexed(path, self._geometry, self._indexed)
         return _Unwritten(path, self.end) if path.is_relative_to(self._queues) else LocalFile(path)
 
 
@@ -142,53 +144,67 @@ class _Unwritten(LocalFile):
         return Source.read_into(self, buffer, offset)
 
 
+class _Then(Struct):
+    """Where the log ended, and of each index file that was opened since the header and the number after the last unit
+    of then: what the broker indexes late does not count either, once that was told."""
+
+    end: int
+    log: MappedFileQueue
+    files: dict[Path, tuple[bytes, int]] = field(default_factory=dict)
+
+
 class _Indexed(LocalFile):
-    """A file of the index with those of its units that name something before `end` of the log.
+    """A file of the index with those of its units that name something before the end of the log.
 
     Units are written in the order of the log, and each before the slot and the header that name it.
     """
 
-    def __init__(self, path: Path, end: int, geometry: IndexGeometry, log: MappedFileQueue) -> None:
+    def __init__(self, path: Path, geometry: IndexGeometry, then: _Then) -> None:
         super().__init__(path)
-        self._geometry, self._head = geometry, super().read(0, INDEX_HEADER.size)
-        self._number, self._previous = geometry.entries, np.empty(0, dtype=np.int32)
-        if super().length != geometry.size or len(self._head) < INDEX_HEADER.size:
-            return
-        header = INDEX_HEADER.decode(self._head)
-        number = stop = max(1, min(header.index_count, geometry.entries))
-        last = 0
+        self._geometry, self._previous = geometry, np.empty(0, dtype=np.int32)
+        if path not in then.files:
+            then.files[path] = self._ends(then)
+        self._head, self._number = then.files[path]
+
+    def _ends(self, then: _Then) -> tuple[bytes, int]:
+        """The header of then, and the number after the last unit."""
+        head = super().read(0, INDEX_HEADER.size)
+        if super().length != self._geometry.size or len(head) < INDEX_HEADER.size:
+            return head, self._geometry.entries
+        header = INDEX_HEADER.decode(head)
+        number = stop = max(1, min(header.index_count, self._geometry.entries))
         while number > 1:
             first = max(1, number - _AT_ONCE)
             phy_offsets = self._units(first, number)["phy_offset"]
-            before = np.flatnonzero(phy_offsets < end)
+            before = np.flatnonzero(phy_offsets < then.end)
             if before.size:
                 number, last = first + int(before[-1]) + 1, int(phy_offsets[before[-1]])
                 break
             number = first
-        self._number = number
-        if 1 < number < stop:
-            with LogReader(log) as reader:
-                record = reader.find(last)
-            later = self._units(number, stop)
-            # up to 4.7.0 it counts units, then slots
-            gone = stop - number if header.hash_slot_count >= stop - 1 else int((later["previous"] == 0).sum())
-            self._head = INDEX_HEADER.encode(header._replace(
-                index_count=number, end_phy_offset=last, hash_slot_count=header.hash_slot_count - gone,
-                end_timestamp=header.end_timestamp if record is None else record.store_timestamp))
+        if number in (1, stop):
+            return head, number
+        with LogReader(then.log) as reader:
+            record = reader.find(last)
+        # up to 4.7.0 it counts units, then slots
+        gone = stop - number if header.hash_slot_count >= stop - 1 else int(
+            (self._units(number, stop)["previous"] == 0).sum())
+        return INDEX_HEADER.encode(header._replace(
+            index_count=number, end_phy_offset=last, hash_slot_count=header.hash_slot_count - gone,
+            end_timestamp=header.end_timestamp if record is None else record.store_timestamp)), number
 
     def _units(self, first: int, stop: int) -> Rows:
-        content = super().read(self._geometry.unit_offset(first), (stop - first) * INDEX_UNIT.size)
+        content = super().read(self._geometry.unit_offset(first), max(0, stop - first) * INDEX_UNIT.size)
         return np.frombuffer(content, dtype=INDEX_UNIT.dtype, count=len(content) // INDEX_UNIT.size)
 
     def _then(self, slots: Rows) -> None:
         """Put the numbers (int32) into slots that they held before the later units were there."""
-        stop = min(INDEX_HEADER.decode(super().read(0, INDEX_HEADER.size)).index_count + 1, self._geometry.entries)
-        known = self._number + self._previous.size
-        if known < stop:
-            fresh = self._units(known, stop)["previous"].astype(np.int32)
-            self._previous = np.concatenate([self._previous, fresh])
-        while (later := (slots >= self._number) & (slots < self._number + self._previous.size)).any():
-            before = self._previous[slots[later] - self._number]
+        count = INDEX_HEADER.decode(super().read(0, INDEX_HEADER.size)).index_count
+        # the one that is written now has its slot before it counts
+        fresh = self._units(self._number + self._previous.size, min(count + 1, self._geometry.entries))["previous"]
+        previous = np.concatenate([self._previous, fresh.astype(np.int32)])
+        self._previous = previous[: max(0, count - self._number)]
+        while (later := (slots >= self._number) & (slots < self._number + previous.size)).any():
+            before = previous[slots[later] - self._number]
             if (before >= slots[later]).any():
                 return  # no chain of a broker's
             slots[later] = before

@@ -24,7 +24,7 @@ from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
 from recover.broker.settings import BrokerSettings, load_settings
 from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion, boundaries, generation_of
 from recover.change.journal import runs
-from recover.change.lock import holder_text, probe
+from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import Refusal
@@ -294,7 +294,7 @@ def exit_state(store: Store) -> ExitState:
     """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
     pid = _abort_pid(store.abort_path)
     before = _abort_pid(store.root / ABORT_BACKUP)
-    holder, has_abort = probe(store.root), store.has_abort
+    holder, has_abort = holder_of(store), store.has_abort
     verdict = "running" if holder is not None else "unclean" if has_abort else \
         "clean" if store.checkpoint_path.exists() else "unknown"
     return ExitState(verdict, has_abort, pid, before is not None, store.lock_path.exists(), holder,

@@ -96,6 +96,8 @@ class Store:
         self.checkpoint_path = root / CHECKPOINT
         self.abort_path = root / ABORT
         self.lock_path = root / LOCK
+        self.lock_holder: tuple[int | None] | None = None
+        """Who held the lock when that was asked (`recover.change.lock.holder_of`)."""
         self.settled_at: int | None = None
         """Where the log ended when the look at it began, if a broker writes to it (`recover.look.live`)."""
 

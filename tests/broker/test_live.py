@@ -29,7 +29,7 @@ def test_nothing_is_called_damaged_while_a_broker_writes(version: str, tmp_path:
     root.mkdir()
     write_topics(root, {f"Topic{number}": 4 for number in range(5)})
     request = {
-        "root": root, "bytes": 1500 << 20, "body": 300, "topics": 5, "queues": 4, "keys": 1, "seed": 3,
+        "root": root, "bytes": 700 << 20, "body": 300, "topics": 5, "queues": 4, "keys": 1, "seed": 3,
         "conf.diskMaxUsedSpaceRatio": 95, "conf.mappedFileSizeConsumeQueue": 600_000,
         "conf.mappedFileSizeCommitLog": 64 << 20,
     }
