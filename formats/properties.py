@@ -65,10 +65,25 @@ def _old_pairs(items: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield parts[0], parts[1]
 
 
-def multi_dispatch(values: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The LMQ queues that a multi-dispatch record names, and as text its queue offsets there: as it has them."""
+QUEUE_ID_DIGITS = 9
+TIME_DIGITS = OFFSET_DIGITS = 18
+
+
+def is_number(text: str, digits: int) -> bool:
+    """Whether a property is a number that brokers write, of at most so many digits."""
+    return 0 < len(text) <= digits and text.isascii() and text.isdigit()
+
+
+def multi_dispatch(values: Mapping[str, str]) -> list[tuple[str, int]]:
+    """The LMQ queues that a multi-dispatch record names, and its queue offset in each, if it names as many of both.
+
+    What cannot be a queue or an offset is left out.
+    """
     queues, offsets = (values.get(name, "").split(",") for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
-    return queues, offsets
+    if len(queues) != len(offsets):
+        return []
+    return [(queue, int(offset)) for queue, offset in zip(queues, offsets, strict=True)
+            if queue and "/" not in queue and is_number(offset, OFFSET_DIGITS)]
 
 
 def join(properties: Mapping[str, str]) -> bytes:

@@ -408,23 +408,14 @@ def _body_as_flagged(it: Candidate) -> Result | None:
 # delivers nothing of a delay level from there on, and the timer of 5.x takes up nothing (seen on 4.9.7, 5.3.3, 5.5.0);
 # others drop the message.
 
-QUEUE_ID_DIGITS = 9
-TIME_DIGITS = 18
-
-
-def is_number(text: str, digits: int) -> bool:
-    """Whether a property is a number that brokers write, of at most so many digits."""
-    return 0 < len(text) <= digits and text.isascii() and text.isdigit()
-
-
 _TOPIC_AND_QUEUE: dict[str, Callable[[str], bool]] = {
     props.REAL_TOPIC: lambda text: valid_topic(text.encode("utf-8", "surrogatepass")),
-    props.REAL_QID: lambda text: is_number(text, QUEUE_ID_DIGITS),
+    props.REAL_QID: lambda text: props.is_number(text, props.QUEUE_ID_DIGITS),
 }
 NEEDED: dict[str, dict[str, Callable[[str], bool]]] = {
     TOPIC_SCHEDULE: _TOPIC_AND_QUEUE,
     TOPIC_HALF: _TOPIC_AND_QUEUE,
-    TOPIC_TIMER: {**_TOPIC_AND_QUEUE, props.TIMER_OUT_MS: lambda text: is_number(text, TIME_DIGITS)},
+    TOPIC_TIMER: {**_TOPIC_AND_QUEUE, props.TIMER_OUT_MS: lambda text: props.is_number(text, props.TIME_DIGITS)},
 }
 """By topic, the properties that its service reads, and whether a value is one that brokers write."""
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from formats import properties as props, timer
 from formats.basics import FormatError
-from formats.record.grammar import TIME_DIGITS, is_number
+from formats.properties import TIME_DIGITS, is_number
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding, moment

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 1_500_000
-_LMQ_LIMIT = 10_000
 
 NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
@@ -189,18 +188,11 @@ def _reread(reader: LogReader, row: Any) -> Record | None:
 
 
 def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
-    """Queues and queue offsets that a multi-dispatch record names, if it names as many of each."""
+    """Queues and queue offsets that a multi-dispatch record names."""
     if record is None:
         return []
-    queues, offsets = props.multi_dispatch(record.property_map())
-    if len(queues) != len(offsets) or len(queues) > _LMQ_LIMIT:
-        return []
-    targets = []
-    for queue, offset in zip(queues, offsets, strict=True):
-        if offset.isascii() and offset.isdecimal() and len(offset) < 19 and "/" not in queue and queue:
-            queue_id = 0 if queue.startswith(LMQ_PREFIX) else record.queue_id
-            targets.append((QueueKey(queue, queue_id), int(offset)))
-    return targets
+    return [(QueueKey(queue, 0 if queue.startswith(LMQ_PREFIX) else record.queue_id), offset)
+            for queue, offset in props.multi_dispatch(record.property_map())]
 
 
 def is_lost(rows: Rows) -> Rows:

@@ -12,8 +12,8 @@ from msgspec import Struct, field, structs
 
 from formats import properties as props, sysflag
 from formats.basics import FormatError
+from formats.properties import QUEUE_ID_DIGITS, is_number
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
-from formats.record.grammar import QUEUE_ID_DIGITS, is_number
 from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,

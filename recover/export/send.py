@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from formats import properties as props, sysflag
-from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
+from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded

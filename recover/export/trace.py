@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from formats import properties as props
+from formats.properties import TIME_DIGITS, is_number
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
-from formats.record.grammar import TIME_DIGITS, is_number
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES

@@ -283,16 +283,11 @@ class Dispatcher:
         if not self.multi:
             self.multi_skipped += self.known
             return
-        queues, offsets = props.multi_dispatch(properties)
-        if len(queues) != len(offsets):
-            return
-        for queue, text in zip(queues, offsets, strict=True):
-            if not text.isdecimal() or "/" in queue:
-                continue
+        for queue, offset in props.multi_dispatch(properties):
             number = 0 if self.lmq and queue.startswith(LMQ_PREFIX) else queue_id
             self.lmq_elsewhere += number != 0 and queue.startswith(LMQ_PREFIX)
             one = np.array([unit.item()], dtype=CQ_UNIT.dtype)
-            self.state((queue, number)).append(np.array([int(text)], dtype=np.int64), one)
+            self.state((queue, number)).append(np.array([offset], dtype=np.int64), one)
 
 
 class Within(Struct):

@@ -387,8 +387,7 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
         record = decode(before.read(phy_offset, size), check_crc=False)
         if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
-        named = zip(*props.multi_dispatch(record.property_map()), strict=False)
-        if not topic.startswith(LMQ_PREFIX) or (topic, str(offset)) in named:
+        if not topic.startswith(LMQ_PREFIX) or (topic, offset) in props.multi_dispatch(record.property_map()):
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
 
 

@@ -356,6 +356,7 @@ def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.st
 SCHEMES = ("s3://", "s3a://", "s3n://", "hdfs://")
 _RANGE = 8 << 20
 _AT_ONCE = 4
+_LITTLE = 64 << 10
 _FILES_AT_ONCE = 8
 _TREES = 16
 
@@ -553,6 +554,8 @@ class RemoteFile(Source):
         self._url, self._file = url, file
         self._length = int(file.size())
         self._coming: dict[tuple[int, int], Future[bytes]] = {}
+        self._last = 0, b""
+        """What was asked for last, and where it begins."""
 
     @property
     def length(self) -> int:
@@ -576,12 +579,20 @@ class RemoteFile(Source):
             span = next((span for span in self._coming if span[0] <= at < span[1]), None)
             if span is None:
                 last = min([stop, *(first for first, _ in self._coming if first > at)])
-                parts.append(self._fetch(at, last))
+                parts.append(self._near(at, last))
             else:
                 last = min(stop, span[1])
                 parts.append(self._coming[span].result()[at - span[0] : last - span[0]])
             at = last
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _near(self, start: int, stop: int) -> bytes:
+        """Bytes that nobody said would be read. Who reads on a little behind the last ones gets a few more at once."""
+        begin, content = self._last
+        if not begin <= start <= stop <= begin + len(content):
+            ahead = start + _LITTLE if begin < start < begin + len(content) + _LITTLE else stop
+            begin, content = self._last = start, self._fetch(start, min(max(stop, ahead), self._length))
+        return content[start - begin : stop - begin]
 
     def _fetch(self, start: int, stop: int) -> bytes:
         try:

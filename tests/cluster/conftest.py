@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,19 +80,24 @@ def running(started: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a server that keeps its buckets in memory."""
-    port = free_port()
-    with (tmp_path_factory.mktemp("s3") / "log").open("wb") as log:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """host:port of a server that keeps its buckets in memory, and its log, a line a request."""
+    port, path = free_port(), tmp_path_factory.mktemp("s3") / "log"
+    with path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
         )
         try:
             _wait_for(f"http://127.0.0.1:{port}/moto-api/data.json", process)
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", path
         finally:
             process.terminate()
             process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def endpoint(server: tuple[str, Path]) -> str:
+    return server[0]
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:

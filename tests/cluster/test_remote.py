@@ -98,6 +98,17 @@ def test_commands_that_read_answer_on_s3_as_on_a_disk(two: tuple[Path, str], lin
     assert _said(there.document, two[1]) == _said(here.document, str(two[0]))
 
 
+def test_records_that_lie_together_come_in_few_requests(server: tuple[str, Path], tmp_path: Path) -> None:
+    """Each record of an LMQ store is read for the queues that it names."""
+    endpoint, log = server
+    root = real_store("killed-lmq-4.9.7", tmp_path)
+    place = uploaded(root, endpoint, "lmq")
+    before = log.read_text().count("GET /lmq/deep/store/commitlog/")
+    here, there = (mqtool("groups", store, "--json") for store in (root, place))
+    assert (there.code, _said(there.document, place)) == (here.code, _said(here.document, str(root)))
+    assert log.read_text().count("GET /lmq/deep/store/commitlog/") - before < 60
+
+
 def _bytes(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 

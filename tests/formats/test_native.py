@@ -21,8 +21,9 @@ from formats import sysflag
 from formats.native import build, index, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
 from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
+from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS
 from formats.record import layout, rows as record_columns
-from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, range_table
+from formats.record.grammar import range_table
 from formats.record.rows import RECORD
 from tests.support.kernel_inputs import INPUTS
 from tests.support.stores import STORES, unpacked

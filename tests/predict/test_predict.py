@@ -13,6 +13,8 @@ import pytest
 
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
+from fixtures.synth import StoreWriter
+from formats import properties as props
 from mqtool import exits
 from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
@@ -170,6 +172,19 @@ def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str
     if found.index_gap is not None:
         assert found.exit_code == 2 and found.index_gap[0] < found.index_gap[1]
     assert ask(root, "5.3.3", messageIndexEnable="false").index_gap is None
+
+
+@pytest.mark.parametrize("offset", ["9" * 20, "9" * 5000, "-1", "", "x"])
+def test_an_lmq_offset_that_no_broker_writes_is_no_position(tmp_path: Path, offset: str) -> None:
+    writer = StoreWriter(tmp_path)
+    for text in ("0", offset):
+        writer.put("T", b"x", {props.INNER_MULTI_DISPATCH: "%LMQ%a", props.INNER_MULTI_QUEUE_OFFSET: text})
+    writer.close(clean=False)
+    shutil.rmtree(tmp_path / "consumequeue")
+    ran = mqtool("predict", tmp_path, "--broker", "5.3.3", "--set", "enableMultiDispatch=true", "--set",
+                 "enableLmq=true", "--json")
+    assert ran.code & ~0xF == 0, ran.stderr
+    assert ran.document["queues"]["%LMQ%a/0"] == [0, 1]
 
 
 def test_messages_of_lmq_queues_are_dispatched_only_if_the_broker_is_told_to(store: Callable[[str], Path]) -> None:
