@@ -3,25 +3,26 @@
 A scan takes a while, and what is written meanwhile would look like damage: zeros that were read before the records that
 are there now, units that name messages after the end of the log. So the log ends for the whole look where it ended at
 first; files that were not there yet are left out; units that name what came later read as unwritten, and header and
-slots of an index file as they were before; config files and the checkpoint are those of the beginning. Timers are not
-judged: they change in several places at once.
+slots of an index file as they were before; config files and the checkpoint are those of the beginning. The broker gets
+some time to fill queues and index as far. Timers are not judged: they change in several places at once.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
 
-from formats.consumequeue import CQ_UNIT
+from formats.consumequeue import CQ_UNIT, is_pre_blank
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import LogReader
-from recover.look.store import end_of_log
+from recover.look.store import end_of_log, last_unit
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
@@ -30,6 +31,7 @@ from recover.store.store import Store
 
 _LARGEST_TEXT = 64 << 20
 _AT_ONCE = 100_000
+_PATIENCE = 10.0
 
 
 def settled(store: Store) -> Store:
@@ -37,9 +39,30 @@ def settled(store: Store) -> Store:
     if isinstance(store.root, StorePath) or holder_of(store) is None:
         return store
     tree = _AsItWas(store)
+    _await_dispatch(store, tree.end)
     found, _ = store.seen_through(tree)
     found.settled_at, found.lock_holder = tree.end, store.lock_holder
     return found
+
+
+def _await_dispatch(store: Store, end: int) -> None:
+    """Wait until units name all messages before `end` of the log, as long as there come more of them."""
+    stop, before = time.monotonic() + _PATIENCE, -1
+    while (now := _dispatched_to(store)) < end and now != before and time.monotonic() < stop:
+        before = now
+        time.sleep(0.1)
+    time.sleep(0.01)  # the rest of that unit, and its keys
+
+
+def _dispatched_to(store: Store) -> int:
+    """Where in the log the last message ends that a unit names; 0 where queues cannot be listed."""
+    named = [0]
+    with suppress(OSError):
+        for folder in store.queue_folders:
+            _, unit = last_unit(MappedFileQueue.load((folder.path,), store.queue_file_size).files, [])
+            if unit is not None and not is_pre_blank(unit):
+                named.append(unit.phy_offset + unit.size)
+    return max(named)
 
 
 class _AsItWas(LocalTree):
