@@ -13,6 +13,7 @@ from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
 from recover.export.select import Wanted, scan_for
 from recover.findings.code import Refusal
+from recover.findings.model import count
 from recover.log.file_scan import ProgressCallback
 from recover.log.scan import Engine
 from recover.look.query import (
@@ -183,10 +184,10 @@ def _event(store: Store, record: Record) -> Event:
 
 def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
     """The op message that ends a half message: it stands in the queue of the same number and names its queue offset."""
-    wanted = str(half.queue_offset)
+    wanted, looked = str(half.queue_offset), Answer("queue")
     try:
         start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset
-        for number, record in enumerate(queue_records(store, TOPIC_OP_HALF, half.queue_id, start or 0)):
+        for number, record in enumerate(queue_records(store, TOPIC_OP_HALF, half.queue_id, start or 0, looked)):
             if wanted in record.body.decode("ascii", "replace").split(","):
                 event = _event(store, record)
                 event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
@@ -197,6 +198,10 @@ def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
                 break
     except (Refusal, OSError) as error:
         found.incomplete(f"op messages could not be looked through: {error}")
+    if looked.damaged:
+        found.damaged += looked.damaged
+        found.incomplete(f"{count(len(looked.damaged), 'op message')} after half message {wanted} cannot be read, and "
+                         "may end it")
     return None
 
 

@@ -250,14 +250,15 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
     return answer
 
 
-def queue_records(store: Store, topic: str, queue_id: int, first: int) -> Iterator[Record]:
-    """The intact records that a queue leads to from a queue offset on. `Refusal` (8) when the queue is not there."""
+def queue_records(store: Store, topic: str, queue_id: int, first: int, answer: Answer) -> Iterator[Record]:
+    """The intact records that a queue leads to from a queue offset on; damaged ones are noted in `answer`. `Refusal`
+    (8) when the queue is not there."""
     queue = _Queue(store, topic, queue_id)
     with LogReader(store.commitlog) as log:
         for number in range(max(first, queue.min_offset), queue.max_offset):
             unit = queue.unit(number)
             if unit is not None and is_valid(unit) and not is_pre_blank(unit):
-                record = record_at(store, log, unit.phy_offset, Answer("queue"), named=True)
+                record = record_at(store, log, unit.phy_offset, answer, named=True)
                 if record is not None:
                     yield record
 

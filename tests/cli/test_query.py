@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
+from formats.record import HEAD
 from formats.record.message import offset_id
 from recover.log.judge import LogReader
 from recover.log.scan import LocalEngine
@@ -371,6 +372,13 @@ def test_a_transaction_that_is_ended_after_thousands_of_others_is_not_open(tmp_p
     writer.close()
     (life,) = traced(root, "one")
     assert life["ended"].startswith("rolled back") and life["events"][-1]["phy_offset"] == last.phy_offset
+    log = root / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[last.phy_offset + HEAD.offset("magic")] ^= 1
+    log.write_bytes(content)
+    unsure = mqtool("trace", root, "one", "--json")
+    assert unsure.code == 8 and "1 op message after half message 0 cannot be read" in unsure.stdout
+    assert [item["phy_offset"] for item in unsure.document["damaged"]] == [last.phy_offset]
 
 
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:
