@@ -347,7 +347,7 @@ STATES: tuple[State, ...] = (
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
-          lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
+          lambda it: [Step(STOP_BROKER, "nothing is changed while it runs")]),
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # the name of a log file is repaired whatever else cannot be said of the start

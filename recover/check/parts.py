@@ -467,7 +467,7 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
     """abort and lock. `pid` as `recover.change.lock.probe` gives it; a lock file that nobody holds is normal."""
     if pid is not None:
         detail = "what is read here may change meanwhile" if store.settled_at is None else (
-            f"this is how it was at first, the log up to {store.settled_at}; timers are not checked")
+            f"checked as it was when the command began, the log up to {store.settled_at}, and without timers")
         yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):

@@ -39,7 +39,8 @@ PARTS_CODES: tuple[Code, ...] = (
         meaning="Byte 0 of the lock file is held, as a running broker does.",
         cause="The broker is up, or another mqtool is at work on the store.",
         broker="A second broker on this store refuses to start.",
-        action="Reading is fine. To change the store, stop the broker first.",
+        action="Reading is fine: what scans the log looks at the store as it was when the command began. To change the "
+        "store, stop the broker first.",
     ),
     Code(
         "commitlog-empty-queues-left", "error",
