@@ -106,7 +106,7 @@ _INDEX_SECONDS_DIGITS = INDEX_NAME_DIGITS - 3
 def offset_to_name(offset: int) -> str:
     """The name of the mapped file that starts at `offset` bytes; `FormatError("bad-offset")` beyond an i64."""
     if not 0 <= offset <= MAX_OFFSET:
-        raise FormatError("bad-offset", 0, f"{offset} is no file offset", value=offset)
+        raise FormatError("bad-offset", 0, f"invalid file offset {offset}", value=offset)
     return str(offset).zfill(OFFSET_DIGITS)
 
 
@@ -128,7 +128,7 @@ def index_name(timestamp: int, zone: datetime.tzinfo) -> str:
     try:
         local = datetime.datetime.fromtimestamp(seconds, zone)
     except (OverflowError, OSError, ValueError):
-        raise FormatError("bad-timestamp", 0, f"{timestamp} ms is no date", timestamp=timestamp) from None
+        raise FormatError("bad-timestamp", 0, f"invalid timestamp {timestamp} ms", timestamp=timestamp) from None
     # strftime does not pad years below 1000 everywhere
     return f"{local.year:04d}{local:%m%d%H%M%S}{millis:03d}"
 

@@ -352,7 +352,7 @@ class Views(Struct):
         self.reads.clear()
 
     def _is_written_to(self, path: str) -> bool:
-        """Whether a broker writes to the file: what it adds is no other file, and nothing is changed there."""
+        """Whether a broker writes to the file: then it may differ and be the same; nothing is changed there."""
         return os.stat(path).st_mtime >= int(self.began)
 
 

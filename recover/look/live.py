@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from formats.consumequeue import CQ_UNIT, is_pre_blank
+from formats.consumequeue import CQ_UNIT
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import LogReader
-from recover.look.store import end_of_log, last_unit
+from recover.look.store import end_of_log, queue_ends
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
@@ -56,13 +56,9 @@ def _await_dispatch(store: Store, end: int) -> None:
 
 def _dispatched_to(store: Store) -> int:
     """Where in the log the last message ends that a unit names; 0 where queues cannot be listed."""
-    named = [0]
     with suppress(OSError):
-        for folder in store.queue_folders:
-            _, unit = last_unit(MappedFileQueue.load((folder.path,), store.queue_file_size).files, [])
-            if unit is not None and not is_pre_blank(unit):
-                named.append(unit.phy_offset + unit.size)
-    return max(named)
+        return max((reached or 0 for _, _, reached in queue_ends(store, [])), default=0)
+    return 0
 
 
 class _AsItWas(LocalTree):
@@ -109,7 +105,7 @@ class _AsItWas(LocalTree):
             return _Text(self._texts[path])
         if path in self._log:
             return _Ended(path, self._log[path])
-        if path.parent == self._index and self._geometry is not None:
+        if path.parent == self._index and self._geometry is not None and path.stat().st_size == self._geometry.size:
             return _Indexed(path, self._geometry, self._indexed)
         return _Unwritten(path, self.end) if path.is_relative_to(self._queues) else LocalFile(path)
 
@@ -128,7 +124,13 @@ class _Text(Source):
         return self._content[offset : offset + length]
 
 
-class _Ended(LocalFile):
+class _Shown(LocalFile):
+    """A file of which `read` shows something else than the bytes."""
+
+    read_into = Source.read_into
+
+
+class _Ended(_Shown):
     """A file of the log, with zeros from `end` of it on."""
 
     def __init__(self, path: Path, end: int) -> None:
@@ -139,17 +141,11 @@ class _Ended(LocalFile):
         content = super().read(offset, length)
         return content[: max(0, self._end - offset)].ljust(len(content), b"\0")
 
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        size = super().read_into(buffer, offset)
-        kept = min(size, max(0, self._end - offset))
-        buffer[kept:size] = bytes(size - kept)
-        return size
-
     def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
         return super().stored(start, min(stop, self._end)) if start < self._end else []
 
 
-class _Unwritten(LocalFile):
+class _Unwritten(_Shown):
     """A file of a queue, where units that name something from `end` of the log on read as zeros."""
 
     def __init__(self, path: Path, end: int) -> None:
@@ -163,8 +159,6 @@ class _Unwritten(LocalFile):
         units[units["phy_offset"] >= self._end] = 0
         return bytes(content[offset - start : offset - start + length])
 
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        return Source.read_into(self, buffer, offset)
 
 
 class _Then(Struct):
@@ -176,7 +170,7 @@ class _Then(Struct):
     files: dict[Path, tuple[bytes, int]] = field(default_factory=dict)
 
 
-class _Indexed(LocalFile):
+class _Indexed(_Shown):
     """A file of the index with those of its units that name something before the end of the log.
 
     Units are written in the order of the log, and each before the slot and the header that name it.
@@ -192,8 +186,6 @@ class _Indexed(LocalFile):
     def _ends(self, then: _Then) -> tuple[bytes, int]:
         """The header of then, and the number after the last unit."""
         head = super().read(0, INDEX_HEADER.size)
-        if super().length != self._geometry.size or len(head) < INDEX_HEADER.size:
-            return head, self._geometry.entries
         header = INDEX_HEADER.decode(head)
         number = stop = max(1, min(header.index_count, self._geometry.entries))
         while number > 1:
@@ -247,5 +239,3 @@ class _Indexed(LocalFile):
         content[unwritten:] = bytes(max(0, len(content) - unwritten))
         return bytes(content[offset - start : offset - start + length])
 
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        return Source.read_into(self, buffer, offset)

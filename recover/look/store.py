@@ -39,7 +39,7 @@ from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
-from recover.store.store import COMMITLOG, Store, has_journal, look_beside
+from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, look_beside
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
@@ -463,12 +463,10 @@ class Pointers:
     def _find_queues(self, store: Store) -> None:
         self.queues: dict[str, dict[int, int]] = {}
         self.dispatched_to: int | None = None
-        for folder in store.queue_folders:
-            files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-            end, unit = last_unit(files, self.unread)
+        for folder, end, reached in queue_ends(store, self.unread):
             self.queues.setdefault(folder.topic, {})[folder.queue_id] = end
-            if unit is not None and not is_pre_blank(unit):
-                self.dispatched_to = max(self.dispatched_to or 0, unit.phy_offset + unit.size)
+            if reached is not None:
+                self.dispatched_to = max(self.dispatched_to or 0, reached)
 
     @property
     def undispatched(self) -> int:
@@ -492,6 +490,15 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
         if scans[0].record_count:
             break
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
+
+
+def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
+    """Of each queue: the queue offset after its last unit, and where in the log the message of that ends, None without
+    one. `OSError` where queues cannot be listed; what cannot be read goes to `unread`."""
+    for folder in store.queue_folders:
+        files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
+        end, unit = last_unit(files, unread)
+        yield folder, end, None if unit is None or is_pre_blank(unit) else unit.phy_offset + unit.size
 
 
 def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:

@@ -41,18 +41,18 @@ from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.source import Entry, LocalFile, LocalTree, Source, entries, missing, status_of, unmount
+from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
 
 
 class _Overlaid(Source):
     """A file with changes laid over it; those that do not bear on what is read are not looked at."""
 
-    def __init__(self, path: Path, changes: Iterable[InPlace]) -> None:
+    def __init__(self, below: Source, changes: Iterable[InPlace]) -> None:
         self._changes = sorted(changes, key=lambda change: change.start)
         self._starts = [change.start for change in self._changes]
         self._reached = [*accumulate((change.stop for change in self._changes), max)]
-        self._below = LocalFile(path)
+        self._below = below
 
     @property
     def length(self) -> int:
@@ -78,11 +78,11 @@ def _bytes(change: InPlace, first: int, last: int) -> bytes:
 
 
 class _Planned(LocalTree):
-    """The files of this machine as steps would leave them; new ones are written below `scratch` when they are opened.
-    """
+    """The files of this machine, or those of another tree of them, as steps would leave them; new ones are written
+    below `scratch` when they are opened."""
 
-    def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path) -> None:
-        self._changed = changed
+    def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path, below: LocalTree) -> None:
+        self._changed, self._below = changed, below
         self._scratch = scratch
         self._written: dict[Path, Path] = {}
         self._inside: dict[Path, set[str]] = defaultdict(set)
@@ -109,7 +109,7 @@ class _Planned(LocalTree):
             return status_of(stat.S_IFREG | 0o644, installed.content.size, time.time_ns())
         if path in self._inside and not path.exists():
             return status_of(stat.S_IFDIR | 0o755, 0, 0)
-        status = os.stat(path)
+        status = self._below.status(name)
         if not within:
             return status
         return status_of(status.st_mode, max(status.st_size, *(step.stop for step in within)), status.st_mtime_ns)
@@ -117,7 +117,7 @@ class _Planned(LocalTree):
     def entries(self, name: str) -> list[Entry]:
         path, _, _ = self._steps(name)
         touched = self._inside.get(path, set())
-        found = [entry for entry in (entries(path) if path.is_dir() or not touched else ())
+        found = [entry for entry in (self._below.entries(name) if path.is_dir() or not touched else ())
                  if entry.name not in touched and entry.name != JOURNAL_DIR]
         for inner in touched:
             with suppress(FileNotFoundError):
@@ -128,7 +128,8 @@ class _Planned(LocalTree):
         """See `Tree`. `Refusal` (8) where the scratch folder has no room."""
         path, installed, within = self._steps(name)
         if installed is None:
-            return _Overlaid(path, within) if within else LocalFile(path)
+            below = self._below.open(name)
+            return _Overlaid(below, within) if within else below
         if path not in self._written:
             target = self._scratch / str(len(self._written))
             try:
@@ -149,12 +150,14 @@ class _Planned(LocalTree):
 def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
     """The store after these steps, and what a path of the store is called there."""
     changed: dict[Path, list[Step]] = defaultdict(list)
+    seen = store.root.tree if isinstance(store.root, StorePath) else None
+    below = seen if isinstance(seen, LocalTree) else LocalTree()
     for step in steps:
         path = store.path(step.file)
         if not path.is_relative_to(store.index_dir):
-            changed[path.absolute()].append(step)
+            changed[below.behind(path.within) if isinstance(path, StorePath) else path.absolute()].append(step)
     with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
-        opened, path_in = store.seen_through(_Planned(changed, Path(scratch)))
+        opened, path_in = store.seen_through(_Planned(changed, Path(scratch), below))
         try:
             yield opened, path_in
         finally:

@@ -159,7 +159,7 @@ class Tree:
         raise NotImplementedError
 
     def behind(self, name: str) -> Path | None:
-        """The path of this machine that a name stands for; None for none."""
+        """The path of this machine that a name stands for; None if there is none."""
         return None
 
 
@@ -204,7 +204,7 @@ class StorePath(PosixPath):
 
     @property
     def behind(self) -> Path | None:
-        """The path of this machine that it stands for; None for none."""
+        """The path of this machine that it stands for; None if there is none."""
         return self.tree.behind(self.within)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
@@ -587,7 +587,7 @@ class RemoteFile(Source):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _near(self, start: int, stop: int) -> bytes:
-        """Bytes that nobody said would be read. Who reads on a little behind the last ones gets a few more at once."""
+        """Bytes that `come_to` did not announce: 64 KiB at once where a read follows shortly after the last one."""
         begin, content = self._last
         if not begin <= start <= stop <= begin + len(content):
             ahead = start + _LITTLE if begin < start < begin + len(content) + _LITTLE else stop

@@ -110,7 +110,7 @@ def nested(count: int, seed: int) -> Iterator[bytes]:
 def test_every_column_is_what_each_record_says(name: str) -> None:
     found = rows(unpacked(name), WHOLE)
     assert found == one_by_one(unpacked(name)) != []
-    for column in NAMES if name == STORES[-1] else ():  # which columns are asked for is no matter of the store
+    for column in NAMES if name == STORES[-1] else ():  # columns do not depend on the store
         assert rows(unpacked(name), WHOLE, ["phy_offset", column]) == [
             {"phy_offset": row["phy_offset"], column: row[column]} for row in found]
 

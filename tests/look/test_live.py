@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.synth import synth_store
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
 from recover.check.report import verify
 from recover.look.live import settled
+from recover.repair.never_worse import as_planned
+from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock
 
@@ -41,7 +45,7 @@ def test_what_is_written_after_the_look_began_does_not_count(tmp_path: Path, mor
         assert report.json()[part] == before.json()[part] != now.json()[part]
     running = next(item for item in report.findings if item.code == "broker-running")
     assert str(report.survey.log.log_end) in running.message
-    assert settled(Store.open(root)).settled_at is None, "nobody holds the lock"
+    assert settled(Store.open(root)).settled_at is None, "no process holds the lock"
 
 
 def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> None:
@@ -59,3 +63,22 @@ def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> N
         found = {item.code for item in verify(settled(Store.open(root))).findings}
     assert found ^ free == {"broker-running"}
     assert {"commitlog-damaged-range", "consumequeue-wrong-units", "index-lost-units"} <= found
+
+
+def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path: Path) -> None:
+    """A report plays the start over the store as a plan would leave it; more is written before that."""
+    root, later = _written(tmp_path / "s", 600), _written(tmp_path / "later", 1200)
+    log = root / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[20_000:21_000] = bytes(1000)
+    log.write_bytes(content)
+    settings = BrokerSettings(BrokerVersion.parse("5.3.3"))
+    with held(record_lock(root)):
+        seen = settled(Store.open(root))
+        before = verify(seen)
+        shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", f"{0:020}"))
+        made = plan_recover(seen, RecoverOptions(settings=settings), before)
+        with as_planned(seen, made.plan.steps) as (planned, _):
+            after = verify(planned)
+    assert made.bridged and not after.survey.log.damaged
+    assert after.survey.log.log_end == before.survey.log.log_end
