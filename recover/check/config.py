@@ -134,10 +134,10 @@ class ConfigReport:
                 below[queue_id] = (offset, held.start)
         for code, odd, verb, limit, effect in (
             ("consumer-offset-above-max", above, "ends at", "max",
-             "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, else to its "
-             "end"),
+             "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, otherwise to "
+             "its end"),
             ("consumer-offset-below-min", below, "begins at", "min",
-             "the consumer goes on at the first message left; those before it have expired"),
+             "the consumer continues at the first message left; those before it have expired"),
         ):
             if odd:
                 found.append(finding(
@@ -282,15 +282,15 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
-        shown[GROUPS_FILE] = f"there were the groups {few(groups)}"
+        shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
     offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
     if not (offsets.main.table or lmq.main.table):
         # a broker with light queues keeps all offsets in the file of those
         name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
         if groups:
-            shown[name] = f"there were the groups {few(groups)}"
+            shown[name] = f"there were groups: {few(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
-            shown[name] = "nothing that a broker wrote is left in config/"
+            shown[name] = "config/ holds no file that a broker wrote"
     kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
 
@@ -372,7 +372,7 @@ def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[Con
     guess = guess_topics(store, topics, log, pair)
     return finding(
         "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
-        outcome=f"{pair.shown}, and their settings, the consumer groups and consumer offsets are not here",
+        outcome=f"{pair.shown}, but their settings, the consumer groups and consumer offsets are missing",
         topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
         remedy=TOPICS_GUESSED,
     )
@@ -386,7 +386,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    problem = "names no topic that holds messages" if main.emptied and main.table else STATE_TEXT[main.state]
+    problem = "lists no topic that holds messages" if main.emptied and main.table else STATE_TEXT[main.state]
     facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
     if main.state == "sound":
         yield from guesses([pair])
@@ -401,12 +401,12 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield _guessed(store, topics, log, pair, facts)
     elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
         if pair.shown:
-            yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost is "
+            yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost: "
                           f"{pair.known.lost}", remedy=FIND_CONFIG, **pair.difference())
     else:
         readable = len(main.table) or len(backup.table)
-        start = "a broker starts without it" if pair.starts else "no broker starts with the two as they are"
-        left = f"; {readable} of its members can still be read" if readable else ""
+        start = "A broker starts without it" if pair.starts else "No broker starts with these two files"
+        left = f"; {readable} of its members are readable" if readable else ""
         yield finding("config-lost", file, main.broken_at, **facts, backup_problem=STATE_TEXT[backup.state],
                       start=start + left, readable=readable, starts=pair.starts, **pair.difference())
 
@@ -415,10 +415,10 @@ def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
     members = len(chosen.table)
     if chosen is pair.main and chosen.flipped is not None:
         at, bit = chosen.flipped
-        return f"with bit {bit} of byte {at} turned back it is whole ({members} members)"
+        return f"with bit {bit} of byte {at} flipped back it is complete ({members} members)"
     if chosen is pair.main:
-        return f"its own text ends at byte {chosen.parsed.end} and is whole ({members} members)"
-    return f"its backup is whole ({members} members, {len(pair.main.table)} can be read in the file itself)"
+        return f"its own text ends at byte {chosen.parsed.end} and is complete ({members} members)"
+    return f"its backup is complete ({members} members, {len(pair.main.table)} are readable in the file itself)"
 
 
 def _guessed(

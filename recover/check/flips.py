@@ -40,11 +40,11 @@ from recover.store.store import Store
 if TYPE_CHECKING:
     from recover.derived.index_check import IndexReport
 
-_THROWN = "throw, and drop what comes with it"
-_AS_IT_IS = "are given what is compressed"
+_THROWN = "fail to decompress it and drop the rest of the response"
+_AS_IT_IS = "receive compressed data"
 _LEVEL_STOPS = "4.9 delivers nothing of its delay level from there on, other releases drop it"
-_TIMER_STOPS = "the timer takes up nothing from there on"
-_TRIED_AGAIN = "the timer tries to deliver it again and again, and may stop with it"
+_TIMER_STOPS = "the timer reads nothing after it"
+_TRIED_AGAIN = "the timer retries its delivery without end, and may hang on it"
 _NOT_ENDED = "its transaction cannot be ended"
 
 
@@ -118,7 +118,7 @@ def _about_properties(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
     names = ["a property"] if item.record is None else unserved(item.record)
     values = {} if item.record is None else item.record.property_map()
     place = 0 if item.edit is None else item.edit.position
-    says = ", ".join(f"{name} ({values[name]!r})" if name in values else f"{name} (not there)" for name in names)
+    says = ", ".join(f"{name} ({values[name]!r})" if name in values else f"{name} (missing)" for name in names)
     return place, {"says": says, "result": _result(topic, names)}
 
 
@@ -129,7 +129,7 @@ def _result(topic: str, wrong: list[str]) -> str:
 
 
 def _says(flag: int) -> str:
-    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, "a type that there is not")
+    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, "an unknown type")
     if flag & sysflag.COMPRESSED:
         return f"compressed ({kind})"
     return f"{kind}, but not compressed" if flag & sysflag.COMPRESSION_TYPE else "not compressed"

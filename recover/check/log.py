@@ -30,7 +30,7 @@ NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
-_NO_RETENTION = FIND_FILES + "Only somebody who deleted them, or a full disk, explains that they are gone."
+_NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that they are missing."
 _HOUR_MS = 3_600_000
 
 
@@ -100,7 +100,7 @@ def untold_size(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Find
         return
     only = queue.files[0]
     if len(queue.files) > 1:
-        why = f"no log file has the {queue.file_size:,} bytes that their names tell"
+        why = f"no log file has the {queue.file_size:,} bytes that their names imply"
     elif _ends_within_a_record(queue, only, end):
         why = f"the log's only file breaks off after {only.length:,} bytes"
     else:
@@ -159,7 +159,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
         return finding(NOT_A_FILE, file, None, message=STANDS_FOR, name=name,
-                       what="under another name, packed or a copy that broke off")
+                       what="under another name, compressed, or an incomplete copy")
     place = _place_left_open(store, odd)
     if place is not None:
         return finding(NOT_A_FILE, file, None, message=NAMELESS, name=name, right=offset_to_name(place),

@@ -77,7 +77,7 @@ _LOCAL = "Local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
 _SAYS_SO = {
-    "kvStore": ("popConsumerKVServiceInit", "true", "which popped messages were not answered"),
+    "kvStore": ("popConsumerKVServiceInit", "true", "the acknowledgement state of popped messages"),
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
     "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
 }
@@ -121,7 +121,8 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
 def _by_setting(store: Store) -> Iterator[Needed]:
     for part, (setting, value, lost) in _SAYS_SO.items():
         if value in store.options.settings.get(setting, "") and not has_rocksdb(store.path(part)):
-            yield Needed(part, _ROCKSDB[part], f"{setting} says that it is in use; without it {lost} are gone", True)
+            yield Needed(part, _ROCKSDB[part],
+                         f"{setting} says that it is in use; without it {lost} would be lost", True)
 
 
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
@@ -130,13 +131,13 @@ def _config(store: Store, log: LogView) -> Iterator[Needed]:
         # a start imports what the files hold, except with the second version (TopicConfigManagerV2.load)
         taken_over = name != "rdb" and store.path(f"{CONFIG}/{TOPICS_FILE}").exists()
         if log.tally.messages and not taken_over and not has_rocksdb(store.path(part)):
-            yield Needed(part, _ROCKSDB[part], "the settings name it, the log holds messages, and no database is there",
-                         True)
+            yield Needed(part, _ROCKSDB[part],
+                         "the settings name it and the log holds messages, but there is no database", True)
 
 
 def _queues(store: Store, log: LogView) -> Iterator[Needed]:
     if log.tally.messages and queues_in_rocksdb(store) and not rocksdb_queue_folders(store):
-        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, and no database is there", True)
+        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, but there is no database", True)
 
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
@@ -146,7 +147,7 @@ def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
             if not _has_data(folder / str(queue_id))}
     for folder in sorted(bare):
         yield Needed(store.relative(folder), "batch consume queues",
-                     "topics.json has the topic with such queues, and the log holds messages of it", True)
+                     "topics.json has the topic with such queues and the log holds its messages", True)
     if store.batchconsumequeue_dir.is_dir():
         found = sorted(store.batchconsumequeue_dir.glob("*/*/*"))
         files = {file: file.stat().st_size for file in found if file.is_file()}
@@ -169,7 +170,7 @@ def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
     behind = int(valid[used:].sum())
     if behind and not valid[used]:
         yield Needed(store.relative(file), "batch consume queues",
-                     f"unit {used} is not valid, and {behind} whole ones follow it", False)
+                     f"unit {used} is invalid, and {behind} valid ones follow it", False)
 
 
 def _compaction(store: Store) -> Iterator[Needed]:
@@ -189,7 +190,7 @@ def _compaction(store: Store) -> Iterator[Needed]:
         used = [any(read_small(file, BATCH_CQ_UNIT.size)) for file in files]
         if {file.stat().st_size for file in files} != {files[0].stat().st_size} or sorted(used, reverse=True) != used:
             yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
-                         "its files have different lengths, or one without a unit stands before others", False)
+                         "its files differ in length, or a file without a unit comes before others", False)
 
 
 def _with_data(folder: Path) -> set[str]:
@@ -218,7 +219,7 @@ def _epochs(store: Store) -> Iterator[Needed]:
             dledger.decode_epochs(read_small(store.root / name, _EPOCHS))
         except FileNotFoundError:
             if name == dledger.EPOCH_FILE and (store.root / (name + BACKUP_SUFFIX)).exists():
-                yield Needed(name, what, "its backup is there", True)
+                yield Needed(name, what, "its backup exists", True)
         except OSError as error:
             yield Needed(name, what, f"it cannot be read ({error.strerror})", False)
         except FormatError as error:
@@ -228,13 +229,13 @@ def _epochs(store: Store) -> Iterator[Needed]:
 
 def _identity(store: Store) -> Iterator[Needed]:
     """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
-    what, then = "identity of a broker with a controller", "the controller would take the broker for a new replica"
+    what, then = "identity of a broker with a controller", "the controller would treat the broker as a new replica"
     try:
         known = dledger.decode_identity(read_small(store.root / dledger.IDENTITY_FILE, _EPOCHS))
     except FileNotFoundError:
         # older releases have no identity but have terms; from 5.4.0 on, which creates a rocksdbstore, they have one
         if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _MADE_ANEW).exists():
-            yield Needed(dledger.IDENTITY_FILE, what, f"there are terms of masters; {then}", True)
+            yield Needed(dledger.IDENTITY_FILE, what, f"terms of masters exist; {then}", True)
     except OSError as error:
         yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error.strerror}); {then}", False)
     except FormatError as error:
@@ -243,7 +244,7 @@ def _identity(store: Store) -> Iterator[Needed]:
         for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
             said = store.options.settings.get(setting, held)
             if said != held:
-                yield Needed(dledger.IDENTITY_FILE, what, f"it says {held!r}, and {setting} is {said!r}", False)
+                yield Needed(dledger.IDENTITY_FILE, what, f"it says {held!r}, but {setting} is {said!r}", False)
 
 
 NOT_SUPPORTED = "part-not-supported"
@@ -404,7 +405,7 @@ def contradicted_settings(store: Store) -> Iterator[Finding]:
         if right is None or right == (file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value):
             continue
         if key in settings:
-            given = f"{settings[key]!r}, for which a broker takes its default {value}," if number is None else value
+            given = f"{settings[key]!r}, for which a broker uses its default {value}," if number is None else value
             yield finding("settings-contradict-files", folder, None, setting=key, given=given, right=right)
         elif conf:
             yield finding("settings-leave-out-size", folder, None, setting=key, conf=conf, default=value, right=right)
@@ -467,8 +468,8 @@ def has_timer(store: Store) -> bool:
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
     """abort and lock. `pid` as returned by `recover.change.lock.probe`; a lock file that nobody holds is normal."""
     if pid is not None:
-        detail = "what is read here may change meanwhile" if store.settled_at is None else (
-            f"checked as it was when the command began, the log up to {store.settled_at}, and without timers")
+        detail = "its files may change during this command" if store.settled_at is None else (
+            f"checked as of the start of this command, the log up to {store.settled_at}, without timers")
         yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):
@@ -483,7 +484,7 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
     of = f" (process {wrote})" if wrote is not None else ""
     if pid is not None:
         yield finding("abort-present", ABORT, None, severity="info", pid=wrote,
-                      detail=f"the broker{of} is running, so it belongs there")
+                      detail=f"the broker{of} is running, so this is normal")
     else:
         yield finding("abort-present", ABORT, None, pid=wrote, detail=f"the broker{of} did not stop cleanly")
 

@@ -87,8 +87,8 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
             until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
-            problem = (f"says that all was delivered up to {until}, and {state.ahead} units are due before that, but "
-                       f"later than the newest message ({newest_of_log})")
+            problem = (f"says that everything was delivered up to {until}, but {state.ahead} units are due before "
+                       f"that and later than the newest message ({newest_of_log})")
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
                           value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
@@ -127,10 +127,10 @@ def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
     try:
         content = read_small(store.config_dir / _CHECK, timer.TIMER_CHECK.size)
         if content and not any(content):
-            return None, "holds nothing but zeros, and the timerlog has units"
+            return None, "holds only zeros, but the timerlog has units"
         return timer.TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
-        return None, "is missing, and the timerlog has units"
+        return None, "is missing, but the timerlog has units"
     except FormatError as error:
         return None, f"cannot be read: {error}"
 
@@ -275,7 +275,7 @@ def _units(reader: FileReader, length: int) -> Iterator[_Units]:
         stop = position + used * timer.TIMER_LOG_UNIT.size
         reason = _why(content, used * timer.TIMER_LOG_UNIT.size) if used < whole else ""
         if used < whole and not reason and behind:
-            reason = "an end mark, or nothing"
+            reason = "an end mark or zeros"
         yield _Units(start, units, units["write_timestamp"].astype(np.int64) + units["delay"], stop, reason, behind)
         if used < whole or whole == 0:
             return

@@ -10,12 +10,12 @@ DUE_AGAIN = (
 )
 
 FIND_CONFIG = (
-    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
-    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never invents it: "
+    "to continue without it, start the broker and set its content by hand (`mqadmin resetOffsetByTime` for offsets)."
 )
 TOPICS_GUESSED = (
-    "Find it first: the source of this copy, a file backup, the other broker of the group. Else mqtool recover {store} "
-    "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
+    "Find it first: the source of this copy, a file backup, the other broker of the group. Otherwise mqtool recover {store} "
+    "creates a topics.json from queues and log, marked as a guess; it cannot recreate consumer offsets."
 )
 
 GUESS = "config-topics-are-a-guess"
@@ -27,19 +27,19 @@ QUEUE_DATABASE = "consume queues in RocksDB"
 PARTS_CODES: tuple[Code, ...] = (
     Code(
         "abort-present", "warning", "the abort file is present: {detail}", RECOVER,
-        meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
+        meaning="A broker creates this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
-        broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
+        broker="It runs its abnormal recovery: it reads the log from the file that the checkpoint suggests, and fills "
         "the queues again.",
-        action="Look with `mqtool verify` and `mqtool predict` at what that start would do. Recover removes the file "
+        action="`mqtool verify` and `mqtool predict` show what that start would do. Recover removes the file "
         "last, once everything else is right.",
     ),
     Code(
         "broker-running", "info", "the store is locked by {who}; {detail}", "",
         meaning="Byte 0 of the lock file is held, as a running broker does.",
-        cause="The broker is up, or another mqtool is at work on the store.",
+        cause="The broker is running, or another mqtool works on the store.",
         broker="A second broker on this store refuses to start.",
-        action="Reading is fine: what scans the log looks at the store as it was when the command began. To change the "
+        action="Reading is fine: commands that scan the log check the store as it was when they began. To change the "
         "store, stop the broker first.",
     ),
     Code(
@@ -47,7 +47,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "there is no commitlog, but {queue_files:queue file} and {index_files:index file} are left: do not start the "
         "broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
-        meaning="Queues and index name messages, and the log that holds them is not where it should be.",
+        meaning="Queues and index refer to messages, but the log that holds them is not where it should be.",
         cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
@@ -59,51 +59,51 @@ PARTS_CODES: tuple[Code, ...] = (
         "{part}: {what} ({detail}); mqtool cannot read it: {not_checked} there are not checked",
         "Judge that part with the broker's own tools before you rely on this report.",
         meaning="The part holds data that mqtool does not read. It was neither found sound nor found damaged. A DLedger "
-        "log stands for all of the log from its first file on, so queues, index and checkpoint are not judged either.",
+        "log replaces the whole log from its first file on, so queues, index and checkpoint are not judged either.",
         cause="The broker was configured to keep this data there.",
-        broker="It reads the part as always.",
-        action="Everything else was judged. Recover works on the rest and leaves `abort` in place, so that the broker "
-        "still runs its own recovery over this part. Recover, truncate and the rebuilds refuse where they would have "
-        "to judge by the part, or write what it holds. Whether the part is sound, a broker on a copy shows.",
+        broker="It reads the part as usual.",
+        action="Everything else was checked. Recover works on the rest and leaves `abort` in place, so that the broker "
+        "still runs its own recovery on this part. Recover, truncate and the rebuilds refuse where they would have "
+        "to rely on the part, or to write what it holds. A broker on a copy shows whether the part is sound.",
         bits=UNSUPPORTED,
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
-        "Do not start the broker before you have looked for {part}: another disk, the source of this copy, a backup, a replica.",
+        "Find {part} before you start the broker: another disk, the source of this copy, a backup, a replica.",
         meaning="A setting, topics.json, another file or the log itself says that the part is in use.",
-        cause="It was deleted, not copied with the rest, or lies on a disk that is not mounted.",
-        broker="It makes a new, empty one without a word, or does not start: of a compacted topic logs and queues have "
-        "to match. What a clean start does not dispatch again is never delivered.",
-        action="Put the part back. mqtool does not read what it holds, and makes none.",
+        cause="It was deleted, not copied with the rest, or is on a disk that is not mounted.",
+        broker="It silently creates a new, empty one, or does not start: logs and queues of a compacted topic have "
+        "to match. Messages that a clean start does not dispatch again are never delivered.",
+        action="Restore the part. mqtool does not read its content and cannot recreate it.",
         leads="find",
     ),
     Code(
         "part-damaged", "warning", "{part} ({what}): {problem}",
-        "Put {part} back from a backup or a replica before the start. mqtool changes nothing there.",
-        meaning="Seen from outside the part is not whole: of a RocksDB the manifest and the live tables were looked at, not "
+        "Restore {part} from a backup or a replica before the start. mqtool changes nothing there.",
+        meaning="Seen from outside, the part is not complete: of a RocksDB the manifest and the live tables were checked, not "
         "their content.",
         cause="A crash, a copy made while the broker ran, or a failing disk.",
-        broker="It does not start where a database cannot be opened. A manifest that ends too early it takes as it is, and "
-        "goes on with an older state.",
-        action="Restore the part. Databases of queues and index derive from the log; how a release fills one again, try on "
+        broker="It does not start if a database cannot be opened. It accepts a manifest that ends too early, and "
+        "continues with an older state.",
+        action="Restore the part. Databases of queues and index derive from the log; to see how a release rebuilds one, try it on "
         "a copy of the store.",
         leads="find",
     ),
     Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
-        meaning="A part that mqtool knows but has nothing to judge in, or lists only.",
-        cause="Most of these folders are made by every start, whether they are used or not.",
+        meaning="A part that mqtool knows but has nothing to check in, or only lists.",
+        cause="Most of these folders are created by every start, whether they are used or not.",
         broker="Normal.",
         action="Nothing.",
     ),
     Code(
         "file-owner-or-mode", "warning",
         "{count} files in {file} have another owner or mode ({has}) than their neighbours ({usual}): {names}",
-        "chown {owner} and chmod {mode} on {names}, as their neighbours have it.",
+        "chown {owner} and chmod {mode} on {names}, like their neighbours.",
         one="{names} has another owner or mode ({has}) than its neighbours ({usual})",
-        meaning="A broker makes all of its files with one owner and one mode. What is in them was checked as always.",
+        meaning="A broker creates all its files with one owner and one mode. Their content was checked as usual.",
         cause="A copy or a repair as another user, root for instance.",
-        broker="It does not start, or cannot write, where its user may not open a file for writing.",
+        broker="It does not start, or cannot write, if its user may not open a file for writing.",
         action="Give the files owner and mode of their neighbours before the start. mqtool changes neither.",
     ),
     Code(
@@ -121,8 +121,8 @@ PARTS_CODES: tuple[Code, ...] = (
         one="the unit of the timerlog at {first} points after the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
-        broker="At the due time it finds nothing there, or another message that was written since; some releases try "
-        "again without end.",
+        broker="At the due time it finds nothing there, or another message written since; some releases retry "
+        "without end.",
         action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
         leads="find",
     ),
@@ -133,19 +133,19 @@ PARTS_CODES: tuple[Code, ...] = (
         one="the pending unit of the timerlog at {first} points where no message of its size starts",
         meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
         "log; then it is `timer-units-missing`, too.",
-        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another generation of the store.",
-        broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
+        cause="Bit rot in the timerlog, a log that was cut and continued, or a timerlog of another generation of the store.",
+        broker="At the due time it reads whatever is there, finds no message of that size, and delivers nothing.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
         leads="find",
     ),
     Code(
         "timer-wrong-units", "warning",
-        "{count} units of the timerlog, the first at {first}, cannot be right: their instant, chain or kind contradicts the others",
+        "{count} units of the timerlog, the first at {first}, are invalid: their instant, chain or kind contradicts the others",
         DUE_AGAIN,
-        one="the unit of the timerlog at {first} cannot be right: its instant, chain or kind contradicts the others",
-        meaning="Instants are whole in the timer's precision, a chain stays at one instant and leads backwards, and a unit that "
-        "cancels belongs to a message that says so.",
-        cause="Rotten bits in the timerlog.",
+        one="the unit of the timerlog at {first} is invalid: its instant, chain or kind contradicts the others",
+        meaning="Instants are multiples of the timer's precision, a chain has one instant and leads backwards, and a unit that "
+        "cancels belongs to a message that cancels another.",
+        cause="Bit rot in the timerlog.",
         broker="It delivers the message at another time, or not, or loses the rest of the chain.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
         leads="find",
@@ -155,7 +155,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "{count} pending timer messages, the first at {first} of the log, have no unit in the timerlog (it ends at {end})",
         DUE_AGAIN,
         one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
-        meaning="config/timercheck says that the broker took them up, and they are not due yet. They are intact in the log.",
+        meaning="config/timercheck says that the broker has read them, and they are not due yet. They are intact in the log.",
         cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
@@ -164,20 +164,20 @@ PARTS_CODES: tuple[Code, ...] = (
     Code(
         "timer-check-wrong", "warning", "config/timercheck {problem}",
         "Restore config/timercheck from a copy before the start.",
-        meaning="The file says up to what time timer messages were delivered, and how far the timer queue was taken up.",
-        cause="It was not copied with the rest, or bits of it are wrong.",
+        meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
+        cause="It was not copied with the rest, or has flipped bits.",
         broker="Without it the timer queue is read from its beginning, and messages can be delivered twice. With a time in the "
-        "future what is due before then is passed over, and never delivered.",
-        action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
+        "future, messages due before then are skipped and never delivered.",
+        action="Restore it from a copy. If duplicates do less harm than lost messages, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
         leads="find",
     ),
     Code(
         "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
-        meaning="What follows is no unit, no end mark and not empty. With whole units after it, it is a warning.",
-        cause="A crash while the timerlog was written; rotten bits where whole units follow.",
-        broker="It cuts the timerlog there at start, and never delivers what only later units name.",
-        action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
+        meaning="The bytes there are neither a unit nor an end mark, and not empty. With whole units after them, it is a warning.",
+        cause="A crash while the timerlog was written; bit rot if whole units follow.",
+        broker="It cuts the timerlog there at start, and never delivers messages that only later units name.",
+        action="If no units follow, nothing. Otherwise restore the timerlog from a copy, or have the broker read its timer queue again: "
         "move timerlog, timerwheel* and config/timercheck aside.",
         leads="find",
     ),
@@ -186,25 +186,25 @@ PARTS_CODES: tuple[Code, ...] = (
         "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
         "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
         meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
-        cause="A copy that stopped, a file system without room, or another setting than the one it was written with.",
+        cause="An incomplete copy, a full file system, or another setting than the one it was written with.",
         broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
         action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
         leads="find",
     ),
     Code(
         "timer-wheel-bad-length", "warning", "{name} is {length:byte} long instead of {expected}",
-        "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
+        "Move it aside before the start: the broker creates a new one and fills it from the end of the timerlog.",
         meaning="The wheel has a fixed length.",
-        cause="A crash while the file was made, or a copy that stopped.",
-        broker="With another length than 0 it does not start.",
+        cause="A crash while the file was created, or an incomplete copy.",
+        broker="Unless the length is 0, it does not start.",
         action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
         leads="find",
     ),
     Code(
         "settings-contradict-files", "warning",
-        "{setting} is set to {given}, and the files of {file} say {right}: a broker with that setting does not start, or "
+        "{setting} is set to {given}, but the files of {file} have {right}: a broker with that setting does not start, or "
         "misreads them",
-        "Set {setting}={right} in the broker's configuration, as its files have it.",
+        "Set {setting}={right} in the broker's configuration, to match its files.",
         meaning="The settings are not those with which the store was written; the files agree with each other.",
         cause="Another broker's configuration, or a size that was changed over an existing store.",
         broker="It refuses files of another length than the setting says, and looks in the wrong slots of index files.",
@@ -213,10 +213,10 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "settings-leave-out-size", "info",
-        "{conf} does not name {setting}: a broker takes {default}, and the files of {file} say {right}",
+        "{conf} does not set {setting}: a broker uses {default}, but the files of {file} say {right}",
         "Set {setting}={right} in the broker's configuration before the start.",
         meaning="With this configuration as it is, the broker would refuse or misread the files.",
-        cause="The file is not the one that the broker ran with, or a part of it.",
+        cause="The file is not the one that the broker ran with, or only a part of it.",
         broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
     ),
@@ -238,7 +238,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "Start release {version} or later on this store.",
         meaning="The store was written by a newer release, in a form that this one does not know.",
         cause="A downgrade of the broker, or a start with the wrong release.",
-        broker="It takes the first such record for damage, and cuts the log there.",
+        broker="It treats the first such record as damage, and cuts the log there.",
         action="Use the release that wrote the store. No repair makes the records readable for older ones.",
         leads="setting",
     ),
@@ -248,7 +248,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "Leave {setting} off until the last log file with such records has expired.",
         one="with {setting} a start would cut the log at {value}: the one record without a property CRC",
         meaning="The setting makes the recovery refuse records that were stored without this checksum.",
-        cause="The setting was turned on over a log that was begun without it.",
+        cause="The setting was turned on for a log that was begun without it.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
         leads="setting",
@@ -264,43 +264,43 @@ _PERSISTED = (
     "shorter text over a longer one leaves the end of the old one."
 )
 _LOAD = (
-    "It falls back to the backup without a word. Where the backup is missing or empty it starts with nothing; where "
-    "the backup is no text either it does not start. From 5.4.0 on a start that gets over it deletes the broken file, so copy it first."
+    "It silently falls back to the backup. If the backup is missing or empty, it starts with nothing; if "
+    "the backup is not valid either, it does not start. From 5.4.0 on a start that succeeds deletes the broken file, so copy it first."
 )
 
 CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-broken", "warning", "{name} {problem}; {outcome}", RECOVER,
-        meaning="The file is not the JSON text that a broker wrote, but a whole text is still there; or the name of its table "
-        "is one bit away from what it should be.",
+        meaning="The file is not the JSON text that a broker wrote, but a complete text is still there; or the name of its table "
+        "has one flipped bit.",
         cause=_PERSISTED + " Or a flipped bit.",
-        broker=_LOAD + " A text without its table it takes as it is, and starts with nothing, whatever the backup has.",
-        action="Recover cuts what follows the text, turns back the bit in the table's name, or puts the sound backup in its "
+        broker=_LOAD + " It accepts a text without its table, and starts with nothing, whatever the backup has.",
+        action="Recover cuts what follows the text, flips back the bit in the table's name, or puts the sound backup in its "
         "place; the broken file is kept in the journal.",
     ),
     Code(
         "config-lost", "warning",
-        "{name} {problem} and its backup {backup_problem}: lost is {lost}. {start}",
+        "{name} {problem} and its backup {backup_problem}; lost: {lost}. {start}",
         "Put a copy from a file backup or from the other broker of the group into config/, or accept the loss and move "
         "{name} out of the store.",
-        meaning="Neither the file nor its backup holds a whole text.",
-        cause=_PERSISTED + " When it was written twice, the backup is as broken as the file.",
+        meaning="Neither the file nor its backup holds a complete text.",
+        cause=_PERSISTED + " If it was written twice, the backup is as broken as the file.",
         broker=_LOAD,
-        action="Recover keeps every member that can still be read, and takes a backup away that would stop the start. "
-        "It never makes up offsets.",
+        action="Recover keeps every member that can still be read, and removes a backup that would prevent the start. "
+        "It never invents offsets.",
         leads="find",
     ),
     Code(
         "config-missing", "warning", "{name} {problem}: {outcome}", RECOVER,
-        meaning="The broker had such a file, with something in it: its backup, the other files of config/, the queues or the log "
-        "show so. The same is said of all of config/ where the store holds messages.",
-        cause="The store was copied without it, its disk is not mounted, somebody removed or emptied it, or a crash came between "
+        meaning="The broker had such a file with content: its backup, the other files of config/, the queues or the log "
+        "show it. All of config/ is reported in this way if the store holds messages.",
+        cause="The store was copied without it, its disk is not mounted, it was removed or emptied, or a crash came between "
         "the two renames of a write.",
-        broker="Of a missing file it takes the backup if that is sound, and else starts with nothing, as with an empty table. "
-        "Without topics.json producers and consumers are refused until the topics are made again; without consumer offsets groups "
+        broker="For a missing file it uses the backup if that is sound, and otherwise starts with nothing, as with an empty table. "
+        "Without topics.json producers and consumers are refused until the topics are created again; without consumer offsets groups "
         "begin at the newest or at the oldest message.",
         action="Find the file: another path, the source of this copy, a file backup, the other broker of the group. Recover puts a "
-        "sound backup in its place, and makes topics.json from queues and log, marked as a guess. It never makes up offsets: where "
+        "sound backup in its place, and creates topics.json from queues and log, marked as a guess. It never invents offsets: if "
         "they are gone for good, start the broker and set them by hand.",
         leads="find",
     ),
@@ -316,7 +316,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "`mqadmin updateTopic` corrects single topics.",
     ),
     Code(
-        GUESS, "info", "mqtool made this topics.json from queues and log ({topics:topic}); no broker has "
+        GUESS, "info", "mqtool created this topics.json from queues and log ({topics:topic}); no broker has "
         "written it since", "",
         meaning="An earlier recover found neither a sound topics.json nor a sound backup. Queue numbers are those in use, permissions "
         "are read and write; order flags, attributes and topics without messages are not in it.",
@@ -333,7 +333,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "config-unreadable", "error", "{name} could not be read: {error}",
-        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "Check the disk and the permissions, or move it out of the store by hand if it is not a file; then: mqtool verify "
         "{store}",
         meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
         cause=BAD_DISK,
@@ -347,8 +347,8 @@ CONFIG_CODES: tuple[Code, ...] = (
         "mqtool recover {store} --clamp-offsets --dry-run",
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
-        cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
-        broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to go on elsewhere: 4.x to the oldest message "
+        cause="The log or the queue lost its end, the topic was recreated, or the file is from another broker.",
+        broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to continue elsewhere: 4.x to the oldest message "
         "if the queue begins at 0, so that everything is consumed again; later ones to the newest. Until the queue has "
         "grown past the offset, a consumer that does not correct itself misses the new messages.",
         action="Let recover lower the offsets to the end of the queues with --clamp-offsets: what was lost stays lost, "
@@ -367,17 +367,17 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumer-offset-unknown-topic", "info", "group {group} has offsets of topic {topic}, which does not exist in this store", "",
-        meaning="Neither topics.json nor the queues nor the log know the topic.",
+        meaning="The topic is in neither topics.json, the queues nor the log.",
         cause="The topic was deleted; its offsets stay in the file.",
-        broker="It keeps them. A topic made again under this name inherits them, and its consumers begin too late.",
-        action="Nothing, unless the topic is to be made again.",
+        broker="It keeps them. A topic recreated under this name inherits them, and its consumers start too late.",
+        action="Nothing, unless the topic will be recreated.",
     ),
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
         "mqtool recover {store} --clamp-offsets --dry-run",
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
-        cause="The log or the queue lost its end, or the file is of another broker.",
+        cause="The log or the queue lost its end, or the file is from another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
         "level are never delivered; newer ones correct it at start.",
         action="Let recover lower it to the end of the queue with --clamp-offsets.",
@@ -393,9 +393,9 @@ PLAN_CODES: tuple[Code, ...] = (
         "run-unfinished", "warning",
         "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done, {steps_begun} begun",
         "mqtool resume {store}   (or: mqtool undo {store})",
-        meaning="A change of this store was begun and stopped half way; its journal and the saved bytes are in place.",
+        meaning="A change of this store began and stopped half way; its journal and the saved bytes are in place.",
         cause="mqtool was killed or interrupted, or the disk failed while it worked.",
-        broker="It knows nothing of the run and would start on a store that is half changed.",
+        broker="It does not know of the run and would start on a half-changed store.",
         action="Resume it, or undo it, before a broker starts here.",
     ),
     Code(
@@ -403,31 +403,31 @@ PLAN_CODES: tuple[Code, ...] = (
         "the journal of an earlier run is unusable: {reason}",
         "",
         meaning="A record of the journal is missing or cannot be read, so the run can be neither resumed nor undone.",
-        cause="The disk lost it, or somebody edited or copied part of the journal folder.",
-        broker="It never looks at this folder.",
-        action="The bytes that the run overwrote are still in its folder; put the folder aside to work without it.",
+        cause="The disk lost it, or part of the journal folder was edited or copied.",
+        broker="It never reads this folder.",
+        action="The bytes that the run overwrote are still in its folder; move the folder out of the store to work without it.",
     ),
     Code(
         "plan-loses-delivered", "info",
-        "the plan would cost {count} messages that this store delivers as it is (broker {broker})",
+        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker})",
         "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",
-        cause="One damaged record, mark, name or unit was believed against the rest of the store.",
+        cause="One damaged record, mark, name or unit was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
-        one="the plan would cost one message that this store delivers as it is (broker {broker})",
+        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker})",
     ),
     Code(
         "plan-overwrites-named", "error",
         "a plan was made that overwrites {count} intact messages of whole log files as old ones: the log file before "
         "them may be the wrong one",
         "Look for the right file, in a backup or a replica. `{typed} --max-loss {limit}` accepts the loss.",
-        meaning="Whole log files look older than what stands before them, and the plan gives them up. But a broker that "
+        meaning="Whole log files look older than the file before them, and the plan gives them up. But a broker that "
         "cuts its log deletes the files after the cut, so the plan is refused.",
-        cause="A log file before them is of another store, or its store times are wrong.",
+        cause="A log file before them belongs to another store, or its store times are wrong.",
         broker="It may cut the log before these files, and delete them.",
-        action="Save a copy of the store. Bring the right file back, or accept the loss with --max-loss.",
+        action="Save a copy of the store. Restore the right file, or accept the loss with --max-loss.",
     ),
 )
 
@@ -439,20 +439,20 @@ FLEET_CODES: tuple[Code, ...] = (
     Code(
         "fleet-store-problems", "warning", "findings: {findings}, the worst: {worst}",
         "Its rows in the table findings name each; so does mqtool verify on the store.",
-        meaning="One of many stores that `mqtool fleet verify` checked has problems; its exit bits are those of this finding.",
+        meaning="One of the stores that `mqtool fleet verify` checked has problems; its exit bits are those of this finding.",
         cause="What its findings say.",
         broker="What `mqtool explain` says of its worst finding.",
-        action="Run `mqtool verify` on the store and follow its next steps. Of a backup: make another one before the "
+        action="Run `mqtool verify` on the store and follow its next steps. If it is a backup, make another one before the "
         "original is removed.",
     ),
     Code(
         "fleet-store-failed", "error", "not verified: {error}",
         "Run mqtool verify on the store where its files are.",
-        meaning="One of many stores was not verified, or changed meanwhile: nothing is known of its state.",
+        meaning="One of the stores was not verified, or changed meanwhile: its state is unknown.",
         cause="No store at that place, no permission, files that change while they are read, other files on a worker than on "
-        "the driver, or a process that was killed, for instance for want of memory.",
-        broker="It has no part in this.",
-        action="Remove what the error names and run again: only stores without a trusted row are read.",
+        "the driver, or a process that was killed, for instance by the OOM killer.",
+        broker="It is not involved.",
+        action="Fix the cause of the error and run again: only stores without a trusted row are read.",
         bits=OPERATIONAL,
     ),
 )
@@ -460,7 +460,7 @@ FLEET_CODES: tuple[Code, ...] = (
 PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-refused", "error", "broker {broker} would not start: {reason}", RECOVER,
-        meaning="The broker ends, or waits for ever, before it serves anybody.",
+        meaning="The broker exits, or waits for ever, before it serves clients.",
         cause="A mapped file of another length than the setting says, a stray folder or name among mapped files, a "
         "config file without a usable copy, a size field that asks for more memory than there is, or a gap that "
         "dispatch cannot cross.",
@@ -468,11 +468,11 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
+        "start-cannot-say", "warning", "broker {broker}: the effect of {part} is unknown, mqtool does not emulate it",
         "Try the start on a copy of the store.",
-        meaning="The answer depends on a part of the store, or on a setting, that predict does not follow.",
+        meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
-        "play is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like stands in the place of a file.",
+        "emulate is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like is in the place of a file.",
         broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
         action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
         bits=UNSUPPORTED,
@@ -481,12 +481,12 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-loses-messages", "error",
         "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost:intact message}",
         "Do not start it. mqtool recover {store} --dry-run",
-        meaning="The recovery of a start ends at the first record that fails its check; everything after is cut off, "
+        meaning="The recovery of a start ends at the first record that fails its check; everything after it is cut off, "
         "and files that begin after it are deleted from disk.",
         cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
         "forceVerifyPropCRC over records that were written without it.",
         broker="It logs `recover physics file end` and nothing about a loss.",
-        action="`mqtool recover` keeps what lies after the damage.",
+        action="`mqtool recover` keeps the messages after the damage.",
     ),
     Code(
         "start-leaves-unreachable", "error",
@@ -530,10 +530,10 @@ PREDICT_CODES: tuple[Code, ...] = (
         "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
         "mqtool verify {store}",
         one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
-        meaning="Units at the end of these queues name messages that the log does not hold. The next messages get their "
+        meaning="Units at the end of these queues point to messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
-        broker="It cuts the queues to fit the log, and says nothing.",
+        broker="It silently cuts the queues to fit the log.",
         action="Find the missing end of the log before the start. If it is lost for good, recover states the loss.",
     ),
     Code(
@@ -544,15 +544,15 @@ PREDICT_CODES: tuple[Code, ...] = (
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",
         broker="Every start after a crash deletes at least the newest index file.",
-        action="Recover removes the abort file once everything is right, and then no index file is deleted.",
+        action="Recover removes the abort file once everything is repaired, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}", FIND_CONFIG,
+        "start-forgets-config", "error", "broker {broker} would start without the content of {file}: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
-        "was not. The broker takes that for an empty one.",
+        "was not. The broker treats that as an empty one.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
         broker="It starts with an empty table, and saves that a few seconds later.",
-        action="Recover restores the file from a sound copy, or makes topics.json from queues and log. Consumer offsets come only "
+        action="Recover restores the file from a sound copy, or creates topics.json from queues and log. Consumer offsets come only "
         "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
         leads="find",
     ),
@@ -561,7 +561,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         one="broker {broker} would delete one file",
         meaning="A start deletes log and queue files after the ends that it found, after a crash index files, and from 5.4.0 on a "
         "config file that it cannot read.",
-        cause="Pre-allocated files, whatever lies after a cut, and broken config files.",
+        cause="Pre-allocated files, everything after a cut, and broken config files.",
         broker="Normal.",
         action="Nothing, unless another finding says what they held.",
     ),

@@ -38,7 +38,7 @@ from recover.store.store import Store
 # --- What a broker loads before it recovers, and why it may refuse (MappedFileQueue.load, DefaultMessageStore.load).
 
 
-OTHER_SETTING = "Give the broker the file lengths that the store was written with: all other files have them, too."
+OTHER_SETTING = "Give the broker the file lengths that the store was written with; all other files have them."
 
 
 class Stop(Struct, frozen=True):

@@ -80,7 +80,7 @@ def groups_of(
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
     if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
-        unread.append("no offset is in config/, and there were groups: what they have committed is not known")
+        unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
     rows = [row for row in committed
             if fnmatch.fnmatchcase(row.group, group) and fnmatch.fnmatchcase(row.topic, topic)]
     rows.sort(key=lambda row: (row.group, row.topic, row.queue))
@@ -94,8 +94,8 @@ def groups_of(
             by_queue[QueueKey(row.topic, row.queue)].append(row)
     short = _as_they_are(look, by_queue)
     if short:
-        unread.append(f"of {count(len(short), 'queue')} the units of the newest messages are missing: what is not "
-                      "consumed there is not known")
+        unread.append(f"of {count(len(short), 'queue')} the units of the newest messages are missing: their lag "
+                      "is unknown")
 
     queues: dict[Key, QueueState] = {}
 
@@ -126,7 +126,7 @@ def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[st
     others = [pair for pair in found if pair.name != own]
     if "enableLmq" not in settings.given:
         if len(found) > 1:
-            assumed.append(f"enableLmq is not known: with it a broker reads {LMQ_OFFSETS_FILE} alone, without it "
+            assumed.append(f"enableLmq is unknown: with it a broker reads only {LMQ_OFFSETS_FILE}, without it only "
                            f"{OFFSETS_FILE}; rows of both are listed")
         return found
     for pair in others:
@@ -144,10 +144,10 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
     copy = pair.chosen
     if copy is None:
         if pair.present:
-            unread.append(f"{pair.name} and its backup hold no whole text: its offsets are not listed")
+            unread.append(f"{pair.name} and its backup are both incomplete: its offsets are not listed")
         return
     if copy is not pair.main:
-        unread.append(f"{pair.name} holds no whole text: the offsets are those of its backup, which can be older")
+        unread.append(f"{pair.name} is incomplete: the offsets are those of its backup, which may be older")
     offsets = read_consumer_offsets(copy.value)
     for (topic, group), queues in offsets.offsets.items():
         for queue, offset in queues.items():
@@ -155,7 +155,7 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
     for (topic, group), offset in offsets.lmq_offsets.items():
         yield GroupRow(group, topic, 0, offset)
     if offsets.rejected:
-        unread.append(f"{pair.name}: {len(offsets.rejected)} members are none of a broker and are not listed")
+        unread.append(f"{pair.name}: {len(offsets.rejected)} members were not written by a broker and are not listed")
 
 
 def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:

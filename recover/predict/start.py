@@ -74,7 +74,7 @@ def predict(
     # predict does not know what the loss of these costs
     prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
     # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
-    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file of this name"
+    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, topics, view, settings)
@@ -159,7 +159,7 @@ class _Start:
         self.prediction.search_limited = not start.matched and start.index > 0
         if self.prediction.search_limited:
             self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
-                         f"{start.index} older files are not looked at")
+                         f"{start.index} older files are not read")
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
         own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
         found = scan(self.log, start.index, self.rules, self._target(max_of_queues), own_file_only=own_only)
@@ -171,7 +171,7 @@ class _Start:
             self._assume(f"the record at {found.process_offset} makes the broker allocate {found.size} bytes; "
                          "with a smaller heap it would not start")
         if found.fatal:
-            self._refuse(f"a record at {found.process_offset} asks for more memory than any heap has")
+            self._refuse(f"a record at {found.process_offset} needs more memory than any heap has")
             return None
         self._truncate(found, max_of_queues)
         return found.process_offset
@@ -244,7 +244,7 @@ class _Start:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
             cuts = prediction.max_phy < self.log.view.log_end
             prediction.reason = (
-                f"queues name {more} message{'' if more == 1 else 's'} after {prediction.max_phy}, where "
+                f"queues point to {more} message{'' if more == 1 else 's'} after {prediction.max_phy}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
         made_again = self._names_made()
@@ -377,7 +377,7 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     held = held_elsewhere(store)
     parts = {f"{found.part}: {found.what}" for found in held.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
-        parts.add("enableDLegerCommitLog=true: a DLedger begins after the log")
+        parts.add("enableDLegerCommitLog=true: a DLedger continues after the log")
     return sorted(parts)
 
 
@@ -394,7 +394,7 @@ def _stops(
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):
-            yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true beside it",
+            yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true",
                        "Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false.")
         if double or settings.text("storeType") == ROCKSDB_QUEUES:
             separate = settings.flag("useSeparateStorePathForRocksdbCQ")
@@ -402,7 +402,7 @@ def _stops(
             if (other / "CURRENT").exists():
                 name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
                 part = store.relative(other)
-                yield Stop(f"{name}={value}, and {part} holds a RocksDB of queues",
+                yield Stop(f"{name}={value}, but {part} holds a RocksDB of queues",
                            f"Set {name}={str(not separate).lower()}, with which {part} was written.")
     for item in needed:
         if item.stops:
@@ -438,21 +438,21 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     """Assumptions about release, settings, files and the beginning of the log."""
     version = settings.version
     if version.nearest != version:
-        yield f"{version} is not known, and taken to start like {version.nearest}, the nearest release that is"
+        yield f"{version} is unknown and treated like {version.nearest}, the nearest known release"
     sizes = {
         "mappedFileSizeCommitLog": store.mapped_file_size,
         "mappedFileSizeConsumeQueue": store.queue_file_size,
     }
     for name, size in sizes.items():
         if name not in settings.given and str(size) != KNOWN[name].default:
-            yield f"{name}={size}, as the files have it (default {KNOWN[name].default}: would refuse them)"
+            yield f"{name}={size}, from the files (the default {KNOWN[name].default} would refuse them)"
     for name, value in sorted(settings.too_new.items()):
         yield f"{name}={value} is ignored: {version} does not know it"
     if settings.unknown:
         yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
     for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
         if settings.flag(name):
-            yield f"{name}=true is not emulated; the answer is that without it"
+            yield f"{name}=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):
         if item.severity != "info":
-            yield f"the files before {item.file} are meant to be gone: {item.message}"
+            yield f"the files before {item.file} are missing on purpose: {item.message}"

@@ -116,7 +116,7 @@ def test_t28_topics_of_another_broker_are_added_to_and_are_no_proof_of_deletion(
     if queues == "none":
         shutil.rmtree(store.root / "consumequeue")
     found = store.finds("config-topics-guessed", "config/topics.json", None, exit_code=2)
-    assert "names no topic that holds messages" in found["message"]
+    assert "lists no topic that holds messages" in found["message"]
     with store.recovered():
         assert written["topicConfigTable"].keys() == members(path).keys()
         units = plain.units(store.root)
