@@ -85,7 +85,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
     """The broker's time zone, in which index files are named."""
 
     timezone: Annotated[str | None, option(
-        "--timezone", "The broker's time zone, for names of new index files (default: as its files tell, else ours).",
+        "--timezone", "The broker's time zone, for names of new index files (default: from its files, else local).",
         "Broker settings", metavar="ZONE")] = None
 
     @property

@@ -100,7 +100,7 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     """The store, and sizes that its files may not determine."""
 
     store: Annotated[str, argument(
-        "STORE", "Store root: the folder that holds commitlog/ (or as --broker-conf has it).")] = ""
+        "STORE", "Store root: the folder that holds commitlog/ (default: from --broker-conf).")] = ""
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
     index_slots: Annotated[int | None, option(
@@ -160,7 +160,7 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
     broker_conf: Annotated[Path | None, option(
         "--broker-conf", "The broker's own configuration file.", _BROKER, metavar="FILE")] = None
     settings: Annotated[list[str] | None, option(
-        "--set", "One setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
+        "--set", "One broker setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
 
     @property
     def said(self) -> tuple[str | None, Path | None, list[str]]:
@@ -182,13 +182,13 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     engine: Annotated[Literal["auto", "local", "spark"], option(
         "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = "auto"
     threads: Annotated[int | None, option(
-        "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
+        "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
         "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
-        "--rate-limit", "Read log and index no faster than this a second (local engine): for a live neighbour.",
+        "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
-    nice: Annotated[bool, flag("--nice", "Give way to everything else on this host.", _ENGINE)] = False
+    nice: Annotated[bool, flag("--nice", "Run at low CPU priority.", _ENGINE)] = False
     master: Annotated[str | None, option(
         "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, for reading also sc://HOST:PORT.",
         _ENGINE, metavar="URL")] = None
@@ -277,16 +277,16 @@ class OutputChoice(Struct, frozen=True, kw_only=True):
     """The form of the output."""
 
     json: Annotated[bool, flag("--json", "One JSON document on stdout.", _OUTPUT)] = False
-    quiet: Annotated[bool, flag("--quiet", "The summary line only.", _OUTPUT)] = False
+    quiet: Annotated[bool, flag("--quiet", "Print only the summary line.", _OUTPUT)] = False
     progress: Annotated[bool | None, flag(
         "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT)] = None
     color: Annotated[Literal["auto", "always", "never"], option(
-        "--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = "auto"
+        "--color", "Colour; NO_COLOR is honoured too.", _OUTPUT)] = "auto"
     max_findings: Annotated[int | None, option(
-        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 of a code on a screen).", _OUTPUT,
+        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 per code on a screen).", _OUTPUT,
         metavar="N", min=0)] = None
     findings_out: Annotated[Path | None, option(
-        "--findings-out", "Every finding as a line of JSON, in a file outside the store.", _OUTPUT,
+        "--findings-out", "Write every finding as a line of JSON to a file outside the store.", _OUTPUT,
         metavar="FILE")] = None
 
 

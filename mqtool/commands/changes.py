@@ -43,19 +43,19 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
     mode: Annotated[Literal["auto", "normal", "abnormal"], option(
         "--mode", "Which recovery a broker would run (auto: by the abort file).", _HOW)] = "auto"
     lost: Annotated[Literal["repeat", "visible", "gap"], option(
-        "--lost", "What a lost queue position shows: the message before it once more, a visible marker, or nothing.",
+        "--lost", "What consumers get at a lost queue position: the previous message, a visible marker, or nothing.",
         _HOW)] = "repeat"
     no_bridge: Annotated[bool, flag("--no-bridge", "Refuse rather than bridge damage.", _HOW)] = False
     max_loss: Annotated[str | None, option(
-        "--max-loss", "How many messages may be given up: intact ones with --policy broker; those that queues name "
-        "where hardly anything of the log is left (default: 0).", _HOW, metavar="N|all")] = None
+        "--max-loss", "How many messages may be given up: intact ones with --policy broker, and those of log files "
+        "that are missing, foreign or mostly gone (default: 0).", _HOW, metavar="N|all")] = None
     mend_bits: Annotated[bool, flag(
-        "--mend-bits", "Turn back flipped bits: the one of a damaged message that makes every checksum right, and the "
-        "one of a tag or key that makes it agree with its units.", _HOW)] = False
+        "--mend-bits", "Flip bits back: the one bit of a damaged message that makes every checksum right, and the "
+        "one of a tag or key that makes it match its units.", _HOW)] = False
     clamp_offsets: Annotated[bool, flag(
         "--clamp-offsets", "Lower consumer offsets that are after the end of their queue.", _HOW)] = False
     include_deleted: Annotated[bool, flag(
-        "--include-deleted", "Rebuild queues of deleted topics, too.", _HOW)] = False
+        "--include-deleted", "Also rebuild queues of deleted topics.", _HOW)] = False
     output: Annotated[Path | None, option(
         "--output", "Make a recovered copy here (a new or empty folder); the store is not touched.", _HOW,
         metavar="DIR")] = None
@@ -65,10 +65,10 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
     examples=[
         ("/data/store --dry-run", "what would be done, and what is lost"),
         ("/data/store", "show that, ask once, do it, verify the result"),
-        ("/data/store --dry-run --loss-out lost.csv", "and each lost message, with all that is legible of it"),
+        ("/data/store --dry-run --loss-out lost.csv", "also list each lost message with all its legible fields"),
         ("/data/store --yes --json", "unattended"),
-        ("/data/store --mend-bits", "restore, too, what one flipped bit explains"),
-        ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
+        ("/data/store --mend-bits", "also restore messages that one flipped bit explains"),
+        ("/data/store --output /backup/recovered", "a recovered copy; the store is not touched"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
     bits=BITS,
@@ -81,7 +81,7 @@ def recover(
 
     Damage in mid-log is bridged: the bytes become records that brokers pass over, so that everything after is kept
     and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
-    there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
+    there. Everything replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
     """
     if loss.loss_out is not None and not consent.dry_run:
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
@@ -156,10 +156,10 @@ def truncate(
     to: Annotated[int, option(
         "--to", "Log offset; a record must begin or end there.", _CUT, metavar="OFFSET", min=0)],
     loss: Annotated[str | None, option(
-        "--max-loss", "How many messages the cut may drop, and missing log files may have held (default: 0).", _CUT,
+        "--max-loss", "How many messages may be lost by the cut and with missing log files (default: 0).", _CUT,
         metavar="N|all")] = None,
 ) -> int:
-    """Cut the log at a record boundary and everything that derives from it with it.
+    """Cut the log at a record boundary, and with it everything derived from it.
 
     Between two boundaries the command refuses (16) and names both. The cut bytes are zeroed, so that no broker finds
     them again, and kept in the journal; files keep their length.
@@ -180,10 +180,10 @@ class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
         "--output", "Write fresh files here (a new or empty folder, or an empty place on s3://); the store is not "
         "touched.", _WHAT, metavar="DIR")] = None
     include_deleted: Annotated[bool, flag(
-        "--include-deleted", "Rebuild queues of deleted topics, too.", _WHAT)] = False
+        "--include-deleted", "Also rebuild queues of deleted topics.", _WHAT)] = False
     max_loss: Annotated[str | None, option(
-        "--max-loss", "How many messages that a broker would deliver from the store as it is may go undelivered "
-        "afterwards, and missing log files may have held (default: 0).", _WHAT, metavar="N|all")] = None
+        "--max-loss", "How many messages may be lost with missing log files, or no longer be delivered that a broker "
+        "delivers from the store as it is (default: 0).", _WHAT, metavar="N|all")] = None
 
 
 @command(
@@ -200,7 +200,7 @@ def rebuild(
 ) -> int:
     """Rebuild consume queues, index and checkpoint from the log, in one scan.
 
-    In place only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
+    In place, only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
     touched: damage in it needs `mqtool recover`.
     """
     parts = ("consumequeue", "index", "checkpoint")
@@ -246,7 +246,7 @@ def rebuild_index(
 ) -> int:
     """Rebuild index files from the log, byte for byte as a broker writes them.
 
-    In place sound files stay as they are, and others keep their names and where they begin.
+    In place, sound files stay as they are, and others keep their name and start offset.
     """
     return _rebuild(out, store, broker, engine, consent, what, RebuildOptions(parts=("index",)))
 

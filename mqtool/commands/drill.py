@@ -37,23 +37,23 @@ def _begun(beginning: str) -> list[str]:
 
 
 @command(examples=[
-    ("--list", "what there is to rehearse"),
+    ("--list", "the available drills"),
     ("bit-in-body --copy-to /tmp/rehearsal /data/store", "a copy with one flipped bit in a message"),
-    ("crash-bit-without-checkpoint --copy-to /tmp/rehearsal /data/store --seed 7", "another place"),
+    ("crash-bit-without-checkpoint --copy-to /tmp/rehearsal /data/store --seed 7", "damage at another place"),
 ])
 def drill(
     out: Printer, parts: PartsChoice, broker: BrokerChoice, engine: EngineChoice,
     name: Annotated[str | None, argument("NAME", "Which drill.", _begun)] = None,
-    store: Annotated[str | None, argument("STORE", "Store root: it is copied, and not touched.")] = None,
+    store: Annotated[str | None, argument("STORE", "Store root: it is copied and not touched.")] = None,
     copy_to: Annotated[Path | None, option(
         "--copy-to", "Where the copy goes: a new or empty folder outside of the store.", _PANEL, metavar="DIR")] = None,
-    seed: Annotated[int, option("--seed", "Which of the places where it can happen.", _PANEL, metavar="N")] = 0,
+    seed: Annotated[int, option("--seed", "Selects the place of the damage.", _PANEL, metavar="N")] = 0,
     names: Annotated[bool, flag("--list", "List the drills.", _PANEL)] = False,
 ) -> int:
-    """Copy a store and damage the copy, to rehearse what to do about it. Nothing but that copy is ever changed.
+    """Copy a store and damage the copy, to rehearse a recovery. Only the copy is changed.
 
-    The same drill, seed and store give the same damage. What was done is printed, and kept beside the copy in
-    DIR.drill.json: that is what a rehearsal is checked against.
+    The same drill, seed and store give the same damage. The changes are printed, and recorded beside the copy in
+    DIR.drill.json, against which a rehearsal can be checked.
     """
     if names:
         out.answer(drills=[{"name": drill.name, "what": drill.summary} for drill in DRILLS.values()])

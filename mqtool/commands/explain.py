@@ -27,19 +27,19 @@ def _complete(incomplete: str) -> list[str]:
 @command(examples=[
     ("", "every code that verify can report, and every reason of damage"),
     ("bad-body-crc", "what that one means, how it happens, what a broker does, what to do"),
-    ("--log /var/log/rocketmqlogs/store.log", "what a broker's own log says of its store"),
+    ("--log /var/log/rocketmqlogs/store.log", "what a broker's log reports about its store"),
 ])
 def explain(
     out: Printer,
     code: Annotated[str | None, argument(
         "CODE", "A finding's code, or a reason of damage; without one, the list.", _complete)] = None,
     log: Annotated[Path | None, option(
-        "--log", "Explain a log of a broker instead: store.log, broker.log, its stdout; also packed with gzip.",
+        "--log", "Explain a broker's log instead: store.log, broker.log or its stdout; gzip is fine.",
         "What", metavar="FILE")] = None,
 ) -> int:
     """Explain a finding or a reason of damage: meaning, cause, what a broker does with it, what to do.
 
-    With --log: what a broker's log says of its store, the file and offset that it means, and what to type next.
+    With --log: explain what a broker's log reports about its store, with file, offset and the next commands.
     """
     if log is not None and code is not None:
         raise UsageRefusal("a code and --log", "Explain one of them.")

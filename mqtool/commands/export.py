@@ -37,7 +37,7 @@ from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import topic_text
 from recover.store.source import is_remote, remote_root, url_of
 
-_WHAT, _HOW = "Which messages (all that are intact, without a filter)", "How"
+_WHAT, _HOW = "Which messages (default: all intact ones)", "How"
 _SHOWN = 20
 _STDOUT = Path("-")
 
@@ -46,12 +46,12 @@ class From(PartsChoice, frozen=True, kw_only=True):
     """Sources of messages, and the output."""
 
     source: Annotated[list[str] | None, argument(
-        "SOURCE", "Store roots, commitlog folders, single log files, images of disks.")] = None
+        "SOURCE", "Store roots, commitlog folders, single log files, disk images.")] = None
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
         metavar="OUT", short="-o")] = None
     given_format: Annotated[Literal["ndjson", "csv", "parquet", "raw", "store"] | None, option(
-        "--format", "What to write; without it csv or parquet if the file's name ends so, else ndjson.", _HOW)] = None
+        "--format", "Output format (default: csv or parquet by the file's name, else ndjson).", _HOW)] = None
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
 
@@ -70,12 +70,12 @@ class From(PartsChoice, frozen=True, kw_only=True):
 class Filter(Struct, frozen=True, kw_only=True):
     """Filters of messages."""
 
-    topic: Annotated[str | None, option("--topic", "Topics that fit this pattern.", _WHAT, metavar="GLOB")] = None
+    topic: Annotated[str | None, option("--topic", "Topics that match this pattern.", _WHAT, metavar="GLOB")] = None
     queue: Annotated[int | None, option("--queue", "This queue.", _WHAT, metavar="N", min=0)] = None
     queue_offsets: Annotated[str | None, option(
         "--queue-offsets", "Queue offsets from A up to, not including, B.", _WHAT, metavar="A:B")] = None
     phy_offsets: Annotated[str | None, option(
-        "--phy-offsets", "Records that start from A up to, not including, B in the log.", _WHAT,
+        "--phy-offsets", "Records that start at log offsets from A up to, not including, B.", _WHAT,
         metavar="A:B")] = None
     since: Annotated[str | None, option(
         "--since", "Stored at or after: ISO 8601 with its zone, ms, or -2h for two hours ago.", _WHAT,
@@ -87,9 +87,10 @@ class Filter(Struct, frozen=True, kw_only=True):
     properties: Annotated[list[str] | None, option(
         "--property", "With this property; repeat for several.", _WHAT, metavar="K=V")] = None
     lost_by: Annotated[str | None, option(
-        "--lost-by", "What the start of this broker release would cut from the log.", _WHAT, metavar="V")] = None
+        "--lost-by", "Messages that a start of this broker release would cut off.", _WHAT, metavar="V")] = None
     include: Annotated[list[str] | None, option(
-        "--include", "stale, superseded, system: these, too; several with commas.", _WHAT, metavar="WHAT")] = None
+        "--include", "Also stale, superseded or system messages; separate several with commas.", _WHAT,
+        metavar="WHAT")] = None
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
 
     def wanted(self) -> Wanted:
@@ -127,28 +128,28 @@ class Shape(Struct, frozen=True, kw_only=True):
     """The form of exported messages, and whether an export is resumed."""
 
     damaged: Annotated[bool, flag(
-        "--damaged", "Instead of intact messages what is legible of damaged ones.", _WHAT)] = False
+        "--damaged", "The legible parts of damaged messages instead of intact ones.", _WHAT)] = False
     raw_body: Annotated[bool, flag("--raw-body", "Bodies as stored, not decompressed.", _HOW)] = False
-    unfold: Annotated[bool, flag("--unfold", "The messages inside of a batch, one by one.", _HOW)] = False
-    resume: Annotated[bool, flag("--resume", "Go on with an NDJSON export that was cut off.", _HOW)] = False
+    unfold: Annotated[bool, flag("--unfold", "Export the messages of a batch one by one.", _HOW)] = False
+    resume: Annotated[bool, flag("--resume", "Continue an interrupted NDJSON export.", _HOW)] = False
 
 
 @command(
     examples=[
         ("/data/store -o messages.ndjson", "every intact message, a line each"),
         ("/data/store -o orders.parquet --format parquet --topic 'Order*' --since -2h", "some, as a table"),
-        ("/data/store -o lost.ndjson --lost-by 5.3.3", "what the start of a 5.3.3 would cut off"),
-        ("/backup/00000000001073741824 -o found.ndjson --key 4711", "out of one log file, without anything else"),
-        ("/backup/disk.img -o found.ndjson", "out of an image of a disk whose file system is lost"),
-        ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
+        ("/data/store -o lost.ndjson --lost-by 5.3.3", "what a start of 5.3.3 would cut off"),
+        ("/backup/00000000001073741824 -o found.ndjson --key 4711", "from a single log file"),
+        ("/backup/disk.img -o found.ndjson", "from an image of a disk whose file system is lost"),
+        ("/data/store -o damaged.ndjson --damaged", "the legible parts of damaged messages"),
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
 )
 def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
-    """Write messages out of a store, a commitlog folder, single log files or an image, whatever is broken around them.
+    """Export messages from a store, a commitlog folder, single log files or a disk image, whatever else is damaged.
 
-    Bodies are decompressed. Delayed and half messages come under their real topic, marked so; messages of the brokers'
-    own topics come only with --include system. Exit 0: everything that could hold a message was read; 8: it was not.
+    Bodies are decompressed. Delayed and half messages are exported under their real topic and marked; messages of
+    system topics only with --include system. Exit 0: everything that could hold a message was read; 8: it was not.
     """
     target = _target(out, where, which, shape)
     reading = Reading(out, broker, engine, which, shape)

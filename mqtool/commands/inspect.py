@@ -45,7 +45,7 @@ def inspect(
     limit: Annotated[int | None, option(
         "--limit", "Show at most N items, 0 for all (default: 20; 1 with --offset).", _PANEL, metavar="N",
         min=0)] = None,
-    hexadecimal: Annotated[bool, flag("--hex", "Show the bytes, too.", _PANEL)] = False,
+    hexadecimal: Annotated[bool, flag("--hex", "Also show the bytes.", _PANEL)] = False,
 ) -> int:
     """Show one screen about a store: its parts, how it was stopped, what a broker would start from.
 

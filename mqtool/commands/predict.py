@@ -50,7 +50,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
     """The file for the loss list: a line for each message, for producers that must send again."""
 
     loss_out: Annotated[Path | None, option(
-        "--loss-out", "List each lost or damaged message with all that is legible of it: a new .ndjson or .csv file.",
+        "--loss-out", "List each lost or damaged message with all its legible fields in a new .ndjson or .csv file.",
         "Output", metavar="FILE")] = None
 
     def check(self, root: Path, parts: list[Path]) -> None:
@@ -91,18 +91,18 @@ def _losses(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Sele
 
 @command(
     examples=[
-        ("/data/store --broker 5.3.3", "the start of a 5.3.3 with default settings"),
+        ("/data/store --broker 5.3.3", "the start of 5.3.3 with default settings"),
         ("/data/store --broker 4.9.8 --broker-conf broker.conf", "with the broker's own settings"),
-        ("/data/store --broker 5.3.3 --loss-out lost.csv", "each message that is lost, with all that is legible of it"),
-        ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before switching something on"),
+        ("/data/store --broker 5.3.3 --loss-out lost.csv", "each lost message with all its legible fields"),
+        ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before a setting is switched on"),
     ],
     bits=_BITS,
 )
 def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
-    0: it costs nothing. 2: only what the log gives back. 4: do not start. Messages or offsets would be lost, used queue
-    offsets given out again, part of the log is missing, or the broker would not start.
+    0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
+    queue offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
     opened = store.settled(broker, engine)
@@ -206,24 +206,24 @@ class Which(Struct, frozen=True, kw_only=True):
     """Filters of rows."""
 
     group: Annotated[str | None, option(
-        "--group", "Groups that fit this pattern.", "Which groups (all without a filter)", metavar="GLOB")] = None
+        "--group", "Groups that match this pattern.", "Which groups (default: all)", metavar="GLOB")] = None
     topic: Annotated[str | None, option(
-        "--topic", "Topics that fit this pattern.", "Which groups (all without a filter)", metavar="GLOB")] = None
+        "--topic", "Topics that match this pattern.", "Which groups (default: all)", metavar="GLOB")] = None
 
 
 @command(
     examples=[
-        ("/data/store", "every group, and what a start of the broker that fits the store does to it"),
-        ("/data/store --group CG_orders --broker 4.9.8", "one group, and the start of a 4.9.8"),
+        ("/data/store", "every group, and the effect of a start of the broker inferred from the store"),
+        ("/data/store --group CG_orders --broker 4.9.8", "one group, and the start of 4.9.8"),
         ("/data/store --topic 'Order*' --json", "the groups of some topics, for a script"),
     ],
     bits=_BITS,
 )
 def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
-    """Compare what consumer groups have committed with their queues, as they are and once a broker has started.
+    """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
-    that ends before its messages. 4: the start forgets the offsets, lowers queues, or does not come about.
+    that ends before its messages. 4: the start forgets the offsets, lowers queues, or fails.
     """
     opened = store.settled(broker, engine)
     settings, assumed = settings_of(opened, *broker.said)

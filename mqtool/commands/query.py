@@ -48,9 +48,9 @@ class Search(Struct, frozen=True, kw_only=True):
     phy_offset: Annotated[int | None, option(
         "--phy-offset", "Record that starts at this offset of the log.", _WHAT, metavar="N", min=0)] = None
     include_stale: Annotated[bool, flag(
-        "--include-ghosts", "Stale records after a break of the log, too; alone, only those. Scans the log.",
+        "--include-ghosts", "Also stale records after a break of the log; alone, only those. Scans the log.",
         _WHAT)] = False
-    scan: Annotated[bool, flag("--scan", "Look through the whole log instead of index or queue.", _HOW)] = False
+    scan: Annotated[bool, flag("--scan", "Scan the whole log instead of using index or queue.", _HOW)] = False
     body: Annotated[bool, flag("--body", "Show bodies, decompressed.", _HOW)] = False
     limit: Annotated[int, option(
         "--limit", "At most N messages, 0 for all (default: 1000).", _HOW, metavar="N", min=0)] = 1000
@@ -86,7 +86,7 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --topic Orders --key 4711 --scan", "the same without trusting the index"),
         ("/data/store --topic Orders --queue 0 --offset 12 --body", "by queue offset, with the body"),
         ("/data/store --topic Orders --queue 0 --time 1767225600000", "the first message from that time on"),
-        ("/data/store --topic Orders --since -2h", "the messages of a topic, in the order that they were stored"),
+        ("/data/store --topic Orders --since -2h", "the messages of a topic, in the order in which they were stored"),
         ("/data/store --msg-id 7F00000100002A9F0000000000000000", "by message id"),
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
@@ -94,8 +94,8 @@ class Search(Struct, frozen=True, kw_only=True):
 def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
-    Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
-    not look everywhere.
+    Every hit is read and checked. Exit 0 means that the search was complete, even if it found nothing; 8 that it
+    was not complete.
     """
     way = search.check()
     opened = store.settled(broker, engine) if search.scan else store.open(broker)
@@ -202,12 +202,12 @@ def trace(
     out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
     name: Annotated[str, argument("ID", "A message id, unique key, or key.")] = "",
     scan: Annotated[bool, flag(
-        "--scan", "Look through the whole log instead of the index.", "What")] = False,
+        "--scan", "Scan the whole log instead of using the index.", "What")] = False,
 ) -> int:
     """Show one message's life: half, op, commit or rollback; waiting and delivery; retries and dead letter; consumers.
 
-    Every record with the same unique key is read and checked. Exit 0 says that the search was complete, even when it
-    found nothing; 8 that it could not look everywhere.
+    Every record with the same unique key is read and checked. Exit 0 means that the search was complete, even if it
+    found nothing; 8 that it was not complete.
     """
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")

@@ -59,9 +59,9 @@ class PageChoice(Struct, frozen=True, kw_only=True):
     """The output file of the page, and optional content."""
 
     output: Annotated[Path | None, option(
-        "--output", "A new file: .html or .md says which.", _PANEL, metavar="FILE", short="-o")] = None
+        "--output", "A new file that ends in .html or .md.", _PANEL, metavar="FILE", short="-o")] = None
     digests: Annotated[bool, flag(
-        "--digests", "SHA-256 of every file: reads the whole store once more.", _PANEL)] = False
+        "--digests", "Add the SHA-256 of every file; reads the whole store once more.", _PANEL)] = False
 
     def check(self, store: StoreChoice, *, json: bool) -> None:
         """Check, before anything is read, that the page can be written: a usage error (16), or a `Refusal` (8)."""
@@ -135,8 +135,8 @@ class Facts:
 
 @command(
     examples=[
-        ("/data/store -o report.html", "one page for the people who ask"),
-        ("/data/store -o report.md --broker 5.3.3", "for a ticket, with the start of a 5.3.3 in its first lines"),
+        ("/data/store -o report.html", "one page to share"),
+        ("/data/store -o report.md --broker 5.3.3", "for a ticket, with a prediction for 5.3.3 in its first lines"),
         ("/data/store -o report.html --digests", "with a SHA-256 of every file, as evidence"),
         ("/data/store --json", "the data of the page"),
     ],
@@ -145,7 +145,7 @@ class Facts:
 def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, page: PageChoice) -> int:
     """Report on one page what happened to a store, what is lost and what to do. The store is only read.
 
-    The page is one file without scripts that fetches nothing, for screens of both colours and for paper. The exit code
+    The page is one file without scripts or external content, for light and dark screens and for paper. The exit code
     is that of verify.
     """
     page.check(store, json=out.options.json)

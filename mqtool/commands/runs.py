@@ -54,8 +54,8 @@ def apply(
 ) -> int:
     """Run a plan that a changing command saved with --plan-out.
 
-    It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on. Parts that
-    are kept elsewhere are named again: the plan alone does not allow to write there.
+    It is refused if a broker holds the store, or if one of its files has changed since the plan was made. Name parts
+    kept elsewhere again: the plan alone does not permit writing there.
     """
     plan = load_plan(plan_file)
     if plan.store is None:
@@ -95,9 +95,9 @@ def resume(
     out: Printer, engine: EngineChoice, consent: ConsentChoice, parts: PartsChoice,
     store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
-    """Complete a run that was killed or interrupted: an apply is carried to its end, an undo too.
+    """Complete a run that was killed or interrupted, an undo included.
 
-    Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
+    Finished steps are not repeated, a half-finished one is. The alternative is `mqtool undo`.
     """
     root = _root(store, parts.options())
     found = open_runs(root, parts.parts)
@@ -143,7 +143,7 @@ def undo(
     """Revert the last applied (or unfinished) run: content, owner, mode, mtime, xattrs, sparseness.
 
     Run it again to revert the one before. The journal is kept. Exit 0 means that the store is as it was before the
-    plan, damage included; `mqtool verify` reports what that is.
+    plan, damage included; `mqtool verify` reports its state.
     """
     root = _root(store, parts.options())
     last = last_run(root, parts.parts)

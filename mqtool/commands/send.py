@@ -29,7 +29,7 @@ from recover.export.sources import open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
 
-_WHERE, _WHAT = "Where to, and how", "As what"
+_WHERE, _WHAT = "Where to, and how", "What is sent"
 _ENDPOINTS = re.compile(r"[^:;\s]+:\d{1,5}(;[^:;\s]+:\d{1,5})*")
 _SHOWN = 20
 _KEPT = 1000
@@ -43,20 +43,20 @@ class Target(Struct, frozen=True, kw_only=True):
     endpoints: Annotated[str | None, option(
         "--endpoints", "A proxy of the cluster; several with semicolons.", _WHERE, metavar="HOST:PORT")] = None
     position: Annotated[Path | None, option(
-        "--position", "Keep here how far the sending is, and go on from there.", _WHERE, metavar="FILE")] = None
+        "--position", "Record progress in this file, and continue from it.", _WHERE, metavar="FILE")] = None
     rate_limit: Annotated[int | None, option(
-        "--rate-limit", "At most N messages a second.", _WHERE, metavar="N", min=1)] = None
+        "--rate-limit", "At most N messages per second.", _WHERE, metavar="N", min=1)] = None
     in_flight: Annotated[int, option(
-        "--in-flight", "Send N before waiting for their acknowledgements: faster, and the order is lost.", _WHERE,
+        "--in-flight", "Send N messages before waiting for acknowledgements: faster, but the order is lost.", _WHERE,
         metavar="N", min=1)] = 1
     namespace: Annotated[str, option("--namespace", "Namespace of the topics.", _WHERE, metavar="NAME")] = ""
     tls: Annotated[bool, flag("--tls", "Encrypt the connection.", _WHERE)] = False
     topic_map: Annotated[list[str] | None, option(
         "--topic-map", "Send messages of one topic to another; repeat for several.", _WHAT, metavar="OLD=NEW")] = None
     keep_delay: Annotated[bool, flag(
-        "--keep-delay", "Delayed messages that were not delivered, too, each at its time.", _WHAT)] = False
+        "--keep-delay", "Also send delayed messages that were not delivered, each at its time.", _WHAT)] = False
     kind: Annotated[list[str] | None, option(
-        "--kind", "half, delayed, timer, retry, dead-letter: these copies, too, at once.", _WHAT,
+        "--kind", "Also send half, delayed, timer, retry or dead-letter copies, immediately.", _WHAT,
         metavar="KIND")] = None
 
     def rules(self, broker: BrokerChoice) -> Rules:
@@ -71,16 +71,16 @@ class Target(Struct, frozen=True, kw_only=True):
 @command(
     examples=[
         ("messages.ndjson --endpoints 10.0.0.5:8081 --dry-run", "what would be sent, and what would not"),
-        ("messages.ndjson --endpoints 10.0.0.5:8081 --position messages.position", "send; the same again goes on"),
-        ("/data/store --endpoints 10.0.0.5:8081 --topic Orders --since -2h --rate-limit 500", "out of a store, slowly"),
+        ("messages.ndjson --endpoints 10.0.0.5:8081 --position messages.position", "send; run it again to continue"),
+        ("/data/store --endpoints 10.0.0.5:8081 --topic Orders --since -2h --rate-limit 500", "from a store, slowly"),
         ("/data/store --endpoints 10.0.0.5:8081 --topic-map Orders=Orders_again", "to another topic"),
     ],
 )
 def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, consent: ConsentChoice) -> int:
     """Send messages of an export, or of a store, to a live cluster (5.x, through its proxy).
 
-    Keys, tags, properties and body are kept; the property MQTOOL_ORIGIN names the place that a message had first, so
-    that a consumer can recognize one that comes twice. 0: all were sent; 8: some were not, or the cluster does not
+    Keys, tags, properties and body are kept; the property MQTOOL_ORIGIN names the original place of a message, so
+    that a consumer can recognize a duplicate. 0: all were sent; 8: some were not, or the cluster does not
     answer.
     """
     source, endpoints = _checked(target, which)

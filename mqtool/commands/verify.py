@@ -46,7 +46,7 @@ def verify(
     engine: EngineChoice,
     only: Annotated[list[Part] | None, option("--only", "Check this part only; repeat for several.", _WHAT)] = None,
     include_deleted: Annotated[bool, flag(
-        "--include-deleted", "Expect queues and index of deleted topics, too.", _WHAT)] = False,
+        "--include-deleted", "Also expect queues and index entries of deleted topics.", _WHAT)] = False,
 ) -> int:
     """Cross-check the whole store and report every problem; never stops at the first one, never writes.
 
@@ -80,17 +80,17 @@ class Fleet(Struct, frozen=True, kw_only=True):
     stores: Annotated[list[str] | None, argument(
         "STORE", "Store roots or quoted patterns, such as '/backups/*/store' or 's3://backups/*/store'.")] = None
     stores_file: Annotated[Path | None, option(
-        "--stores", "A file with a store or pattern a line; # begins a comment.", _WHICH, metavar="FILE")] = None
+        "--stores", "A file with one store or pattern per line; # begins a comment.", _WHICH, metavar="FILE")] = None
     into: Annotated[Path | None, option(
-        "--into", "Folder of the tables stores and findings; all workers see it. Later runs read it.", _HOW,
+        "--into", "Folder for the tables stores and findings, visible to all workers. Later runs read it.", _HOW,
         metavar="DIR")] = None
     tables: Annotated[str | None, option(
-        "--tables", "Append the run to NAMESPACE.stores and NAMESPACE.findings of Spark's catalog, too.", _HOW,
+        "--tables", "Also append the run to NAMESPACE.stores and NAMESPACE.findings of Spark's catalog.", _HOW,
         metavar="NAMESPACE")] = None
     everything: Annotated[bool, flag(
-        "--all", "Read stores, too, whose listing is that of the last run in DIR.", _HOW)] = False
+        "--all", "Also read stores whose listing has not changed since the last run in DIR.", _HOW)] = False
     split_above: Annotated[int | None, option(
-        "--split-above", "Stores of more bytes follow one by one, cut into splits (default: 64G).", _HOW,
+        "--split-above", "Scan larger stores one by one, cut into splits (default: 64G).", _HOW,
         metavar="SIZE", parser=parse_size)] = None
     master: Annotated[str | None, option(
         "--master",
@@ -112,7 +112,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 def fleet(out: Printer, which: Fleet) -> int:
     """Verify many stores in one Spark job, into two tables of Parquet files; stores that did not change are not read.
 
-    Each store is checked as `mqtool verify STORE` does it. The exit code has the bits of all stores: 4 means that
+    Each store is checked as by `mqtool verify STORE`. The exit code has the bits of all stores: 4 means that
     messages are damaged or missing in at least one of them. A store that cannot be verified is a row with its error.
     """
     from recover.cluster.fleet import SPLIT_ABOVE, append_to_tables, named_stores, verify_fleet
