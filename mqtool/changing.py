@@ -48,8 +48,8 @@ from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BESIDE_BROKER = (
-    "Stop the broker first, or work on a snapshot of its file system. Beside it run only what reads, and --dry-run on "
-    "this machine, without --output and --plan-out: that shows a plan for the store as it is then.")
+    "Stop the broker first, or work on a snapshot of its file system. While it runs, use only reading commands, "
+    "and --dry-run on this machine without --output and --plan-out, which shows a plan for the store as it is now.")
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 Asked = Callable[[], tuple[BrokerSettings, list[str]]]
 """Settings of a broker, and assumptions about them: computed once and only on demand, as that may read the log."""
@@ -77,7 +77,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
         if self.plan_out is not None:
             folder = save_plan(plan, self.plan_out)
             out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
-            beside = f", and its large contents in the folder {folder}: keep both together" if folder else ""
+            beside = f", and its large contents are in the folder {folder}: keep both together" if folder else ""
             out.say(f"the plan is saved in {self.plan_out}{beside}")
 
 
@@ -226,7 +226,7 @@ class Change(Struct):
                 if self.output is None:
                     check_space(root.absolute(), plan)
             except Refusal as refusal:
-                out.say(f"as things stand it would be refused: {refusal.message}. {refusal.remedy}")
+                out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code
@@ -266,11 +266,11 @@ class Change(Struct):
         if seen is None:
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
-            out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile; the "
+            out.say("a broker runs on this store: its abort file stays, and nothing is changed; the "
                     "plan is for the store as it was when the command began")
         made.assumed_settings = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(made.assumed_settings)
-        made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
+        made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
                              for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
@@ -290,7 +290,7 @@ class Change(Struct):
         )
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
-            out.say(f"abort stays: the broker's own recovery has still to look at {parts}")
+            out.say(f"abort stays: the broker's own recovery must still process {parts}")
         self.consent.save(out, plan)
         return plan
 

@@ -157,7 +157,7 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
     if changed is None:
         return error
     return Refusal(f"{changed} changed while the store was read",
-                   "Stop what writes to it, or look at a copy of the store.", file=changed)
+                   "Stop the process that writes to it, or use a copy of the store.", file=changed)
 
 
 def _say_slow() -> None:
@@ -165,7 +165,7 @@ def _say_slow() -> None:
     library = sys.modules.get("formats.native.library")
     for reason in () if library is None else library.SLOW[:1]:
         with suppress(OSError, ValueError):
-            print(f"mqtool: {reason}: the reference code was used, which takes many times as long", file=sys.stderr)
+            print(f"mqtool: {reason}: the reference code was used, which is many times slower", file=sys.stderr)
 
 
 def _silence(code: int) -> int:

@@ -95,7 +95,7 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
                        "change that had begun, `mqtool undo {store}` reverts it.")
     if isinstance(error, MemoryError):
         return Failure(OPERATIONAL | found, "memory", "there is not enough memory",
-                       "Lower --threads, or set --memory below what is free.")
+                       "Lower --threads, or set --memory below the free memory.")
     if isinstance(error, OSError):
         where = f"{os.fspath(error.filename)!s}: " if error.filename else ""
         return Failure(OPERATIONAL | found, "io", f"{where}{error.strerror or error}", remedy_of(error))

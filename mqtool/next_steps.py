@@ -130,7 +130,7 @@ class Given(Struct, frozen=True):
         if match and "://" in self.store and match[1] not in _READS:
             said = _NAMED.sub(rf"mqtool \1 {_COPY}", text).replace("{store}", _COPY)
             copy = copy_command(self.store)
-            return f"Such a store is never changed where it is. Copy it to a disk: {copy}; then {said}"
+            return f"A remote store is never changed in place. Copy it to a disk: {copy}; then {said}"
         return _NAMED.sub(lambda found: self.line(found[1]), text).replace("{store}", shlex.quote(self.store))
 
 
@@ -228,29 +228,29 @@ def _stopped(scene: Scene) -> bool:
 
 
 def _resume(scene: Scene) -> list[Step]:
-    return [Step(scene.given.line("resume"), "a run is not finished; this completes it")]
+    return [Step(scene.given.line("resume"), "completes the unfinished run")]
 
 
 def _start(scene: Scene) -> list[Step]:
-    with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
+    with_conf = f"with {scene.given.conf}" if scene.given.conf else "with its previous configuration"
     if places := scene.given.settings():
         with_conf += f", but {' '.join(places)}"
     lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
-    with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
-    with_conf += f", if it has {' '.join(scene.assumed)}" if scene.assumed else ""
-    last = "nothing else is left to do"
+    with_conf += f" and {' '.join(lines)}, which it does not set" if lines else ""
+    with_conf += f", provided that it has {' '.join(scene.assumed)}" if scene.assumed else ""
+    last = "nothing else needs to be done"
     if scene.phase == "predicted" and scene.code:
-        last = "what the start costs comes back from the log by itself"
+        last = "the log restores whatever the start removes"
     elif scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
     elif scene.phase == "predicted":
-        last = "its start costs nothing; whether all else is well is a question for mqtool verify"
+        last = "the start costs nothing; mqtool verify checks everything else"
     elif scene.wrong:
-        last = "then see to what is left"
+        last = "then handle the remaining problems"
     elif scene.mendable:
         last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS):
-        last = f"once {guess.file}, which mqtool guessed, has what you know of the topics; {last}"
+        last = f"after you completed {guess.file}, which mqtool guessed; {last}"
     return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{with_conf}; {last}")]
 
 
@@ -258,14 +258,14 @@ def _dry_runs(scene: Scene) -> list[Step]:
     steps = []
     if scene.needs(_MEND):
         steps.append(scene.dry_run(
-            "one flipped bit explains damage of messages: with --mend-bits these are saved", _MEND))
+            "one flipped bit explains damaged messages: --mend-bits restores them", _MEND))
     # findings that only an option repairs do not justify a run without it
     if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
                                          for item in scene.repairs()):
-        steps.append(scene.dry_run("what a repair would change, and what is lost; nothing is written"))
+        steps.append(scene.dry_run("shows what a repair would change and what is lost; writes nothing"))
     if scene.needs(_CLAMP):
         steps.append(scene.dry_run(
-            "the same, and consumer offsets after the end of their queue are lowered to it", _CLAMP))
+            "the same, and lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
 
 
@@ -282,8 +282,8 @@ def _beside_unread(scene: Scene) -> list[Step]:
 def _predict(scene: Scene) -> list[Step]:
     killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
     if _refuses(scene):
-        killed = "no repair is made beside queues that are not read here"
-    return [Step(scene.given.line("predict"), f"{killed}: what its start would do, and what that costs")]
+        killed = "nothing is repaired beside queues that mqtool does not read"
+    return [Step(scene.given.line("predict"), f"{killed}: shows what its start would do and cost")]
 
 
 def _go(scene: Scene) -> list[Step]:
@@ -293,15 +293,15 @@ def _go(scene: Scene) -> list[Step]:
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
         more = Step(shlex.join(["mqtool", *typed, _MEND]),
-                    f"the same, and messages that one flipped bit explains are saved ({scene.mendable})")
+                    f"the same, and restores messages that one flipped bit explains ({scene.mendable})")
         steps.insert(0, more)
     return steps
 
 
 def _apply(scene: Scene) -> list[Step]:
-    steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
+    steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "runs this plan")]
     if scene.mendable:
-        more = f"another plan, which also saves messages that one flipped bit explains ({scene.mendable})"
+        more = f"another plan, which also restores messages that one flipped bit explains ({scene.mendable})"
         steps.insert(0, scene.dry_run(more, _MEND))
     return steps
 
@@ -311,17 +311,17 @@ def _after_repair(scene: Scene) -> list[Step]:
     steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
-                          f"messages that one flipped bit explains are restored ({scene.mendable:,}), not bridged"))
+                          f"restores messages that one flipped bit explains ({scene.mendable:,}), not bridges"))
     if scene.needs(_MEND) and _MEND not in scene.typed:
         steps.append(scene.dry_run(
-            "turn back the one flipped bit of messages that no client or service can read", _MEND))
+            "flips back the one bit of messages that no client or service can read", _MEND))
     if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
-        steps.append(scene.dry_run("lower consumer offsets that are after the end of their queue", _CLAMP))
+        steps.append(scene.dry_run("lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
 
 
 def _verify(scene: Scene) -> list[Step]:
-    return [Step(scene.given.line("verify"), "cross-check the whole store and report every problem")]
+    return [Step(scene.given.line("verify"), "checks the whole store and reports every problem")]
 
 
 class State(NamedTuple):
@@ -347,7 +347,7 @@ STATES: tuple[State, ...] = (
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
     State("planned checked", lambda it: bool(it.named("broker-running") and (it.code or it.phase == "planned")),
-          lambda it: [Step(STOP_BROKER, "nothing is changed while it runs")]),
+          lambda it: [Step(STOP_BROKER, "the store cannot be changed while it runs")]),
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start

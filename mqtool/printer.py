@@ -277,7 +277,7 @@ class Printer:
     def fail(self, failure: exits.Failure) -> int:
         """End with an error: the document with the results so far, or a message on stderr."""
         if failure.kind == "interrupted" and not self.writing:
-            failure = failure._replace(remedy="The store was not changed; `{typed}` begins again.")
+            failure = failure._replace(remedy="The store was not changed; `{typed}` starts again.")
         # our commands are in backticks; whole sentences before the first one are work for a person, and come first
         commands = _QUOTED.findall(failure.remedy)
         sentences, stop, _ = failure.remedy.partition("`")[0].rpartition(". ")
@@ -352,7 +352,7 @@ class Printer:
                 self.show(item)
         if most is not None and most < len(findings):
             hidden = count(len(findings) - most, "more finding")
-            self.show(Text(f"… and {hidden}: --findings-out FILE takes all.", style="dim"))
+            self.show(Text(f"… and {hidden}: --findings-out FILE writes all.", style="dim"))
 
     def _print_summary(self, code: int) -> None:
         style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \

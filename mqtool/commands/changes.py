@@ -116,7 +116,7 @@ def recover(
         out.answer(groups_after=rows)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
         if skips or again:
-            out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: mqtool groups")
+            out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
 
     return Change(out, store, engine, broker, consent, output, how.include_deleted, options.max_loss,
                   look_after).run(plan)
@@ -129,7 +129,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
     consent.check(target, store.parts)  # before the fetch, which may take hours
     copy_with_progress(out, [(store.root, ".")], target, "fetching")
-    out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")
+    out.say(f"fetched into {clean(target)}; this copy is the store from here on")
     out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))
     return structs.replace(store, store=str(target))

@@ -81,10 +81,10 @@ def drill(
         disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)
     out.answer(**done.json(), copy=str(target), kept_in=str(note))
     changes = [[change.file, change.offset, change.what] for change in done.changes[:_SHOWN]]
-    out.show(table("what was done to the copy", ["file", ">offset", "*what"], changes))
+    out.show(table("changes of the copy", ["file", ">offset", "*what"], changes))
     if len(done.changes) > _SHOWN:
         out.show(Text(f"… and {count(len(done.changes) - _SHOWN, 'more change')}: {note} lists all"))
     given = Given(str(copy_to), tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY))
     out.summary(f"{copy_to} is a copy of {store} with {count(len(done.changes), 'change')}: {DRILLS[name].summary} "
-                f"{note} keeps what was done", next_steps(Scene("inspected", given)))
+                f"{note} records the changes", next_steps(Scene("inspected", given)))
     return exits.CLEAN

@@ -74,8 +74,8 @@ def _log(out: Printer, path: Path) -> None:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     worst = documents[0] if documents else None
     if worst is None or worst["rank"] == NOTE:
-        out.summary(f"{count(found.lines, 'line')}: nothing that speaks of damage",
-                    [Step(given.line("verify"), "a log tells what a start noticed; this checks every byte")])
+        out.summary(f"{count(found.lines, 'line')}: no sign of damage",
+                    [Step(given.line("verify"), "checks every byte, not only what the broker noticed")])
         return
     place = f" in {worst['file']}" if worst["file"] else ""
     place += f" at offset {worst['offset']} of the log" if worst["offset"] is not None else ""
@@ -83,7 +83,7 @@ def _log(out: Printer, path: Path) -> None:
     text = f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})"
     steps = [Step(line, worst["meaning"]) for line in worst["then"]]
     if worst["code"]:
-        steps.append(Step(f"mqtool explain {worst['code']}", "what that is, how it happens, and what to do"))
+        steps.append(Step(f"mqtool explain {worst['code']}", "meaning, cause and remedy"))
     out.summary(text, steps)
 
 
@@ -104,7 +104,7 @@ def _list(out: Printer) -> None:
     out.show(table("findings", ["code", "severity", ">exit", "*meaning"], rows))
     reasons = ((name, reason.meaning) for name, reason in sorted(REASONS.items()))
     out.show(table("reasons of damage, which findings of the log name", ["reason", "*meaning"], reasons))
-    out.summary(f"{len(CODES)} codes, {len(REASONS)} reasons of damage; mqtool explain NAME says more of one")
+    out.summary(f"{len(CODES)} codes, {len(REASONS)} reasons of damage; mqtool explain NAME describes one")
 
 
 def _one(out: Printer, name: str) -> None:
@@ -119,7 +119,7 @@ def _one(out: Printer, name: str) -> None:
         what = f"{item.severity}, adds {item.exit_bits} ({', '.join(exits.names(item.exit_bits))}) to the exit code"
     else:
         out.show(Text(item.name, style="bold"))
-        what = "a reason of damage; the finding that names it says what it adds to the exit code"
+        what = "a reason of damage; the exit code depends on the finding that names it"
     for title, text in (("what it means", item.meaning), ("how it happens", item.cause),
                         ("what a broker does", item.broker), ("what to do", item.action)):
         out.show(Text(title, style="bold"), Text(text))

@@ -177,7 +177,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
                 writer.close()
         except exits.Stopped:
             if keeps:
-                out.say(f"{target}.part holds what was written so far: the same command with --resume goes on")
+                out.say(f"{target}.part holds the export so far: the same command with --resume continues it")
             raise
     return run.conclude(target)
 
@@ -265,7 +265,7 @@ class Reading:
         settings, self.assumed = settings_of(source.store, *broker.said)
         prediction = predict(source.store, scanned.log, settings, counted=False)
         if not prediction.starts:
-            self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
+            self.out.say(f"Broker {prediction.broker} would not start and therefore cut nothing: {prediction.reason}")
             return FOREVER
         return prediction.cut_at
 
@@ -337,8 +337,8 @@ class _Export:
                                progress=progress, interrupted=interrupted)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
-            reading.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "
-                                 "them, and consumers get the message before once more")
+            reading.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
+                                 "them, and consumers get the previous message again")
         reading.assumed += (assumed := assumptions_of(made.assumed_settings))
         reading.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
@@ -351,9 +351,9 @@ class _Export:
         for pattern in self.reading.wanted.topics:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
                 near = difflib.get_close_matches(pattern, known, 1, 0.5)
-                self.reading.notes.append(f"the log holds no message of a topic that fits {pattern}"
+                self.reading.notes.append(f"the log holds no message of a topic that matches {pattern}"
                                           + (f"; the nearest is {near[0]}" if near else ""))
-                steps = [Step(f"mqtool inspect {shlex.quote(name)}", "which topics there are")
+                steps = [Step(f"mqtool inspect {shlex.quote(name)}", "lists the topics")
                          for name in self.reading.stores()]
         return steps
 
@@ -364,7 +364,7 @@ class _Export:
             topics.setdefault(topic, {})[kind] = number
         steps = self._unknown_topics(topics)
         if reading.damaged_ranges and not reading.damaged:
-            more = "--damaged exports what is legible there" if reading.stores() else "no intact record stands there"
+            more = "--damaged exports the legible parts" if reading.stores() else "no intact record is there"
             reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: {more}")
         self.out.answer(
             output=None if target is None else str(target), format=self.format, messages=total, bytes=self.size,

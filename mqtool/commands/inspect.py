@@ -68,12 +68,12 @@ def inspect(
 
 _TOPICS = 15
 _STATES = {
-    "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
+    "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: the abort file is present", "bold yellow"),
     "running": ("held now", "bold yellow"),
-    "unknown": ("not known: neither abort nor a checkpoint is here", "yellow"),
+    "unknown": ("unknown: there is neither an abort file nor a checkpoint", "yellow"),
 }
 _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
-                "unknown": "not known to us", "missing": "missing"}
+                "unknown": "unknown to mqtool", "missing": "missing"}
 
 
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
@@ -94,7 +94,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     bad = [item for item in report.config if item.state != "whole"]
     if bad:
         rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
-        out.show(table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
+        out.show(table("incomplete config files", ["file", "state", ".bak", "*if lost"], rows))
     out.show(_starts(report))
     gone = any(item.code == NO_LOG for item in found)
     out.summary(_summary(report, len(bad), gone=gone), next_steps(Scene("inspected", out.given)))
@@ -108,7 +108,7 @@ def _head(store: Store, report: StoreReport) -> Table:
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
     evidence = "; ".join(f"{item.why} ({item.release})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
-    config = f"{whole} of {count(len(report.config), 'file')} whole" if report.config else \
+    config = f"{whole} of {count(len(report.config), 'file')} complete" if report.config else \
         "no file" if store.config_dir.exists() else "missing"
     sizes = report.sizes
     log = _size(sizes["mapped_file_size"], told=bool(store.commitlog.file_size))
@@ -126,7 +126,7 @@ def _head(store: Store, report: StoreReport) -> Table:
 
 
 def _size(size: int | None, *, told: bool) -> str:
-    return "unknown" if size is None else human_size(size) + ("" if told else " (assumed: no file tells)")
+    return "unknown" if size is None else human_size(size) + ("" if told else " (assumed)")
 
 
 def _parts(report: StoreReport) -> Table:
@@ -147,9 +147,9 @@ def _pointers(report: StoreReport) -> Table:
         behind = ", all of the log"
         if at.dispatched_to > at.log_end:
             beyond = exact_size(at.dispatched_to - at.log_end)
-            behind = f", {beyond} bytes after the end of the log: files of it are missing"
+            behind = f", {beyond} bytes after the end of the log: log files are missing"
         elif at.undispatched:
-            behind = f", {exact_size(at.undispatched)} bytes of the log lie after it"
+            behind = f", {exact_size(at.undispatched)} bytes of the log follow"
         rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
     if at.index_files:
         first, last = at.index_files[0][0], at.index_files[-1][0]
@@ -182,11 +182,11 @@ def _starts(report: StoreReport) -> Table:
     rows = []
     for first, behind in zip_longest(firsts, firsts[1:]):
         until = f" to before {behind.broker}" if behind else ""
-        note = "" if first.matched or first.file is None else "no file fits: the oldest it may look at"
+        note = "" if first.matched or first.file is None else "no file matches: the oldest that it may read"
         name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
             else str(first.broker)
         rows.append((name, first.mode, first.file, note))
-    return table("what a broker's start would recover from", ["broker", "mode", "first file", "*"], rows)
+    return table("where a broker's recovery would start", ["broker", "mode", "first file", "*"], rows)
 
 
 def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
@@ -194,13 +194,13 @@ def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
     words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.lock_holder_is}",
-             "unknown": "nothing tells how it was stopped"}
+             "unknown": "unknown how it was stopped"}
     at = report.pointers
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
     line += f", log {at.min_offset:,} to {at.log_end:,}"
     if bad:
-        line += f", {count(bad, 'config file')} not whole"
-    return line + "; nothing was checked against anything else yet"
+        line += f", {count(bad, 'config file')} incomplete"
+    return line + "; nothing has been cross-checked yet"
 
 
 # --- the screen of a file -------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: b
     bad = [item for item in report.items if not item.ok]
     at_damage = chosen and bool(bad) and bad[0] is report.items[0]
     steps = [] if report.complete else [
-        Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the items after these")]
+        Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the next items")]
     out.summary(_file_summary(report, bad, at_damage=at_damage), steps)
     return bits_of(report, chosen=chosen)
 
@@ -246,7 +246,7 @@ def _file_summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> st
     bad = [first] if first is not None else bad
     shown = count(len(report.items), "item") if report.items else "looked at"
     wrong = f", {len(bad)} with failed checks: {', '.join(sorted(set(map(_why, bad))))}"
-    return f"{report.title}: {shown}{wrong if bad else ', nothing wrong with what is shown'}"
+    return f"{report.title}: {shown}{wrong if bad else ', no problem in the items shown'}"
 
 
 def _why(item: Item) -> str:

@@ -78,8 +78,8 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         out.answer(loss_list={"output": str(self.loss_out), "damaged": damaged, "cut": cut, "complete": not notes,
                               "notes": notes})
         out.say(*(f"not in the loss list: {note}" for note in notes))
-        out.say(f"{count(damaged, 'damaged message')} and {count(cut, 'intact one')} that a cut would drop listed in "
-                f"{self.loss_out}")
+        out.say(f"{count(damaged, 'damaged message')} and {count(cut, 'intact one')} that a cut would drop are listed "
+                f"in {self.loss_out}")
 
 
 def _losses(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
@@ -168,7 +168,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         rows.append(("because", document["reason"]))
     log, known = f"{document['min_phy']:,} to {document['max_phy']:,}", True
     if document["starts"] and document["min_phy"] < 0:
-        log, known = "no file of it", not document["reason"]
+        log, known = "no log file", not document["reason"]
     rows += [
         ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
         ("log after load", log),
@@ -192,7 +192,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
             out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))
     moved = [row for row in document["groups"] if row["skips"] or row["again"]]
     if moved:
-        out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN))
+        out.show(groups_table("groups that skip messages or receive them again", moved, _SHOWN))
 
 
 def _count(number: int, style: str, *, known: bool = True) -> Text:
@@ -245,11 +245,11 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     steps = Scene("checked", out.given, code, found.findings).by_hand(NO_LOG) if NO_LOG in codes else []
     steps += [Step(command, why) for of, command, why in (
         ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
-         "what makes the queues whole; nothing is written"),
+         "shows how to complete the queues; writes nothing"),
         ({"consumer-offset-above-max"}, line("recover", "--clamp-offsets", "--dry-run"),
-         "lower the offsets that are above the end of their queues"),
+         "lowers the offsets to the end of their queues"),
         ({"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}, line("predict"),
-         "everything that the start would do"),
+         "shows everything that the start would do"),
     ) if of & codes]
     out.summary(_groups_line(found), steps)
     return exits.OPERATIONAL if found.unread and not code else code
@@ -261,15 +261,15 @@ def _groups_line(found: Groups) -> str:
     unknown = sum(row.lag is None for row in found.rows)
     text = f"{groups}, {count(lag, 'message')} not consumed yet"
     if unknown == len(found.rows) and (found.rows or found.unread):
-        text = f"{groups}; what is not consumed yet is not known"
+        text = f"{groups}; the number of messages not consumed yet is unknown"
         if any(item.code == NO_LOG for item in found.findings):
-            text += ": the log that holds the messages is not here"
+            text += ": the log is not here"
     elif unknown:
-        text += f", and of {count(unknown, 'offset')} it is not known"
+        text += f", unknown for {count(unknown, 'offset')}"
     if not found.prediction.starts:
         return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
     unknown = sum(row.skips is None for row in found.rows)
     if unknown and unknown == len(found.rows):
         return text
     text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
-    return text + (f"; of {count(unknown, 'offset')} that cannot be said" if unknown else "")
+    return text + (f"; unknown for {count(unknown, 'offset')}" if unknown else "")

@@ -160,11 +160,11 @@ def _summary(answer: look.Answer) -> str:
     if answer.damaged and not answer.messages:
         first = answer.damaged[0]
         led = answer.way == "index"
-        who = "an index entry of the key leads to a damaged message" if led else "the message is damaged"
+        who = "an index entry of the key points to a damaged message" if led else "the message is damaged"
         return f"{who}: {first['reason']} at {first['phy_offset']} of the log ({first['file']})"
     if answer.damaged_ranges and not answer.messages:
         ranges = count(answer.damaged_ranges, "damaged range")
-        return f"no intact message found, but {ranges} of the log may hold what is looked for"
+        return f"no intact message found, but {ranges} of the log may hold the message"
     if not answer.complete:
         return f"{found} found, but the search was NOT complete: {answer.notes[-1]}"
     return f"{found} found" + (
@@ -174,16 +174,16 @@ def _summary(answer: look.Answer) -> str:
 def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[Step]:
     if len(answer.messages) == 1 and not search.body:
         place = answer.messages[0].record.phy_offset
-        return [Step(out.given.line("query", "--phy-offset", place, "--body"), "the same message with its body")]
+        return [Step(out.given.line("query", "--phy-offset", place, "--body"), "shows the message with its body")]
     if not answer.messages and answer.damaged:
         damaged = answer.damaged[0]
         file = str(Path(out.given.store) / str(damaged["file"]))
         return [Step(shlex.join(["mqtool", "inspect", file, "--offset", str(damaged["phy_offset"])]),
-                     "the damaged message, field by field with every check"),
-                Step(out.given.line("verify"), "all that is damaged, and what to do about it")]
+                     "shows the damaged message, field by field with every check"),
+                Step(out.given.line("verify"), "reports all damage and its remedies")]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
-        return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: look through the log")]
+        return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: scans the log")]
     return []
 
 
@@ -226,9 +226,9 @@ def trace(
     steps = []
     if len(lives) == 1:
         last = lives[0].events[-1]
-        steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "the last record, with body")]
+        steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "shows the last record")]
     elif not lives and not scan:
-        steps = [Step(out.given.line("trace", name, "--scan"), "the index has no hit: look through the log")]
+        steps = [Step(out.given.line("trace", name, "--scan"), "the index has no hit: scans the log")]
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else "no message found"
     out.summary(text + ("" if found.complete else f", but the search was NOT complete: {found.notes[-1]}"), steps)
@@ -238,13 +238,13 @@ def trace(
 def _show(out: Printer, life: Life) -> None:
     out.show(Text(f"{life.unique_key or '(no unique key)'}  {life.topic}", style="bold"),
              Text(f"keys {life.keys or 'none'}: {life.ended}"))
-    out.show(table("", ["stage", "stored", "topic", ">queue", ">queue offset", ">log offset", "*what else"],
+    out.show(table("", ["stage", "stored", "topic", ">queue", ">queue offset", ">log offset", "*details"],
                    map(_cells, life.events), most=_SHOWN))
     if life.consumers:
         cells = [(one.group, one.topic, one.queue, one.queue_offset, one.committed,
                   "consumed" if one.consumed else "not yet") for one in life.consumers]
         out.show(table("committed offsets of its queues",
-                       ["group", "topic", ">queue", ">queue offset", ">committed", "so it is"], cells, most=_SHOWN))
+                       ["group", "topic", ">queue", ">queue offset", ">committed", "state"], cells, most=_SHOWN))
 
 
 def _cells(event: Event) -> list[object]:

@@ -52,7 +52,7 @@ _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
 _LISTED = 10_000
 _PANEL = "The page"
-_NOT_KNOWN = "not known: the log that holds the messages is not here"
+_NOT_KNOWN = "unknown: the log is not here"
 
 
 class PageChoice(Struct, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
 # --- words ---------------------------------------------------------------------------------------
 
 _STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker was not stopped cleanly",
-            "running": "A broker holds the store now", "unknown": "Nothing tells how the broker was stopped"}
+            "running": "A broker holds the store now", "unknown": "It is unknown how the broker was stopped"}
 
 
 def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
@@ -251,16 +251,16 @@ def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
     if found.plan is not None:
         rows.append(("recover gives up", found.plan.damaged_messages - found.plan.left_messages))
         if found.plan.mendable_messages:
-            rows.append(("of these --mend-bits saves", found.plan.mendable_messages))
+            rows.append(("of these --mend-bits restores", found.plan.mendable_messages))
     topics: Counter[str] = Counter()
     for item in found.loss:
-        topics[clean(item.get("topic") or "topic not known", 40)] += int(item["messages"])
+        topics[clean(item.get("topic") or "unknown topic", 40)] += int(item["messages"])
     return [facts("", rows), *([table("", ["topic", ">lost"], topics.most_common(), most=5)] if topics else [])]
 
 
 def _of_start(played: Prediction) -> Text:
     if played.says_nothing:
-        return Text("cannot say", style="yellow")
+        return Text("unknown", style="yellow")
     if not played.starts:
         return Text("does not start", style="red")
     number = played.lost_messages + played.unreachable_messages
@@ -303,12 +303,12 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
     if found.traffic.queues:
         drawings.append(queue_drawing(found.traffic))
     more = found.traffic.more_queues
-    yield Section("Map of the store", f"Queues that lost or lack messages come first; {count(more, 'more queue')} not "
-                  "shown." if more else "", [*drawings, *verify_tables(document)])
+    yield Section("Map of the store", f"Queues with lost or missing messages come first; {count(more, 'more queue')} "
+                  "not shown." if more else "", [*drawings, *verify_tables(document)])
     starts = [[item.releases, Text(clean(item.summary), style="red" if item.exit_code & ~exits.DERIVED else ""),
                item.exit_code] for item in found.starts]
-    yield Section("What the start of each release would do", "Played without a broker. Neighbouring releases that do "
-                  "the same stand together.", [table("", ["releases", "*what its start does", ">exit code"], starts),
+    yield Section("What the start of each release would do", "Predicted without a broker. Adjacent releases with the "
+                  "same outcome share a row.", [table("", ["releases", "*what its start does", ">exit code"], starts),
                                            *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
     yield Section("What recover would do", "", _plan_shown(out, found))
     lost = Text(_NOT_KNOWN, style="red") if found.without_log else loss_statement(found.loss)
@@ -322,7 +322,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
     if found.groups.rows or found.groups.unread:
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
         yield Section("Consumer groups", f"Before and after a start of {found.groups.prediction.broker}: what each "
-                      "group skips and gets again; those hit most come first.",
+                      "group skips and receives again; those affected most come first.",
                       [groups_table("", to_builtins(rows), _GROUPS),
                        *(Text(clean(note)) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
@@ -336,7 +336,7 @@ def _plan_shown(out: Printer, found: Facts) -> list[Shown]:
                 Text(clean(out.given.fill(found.refused.remedy)))]
     assert found.plan is not None
     if not found.plan.plan.steps:
-        return [Text("Nothing is to be changed.", style="green")]
+        return [Text("No changes are needed.", style="green")]
     assumed = [Text(f"Assumed: {clean(line)}", style="dim") for line in found.plan.assumptions]
     return [Text(f"{count(len(found.plan.plan.steps), 'step')}; nothing was changed for this report."),
             steps_table(found.plan.plan.steps), *assumed]
@@ -347,15 +347,15 @@ def _lost_messages(out: Printer, found: Facts) -> list[Shown]:
         return []
     line = out.given.line("recover", "--dry-run", "--loss-out", "lost.csv")
     which = f"the first {_LISTED:,} messages" if found.lost_truncated else "each message"
-    title, rest = f"{which}, with all that is legible", f"{clean(line)} lists all"
+    title, rest = f"{which}, with all legible fields", f"{clean(line)} lists all"
     return [table(title, _LOST_COLUMNS, map(_lost_row, found.lost), _MESSAGES, rest=rest),
-            Text(f"{clean(line)} lists all of them for those who must send again.", style="dim")]
+            Text(f"{clean(line)} lists all of them for the producers who must send again.", style="dim")]
 
 
 def _traffic_section(found: Traffic) -> Section:
     rows = [[topic, held, human_size(size)] for topic, held, size in found.topics]
     drawing = [traffic_drawing(found)] if sum(found.messages) else []
-    return Section("Traffic", "Intact messages of the log, by the topic that they are stored under.", [
+    return Section("Traffic", "Intact messages of the log, by the topic under which they are stored.", [
         *drawing, table("largest topics", ["topic", ">messages", ">bytes"], rows, most=len(rows),
                         of=len(rows) + found.more_topics)])
 
@@ -375,7 +375,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
         rows.append([info.id, info.command, info.state, human_time(info.started_ms),
                      f"{info.steps_done} of {info.steps}", loss, f"{info.user}@{info.host}"])
     now = verify_line(document, found.before.exit_code)
-    return Section("Before and after", "What mqtool changed, newest first, and what its plans stated as lost.", [
+    return Section("Before and after", "Changes by mqtool, newest first, and the losses stated in their plans.", [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),
         Text(f"Now: {now}")])
 
@@ -386,6 +386,6 @@ def _evidence_section(found: Evidence) -> Section:
         f" SHA-256 of the list of all digests (as sha256sum writes it): {found.sha256}."
     note = f"{count(found.count, 'file')}, {human_size(found.size)}.{digest}"
     if found.unread:
-        note += f" {count(found.unread, 'file')} could not be read whole."
+        note += f" {count(found.unread, 'file')} could not be read completely."
     return Section("Evidence", note, [
         table("", ["file", ">bytes", "changed", "SHA-256 (--digests)"], rows, most=_FILES, of=found.count)])

@@ -111,7 +111,7 @@ def resume(
         show_plan(out, run.plan)
     if consent.dry_run:
         out.summary(f"Dry run: run {would_resume(root, parts.parts).id} would be completed",
-                    [Step(out.given.line("resume"), "the same, carried out")], undo_step(out.given))
+                    [Step(out.given.line("resume"), "carries it out")], undo_step(out.given))
         return exits.CLEAN
     if found:
         ask(f"Complete run {found[0].id}?", yes=consent.yes)
@@ -152,13 +152,13 @@ def undo(
         out.given = Given.of_plan(store, options_of(last.plan, parts))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
         what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
-        back = f"; {count(lost_by(last.plan.loss), 'message')} that it gave up will be missing or damaged as before" \
+        back = f"; {count(lost_by(last.plan.loss), 'message')} that it gave up will be missing or damaged again" \
             if last.plan.loss else ""
         out.show(Text(what, style="bold"), Text(f"undo reverts these steps, last one first{back}"))
         out.show(steps_table(last.plan.steps))
     if consent.dry_run:
         out.summary(f"Dry run: run {would_undo(root, parts.parts).id} would be reverted",
-                    [Step(out.given.line("undo"), "the same, carried out")])
+                    [Step(out.given.line("undo"), "carries it out")])
         return exits.CLEAN
     if last is not None:
         ask(f"Revert run {last.id}?", yes=consent.yes)
@@ -167,7 +167,7 @@ def undo(
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
     said = [f"{count(restored, 'file')} restored"] if restored or not removed else []
-    said += [f"{count(removed, 'file')} taken away again"] if removed else []
+    said += [f"{count(removed, 'file')} removed again"] if removed else []
     out.summary(f"Run {undone.run.id} is undone, {', '.join(said)}", next_steps(Scene("undone", out.given)))
     return exits.CLEAN
 
@@ -191,7 +191,7 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
              " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason))))
             for item in runs
         )
-        columns = ["run", "command", "state", "started", ">steps done", "*by whom, with what"]
+        columns = ["run", "command", "state", "started", ">steps done", "*user and command"]
         out.show(table("runs, oldest first", columns, rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
@@ -199,7 +199,7 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     can_undo = unfinished or any(item.state == "applied" for item in runs)
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs for part in ("commitlog", "consumequeue", "index")):
-        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as that run was given them")
+        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as for that run")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)
     return exits.CLEAN

@@ -114,13 +114,13 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
         return code
     begin = position.place
     if position.went_on:
-        out.say(f"going on after {count(begin.sent, 'message')} that were acknowledged")
+        out.say(f"continuing after {count(begin.sent, 'message')} that were acknowledged")
         if not position.ended:
-            out.say("that run did not end by itself: what it had under way (one message, or --in-flight N) can come "
+            out.say("that run was interrupted: messages in flight (one, or --in-flight N) can arrive "
                     f"twice, right after MQTOOL_ORIGIN {begin.origin or '(none was acknowledged)'}")
         if begin.done >= plan.messages:
             out.answer(sent=begin.sent)
-            out.summary(f"all were sent before: {count(begin.sent, 'message')}")
+            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}")
             return exits.CLEAN
     if not due:
         out.summary("there is nothing to send")
@@ -219,7 +219,7 @@ class _Sending:
         """Send the rest of the source; return the exit code."""
         position = self.position
         if position.path is None:
-            self.out.say("without --position nothing remembers how far the sending is, should it stop")
+            self.out.say("without --position the progress is not recorded")
         cluster = Cluster(endpoints, namespace=self.target.namespace, tls=self.target.tls)
         try:
             position.begin()
@@ -231,7 +231,7 @@ class _Sending:
             self.out.answer(sent=self.sent, refused=self.list, refused_messages=self.refused.total(),
                             sent_again=cluster.again)
             more = position.path is not None and self.sent < self.due
-            self.out.summary(self._line(endpoints), [Step(_typed(self.out), "go on where it stopped")] if more else [])
+            self.out.summary(self._line(endpoints), [Step(_typed(self.out), "continues there")] if more else [])
         if self.refused:
             self.out.show(table("not taken", ["*why", ">messages"], self.refused.most_common(), most=_SHOWN))
         return exits.OPERATIONAL if self.refused or self.messages.incomplete else exits.CLEAN
@@ -262,7 +262,7 @@ class _Sending:
                 steps(self.sent, self.due, f"{self.sent:,} messages")
                 if interrupted():
                     self.position.end()
-                    raise Interrupted("stopped by a signal; nothing was under way",
+                    raise Interrupted("stopped by a signal; no message was in flight",
                                       _typed(self.out) if self.position.path else "")
 
     def _note(self, going: list[Outgoing], results: Sequence[NotTaken | None]) -> None:

@@ -156,8 +156,8 @@ def fleet(out: Printer, which: Fleet) -> int:
     size, seconds = sum(row.bytes for row in read), sum(row.seconds for row in read)
     out.summary(
         f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
-        f"{human_seconds(seconds)} of one core), {total['unchanged']:,} with an unchanged listing not read; tables in "
-        f"{which.into}", next_steps(Scene("fleet", out.given, code, found)))
+        f"{human_seconds(seconds)} of one core), {total['unchanged']:,} not read because their listing is unchanged; "
+        f"tables in {which.into}", next_steps(Scene("fleet", out.given, code, found)))
     return code
 
 

@@ -44,7 +44,7 @@ def verify_tables(document: dict[str, Any]) -> list[Shown]:
         columns = [name.replace("_msg_timestamp", "").replace("_", " ") for name in times]
         tables.append(table("checkpoint", columns, [list(times.values())]))
     if document.get("not_checked"):
-        tables.append(table("not checked: mqtool does not read it", ["part", "*kept in"],
+        tables.append(table("not checked: not read by mqtool", ["part", "*kept in"],
                             [list(item) for item in document["not_checked"].items()]))
     return [item for each in tables for item in (each, Text(""))][:-1]
 
@@ -66,7 +66,7 @@ def verify_line(document: dict[str, Any], code: int) -> str:
         parts.append(f"{count(log['damaged_messages'], 'damaged message')}")
     after = max((item["intact_after"] for item in log["damaged"]), default=0)
     if after:
-        parts.append(f"{after:,} of the intact ones lie after damage, where a broker may cut them off")
+        parts.append(f"{after:,} of the intact ones are after damage, where a broker may cut them off")
     for part, words in (("consumequeue", "consume queue"), ("index", "index")):
         values = document.get(part, {})
         for state in ("missing", "wrong", "beyond_log"):
@@ -87,7 +87,7 @@ def start_line(document: dict[str, Any]) -> str:
     who = f"Broker {document['broker']}"
     unread = ", ".join(document["unsupported"])
     if document["starts"] is None:
-        return f"Cannot say what broker {document['broker']} would do: {unread} is not emulated"
+        return f"The start of broker {document['broker']} cannot be predicted: {unread} is not emulated"
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
     if document["reason"]:
@@ -98,7 +98,7 @@ def start_line(document: dict[str, Any]) -> str:
     costs = [text for number, text in (
         (document["lost_messages"], f"cut off {count(document['lost_messages'], 'intact message')}"),
         (unreachable, f"leave {count(unreachable, 'message')} without a unit"),
-        (misaligned, f"put {count(misaligned, 'unit')} at other positions than their messages have"),
+        (misaligned, f"put {count(misaligned, 'unit')} at wrong queue positions"),
         (document["duplicated_offsets"], f"give out {count(document['duplicated_offsets'], 'queue offset')} twice"),
         (lowered, f"end {count(len(lowered), 'queue')} lower than before"),
         (document["config_lost"], f"forget {', '.join(document['config_lost'])}"),
@@ -108,10 +108,10 @@ def start_line(document: dict[str, Any]) -> str:
         costs.append(f"leave out {count(light, 'unit')} of light queues")
     elif light:
         missing = f"{count(light, 'unit')} of light queues {'is' if light == 1 else 'are'} missing"
-        costs.append(f"lose nothing, but {missing}: only other queues lead to what they stand for")
+        costs.append(f"lose nothing, but {missing}: only other queues lead to their messages")
     if unread:
         does = f" and {', '.join(costs)}" if costs else ""
-        return f"{who} would start{does}; mqtool cannot say what becomes of {unread}"
+        return f"{who} would start{does}; the effect on {unread} is unknown"
     return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")
 
 
