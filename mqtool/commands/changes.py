@@ -86,7 +86,7 @@ def recover(
     if loss.loss_out is not None and not consent.dry_run:
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     if how.mend_bits and how.policy == "broker":
-        raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")
+        raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
     loss.check(store.root, store.parts)
     output = how.output
     if is_remote(store.store) and output is not None:

@@ -70,7 +70,7 @@ def drill(
     opened = choice.open(broker)
     sources = sources_of(opened)
     if note.exists():
-        raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
+        raise Refusal(f"{note} exists", "It belongs to another drill: move it, or choose another DIR.")
     check_target(sources, copy_to)
     # a copy without its damage, or without the record of it, is removed again
     with new_folder(copy_to):

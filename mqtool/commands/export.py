@@ -188,10 +188,10 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
         raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
     if where.output is None:
         raise UsageRefusal("no --output", "Write -o FILE, or -o - for stdout.")
-    to_stdout, store = where.output == _STDOUT, "A store takes live records as they are, those of system topics too."
+    to_stdout, store = where.output == _STDOUT, "A store holds live records unchanged, those of system topics included."
     for wrong, what, remedy in (
         (shape.resume and where.format != "ndjson", f"--resume with --format {where.format}",
-         "Only NDJSON can go on where it ends."),
+         "Only NDJSON can be resumed."),
         (shape.damaged and where.format == "raw", "--damaged with --format raw", "Choose ndjson, csv or parquet."),
         *((where.format == "store" and wrong, f"{name} with --format store", store) for wrong, name in (
             (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
@@ -231,7 +231,7 @@ class Reading:
     def _of(self, source: Source) -> Iterator[Selected]:
         if self.damaged:
             if source.store is None:
-                raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
+                raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
             look = survey(source.store, ScanOptions(engine=self.engine.scanner()))
             for line in not_looked_at(source.store):
                 self.missed(line)
@@ -260,7 +260,7 @@ class Reading:
     def _cut_of(self, source: Source, scanned: Scanned) -> int:
         """Where the start of the release would end the log."""
         if source.store is None:
-            raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
+            raise UsageRefusal("--lost-by needs a store", "Name the store root: a start depends on all of it.")
         broker = structs.replace(self.broker, broker=self.lost_by)
         settings, self.assumed = settings_of(source.store, *broker.said)
         prediction = predict(source.store, scanned.log, settings, counted=False)
@@ -323,10 +323,10 @@ class _Export:
         """Write a store of the wanted messages of one source."""
         reading = self.reading
         if len(sources) != 1:
-            raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")
+            raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: name one.")
         if sources[0].in_pieces:
             raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
-                               "--mapped-file-size says how long they were, if it begins where one did.")
+                               "Set --mapped-file-size if the piece begins where a log file did.")
         scanned, wanted = reading.looked_at(sources[0])
         # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()

@@ -58,7 +58,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         if self.loss_out is None:
             return
         if self.loss_out.suffix not in _KINDS:
-            raise UsageRefusal(f"--loss-out {self.loss_out}: the name does not tell the format",
+            raise UsageRefusal(f"--loss-out {self.loss_out}: its name has no known extension",
                                "Name a file that ends in .ndjson or .csv.")
         new_outside_store(self.loss_out, root, parts)
 

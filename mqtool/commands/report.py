@@ -70,7 +70,7 @@ class PageChoice(Struct, frozen=True, kw_only=True):
                 raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
             return
         if self.output.suffix.lower() not in _KINDS:
-            raise UsageRefusal(f"--output {self.output}: the name does not tell the format",
+            raise UsageRefusal(f"--output {self.output}: its name has no known extension",
                                "Name a file that ends in .html or .md.")
         new_outside_store(self.output, store.root, store.parts)
 

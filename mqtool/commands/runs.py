@@ -59,7 +59,7 @@ def apply(
     """
     plan = load_plan(plan_file)
     if plan.store is None:
-        raise Refusal(f"{plan_file} is not bound to a store", "Make the plan again.")
+        raise Refusal(f"{plan_file} is not bound to a store", "Create the plan again.")
     root = Path(plan.store.root)
     out.store = str(root)
     options = options_of(plan, parts)

@@ -132,7 +132,7 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
     """Source and endpoints; a usage error (16) if one is missing, or options do not go together."""
     if target.source is None or not target.source.exists():
-        missing = "no SOURCE" if target.source is None else f"there is no {target.source}"
+        missing = "no SOURCE" if target.source is None else f"{target.source} does not exist"
         raise UsageRefusal(missing, "Name an NDJSON file of mqtool export, or a store.")
     if target.endpoints is None or not _ENDPOINTS.fullmatch(target.endpoints):
         given = "no --endpoints" if target.endpoints is None else f"--endpoints {target.endpoints}: write HOST:PORT"
@@ -281,6 +281,6 @@ class _Sending:
             if not isinstance(message, str) and not isinstance(item := self.outbox.take(message), str):
                 last = item.origin
         if last != place.origin:
-            raise Refusal(f"{self.target.source} does not hold the messages that {self.position.path} counts",
-                          "Send from the very same source, or name another position file.")
+            raise Refusal(f"{self.target.source} does not hold the messages recorded in {self.position.path}",
+                          "Send from the same source, or name another position file.")
         return place.done

@@ -158,7 +158,7 @@ def _unfinished(run: Run) -> Refusal:
     _ = run.plan  # do not recommend resume or undo where they would refuse
     return Refusal(
         f"the run {run.id} ({run.header['command']}) is {run.state}",
-        "Complete it (`mqtool resume {store}`), or take it back (`mqtool undo {store}`).",
+        "Complete it (`mqtool resume {store}`), or undo it (`mqtool undo {store}`).",
         run=run.id,
     )
 
@@ -177,7 +177,7 @@ def _check_for_resume(run: Run) -> None:
             continue
         if not is_there or file_crc(staged) != (content.size, content.crc32c):
             raise Refusal(
-                f"the staged content for {step.file} is damaged", "`mqtool undo {store}` takes the run back.",
+                f"the staged content for {step.file} is damaged", "`mqtool undo {store}` undoes the run.",
                 file=step.file, run=run.id,
             )
     try:
@@ -185,7 +185,7 @@ def _check_for_resume(run: Run) -> None:
         check_watched(run.plan, run.root)
     except Refusal as refusal:
         if refusal.remedy == STALE:
-            refusal.remedy = "something changed the store since the run began; `mqtool undo {store}` takes the run back"
+            refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
         raise
     check_changeable(run.root, steps, run.path, run.kept())
 
@@ -208,7 +208,7 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
             if interrupted():
                 raise Interrupted(
                     f"stopped after {batch[0]} of {len(steps)} steps",
-                    "`mqtool resume {store}` completes the run, `mqtool undo {store}` takes it back.",
+                    "`mqtool resume {store}` completes the run, `mqtool undo {store}` undoes it.",
                     run=run.id,
                 )
             if progress is not None:
@@ -247,10 +247,10 @@ def _reverted(run: Run, error: OSError | Refusal) -> Refusal:
         revert_begun(run, None, never)
     except (OSError, Refusal) as second:
         return Refusal(
-            f"{reason}; taking the begun steps back failed too: {second}",
+            f"{reason}; reverting the begun steps failed too: {second}",
             "Check the disk, then run `mqtool undo {store}`: the saved bytes are in the journal.", run=run.id,
         )
-    return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "check the disk", run=run.id)
+    return Refusal(f"{reason}; the begun steps were reverted, the store is as before", "check the disk", run=run.id)
 
 
 # --- Undo.
@@ -273,12 +273,12 @@ def undo(
     is no longer as the run left it."""
     root, parts = root.absolute(), tuple(parts)
     if last_run(root) is None and not has_leftovers(root):
-        raise Refusal("nothing was applied to this store, or all of it was undone",
+        raise Refusal("no run was applied to this store, or all were undone",
                       "`mqtool journal {store}` shows what was done.")
     with store_locked(root, "the undo is not complete", "`mqtool undo {store}`"):
         run = last_run(root, parts)
         if run is None:
-            raise Refusal("no run had changed this store; what a killed one left behind was removed")
+            raise Refusal("no run had changed this store; leftovers of a killed run were removed")
         return undo_run(run, progress, interrupted)
 
 
@@ -287,7 +287,7 @@ def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
     root = root.absolute()
     run = last_run(root, parts)
     if run is None:
-        raise Refusal("there is nothing to take back", "`mqtool journal {store}` shows what was done.")
+        raise Refusal("there is no run to undo", "`mqtool journal {store}` shows what was done.")
     refuse_if_held(root)
     check_for_undo(run)
     return run
@@ -329,8 +329,8 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
         is_one = len(changed) == 1
         raise Refusal(
             f"{few(changed)} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
-            f"something else worked on this store since: compare by hand, the saved bytes are in {run.path}; "
-            "put that folder aside to go on with the store as it is",
+            f"something else has changed this store: compare by hand, the saved bytes are in {run.path}; "
+            "move that folder out of the store to continue with the store as it is",
             files=changed, run=run.id,
         )
 
@@ -364,7 +364,7 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
         if not left:
             continue
         if interrupted():
-            raise Interrupted("the undo was stopped between two steps", "`mqtool undo {store}` goes on with it.",
+            raise Interrupted("the undo was stopped between two steps", "`mqtool undo {store}` continues it.",
                               run=run.id)
         if progress is not None:
             done = sum(statuses[number] == "reverted" for number in begun)

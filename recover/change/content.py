@@ -95,8 +95,8 @@ class FileContent(Content, Struct, frozen=True):
             yield chunk
         if (size, crc) != (self.size, self.crc32c):
             raise Refusal(
-                f"{self.path} is not the content that the plan was saved with",
-                "make the plan again", size=size, expected_size=self.size,
+                f"{self.path} is not the content saved with the plan",
+                "create the plan again", size=size, expected_size=self.size,
             )
 
 
@@ -264,7 +264,7 @@ def _checked(
     """Return the file that the manifest names, and its length and CRC-32C, if it is as announced."""
     file, size, crc = said or ("", -1, 0)
     if size != content.size or (folder / file).stat().st_size != size or content.crc32c not in (None, crc):
-        raise Refusal(f"{file or 'a file'} was not made as announced: {(size, crc)} instead of "
+        raise Refusal(f"{file or 'a file'} was not produced as announced: {(size, crc)} instead of "
                       f"{(content.size, content.crc32c)}",
                       "Run the command again; with --engine local, if it happens again.")
     return folder / file, (size, crc)

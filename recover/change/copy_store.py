@@ -94,7 +94,7 @@ def remote_folder(place: str) -> Iterator[Path]:
     except OSError as error:
         raise Refusal(f"{place} cannot be written: {error}", "Check the address and its credentials.") from error
     if lacks:
-        raise Refusal(f"{place} lacks {len(lacks)} files that were sent", "Remove what is there, and try again.")
+        raise Refusal(f"{place} lacks {len(lacks)} files that were uploaded", "Empty that prefix, and try again.")
 
 
 def _fetched(file: Source) -> Iterator[Piece]:
@@ -155,9 +155,9 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")
         if not target.parent.is_dir():
-            raise Refusal(f"{target.parent} does not exist", "make it, or choose another place")
+            raise Refusal(f"{target.parent} does not exist", "create it, or choose another place")
     except OSError as error:
-        raise Refusal(f"{target} cannot be looked at: {error.strerror}", "choose another place") from error
+        raise Refusal(f"{target} cannot be read: {error.strerror}", "choose another place") from error
 
 
 def _walk(
@@ -171,7 +171,7 @@ def _walk(
     for name in names_in(source):
         path = source / name
         if name == "..":
-            raise Refusal(f"{path} would lead out of the copy", "No broker makes such a name: remove it.")
+            raise Refusal(f"{path} would lead out of the copy", "No broker creates such a name: remove it.")
         if not above and (name in leave_out or name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL)):
             continue
         if name == "lock" and is_here and is_own_lock_file(path):
@@ -188,10 +188,10 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
         folders.append((path, copy))
         return
     if not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{path} is neither a file nor a folder", "move it away first")
+        raise Refusal(f"{path} is neither a file nor a folder", "move it out of the store first")
     if copy.exists():
         raise Refusal(f"two commitlog paths hold {path.name}", "decide which of the two is the right one")
     copy_file(path.resolve() if url_of(path) is None else path, copy)
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-        raise Refusal(f"{path} changed while it was copied", "stop what writes to the store")
+        raise Refusal(f"{path} changed while it was copied", "stop the process that writes to the store")

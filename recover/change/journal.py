@@ -123,7 +123,7 @@ class Run(Struct, dict=True):
         made = (name for facts in self.begins.values() for name in facts.get("mkdirs", ()))
         for name in (*self.header["directories"], *made):
             if name not in own:
-                raise self._made_up(f"names {name!r}, where its plan changes nothing")
+                raise self._made_up(f"names {name!r}, which its plan does not change")
         self._check_folder()
         return plan
 
@@ -132,15 +132,15 @@ class Run(Struct, dict=True):
             with os.scandir(self.path / folder) as entries:
                 for entry in entries:
                     if folder != "retired" and not entry.is_file(follow_symlinks=False):
-                        raise self._made_up(f"has {folder}/{entry.name}, which is no file")
+                        raise self._made_up(f"has {folder}/{entry.name}, which is not a file")
                     if not (entry.name.isascii() and entry.name.isdecimal()):
-                        raise self._made_up(f"has {folder}/{entry.name}, which no step put there")
+                        raise self._made_up(f"has {folder}/{entry.name}, which no step created")
         if os.lstat(self.journal).st_nlink > 1:
             raise self._made_up("has a journal file with another name elsewhere")
 
     def _made_up(self, what: str) -> Refusal:
         return Refusal(
-            f"the run {self.id} {what}: it is not as mqtool left it; nothing was changed now",
+            f"the run {self.id} {what}: it is not as mqtool left it; nothing was changed by this command",
             f"move {self.path.relative_to(self.root)} out of the store to work without it", run=self.id,
         )
 
@@ -219,13 +219,14 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
             raise Refusal("it has no start")
         run.info()
         if not all(isinstance(mtime_ns, int) for mtime_ns in run.header["directories"].values()):
-            raise Refusal("a time is no number")
+            raise Refusal("a time is not a number")
     except OSError as error:
         raise Refusal(f"the journal of run {path.name} cannot be read: {error.strerror}", run=path.name) from error
     except Refusal as error:
         raise Refusal(
             f"the journal of run {path.name} is damaged: {error.message}",
-            f"its saved bytes are in {JOURNAL_DIR}/runs/{path.name}; nothing was changed now", run=path.name,
+            f"its saved bytes are in {JOURNAL_DIR}/runs/{path.name}; nothing was changed by this command",
+            run=path.name,
         ) from error
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise Refusal(f"the journal of run {path.name} is damaged: {error!r}", run=path.name) from error
@@ -238,7 +239,7 @@ def _check_shape(path: Path) -> None:
         is_document = "." in name
         mode = (path / name).lstat().st_mode
         if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
-            raise Refusal(f"{name or path.name} is no {'file' if is_document else 'folder'}")
+            raise Refusal(f"{name or path.name} is not a {'file' if is_document else 'folder'}")
 
 
 def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
@@ -250,7 +251,7 @@ def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who made it") from error
+        raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who created it") from error
     return [open_run(root, path, parts) for path in paths
             if not path.name.startswith(".") and (path.is_symlink() or path.is_dir())]
 

@@ -93,7 +93,7 @@ def holder_text(root: Path, pid: int) -> str:
     here = root.behind if isinstance(root, StorePath) else root
     if here is not None and is_own_lock_file(here / "lock"):
         return "another mqtool"
-    return "another mqtool, or a process that cannot be seen from here"
+    return "another mqtool, or a process that is not visible from here"
 
 
 def is_own_lock_file(path: Path) -> bool:
@@ -168,7 +168,7 @@ def _acquire(store: Path) -> tuple[int, bool]:
                 raise Refusal(
                     f"the store's lock cannot be taken: {error.strerror}", _remedy(error), errno=error.errno
                 ) from error
-    raise Refusal("the store's lock file keeps changing", "see who else works on this store")
+    raise Refusal("the store's lock file keeps changing", "find the other process that uses this store")
 
 
 def _lock_or_refuse(fd: int) -> None:
@@ -214,5 +214,5 @@ def _remedy(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return "run as the broker's user or as root, or make a recovered copy with --output"
     if error.errno in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP):
-        return "the file system has no locks, so a running broker cannot be told: make a recovered copy with --output"
+        return "the file system has no locks and a broker cannot be detected: make a recovered copy with --output"
     return "check the disk, then run the command again"

@@ -247,7 +247,7 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
     elif plain:
         plain = names[0] != JOURNAL_DIR and file != "lock"
     if not plain:
-        raise Refusal(f"the plan touches {file!r}, which is outside of the store's files", "make the plan again")
+        raise Refusal(f"the plan changes {file!r}, which is outside of the store's files", "create the plan again")
 
 
 @lru_cache(maxsize=4096)
@@ -333,7 +333,7 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
 def refuse_taken(path: Path) -> None:
     """`Refusal` if the path of a new file exists already."""
     if os.path.lexists(path):
-        raise Refusal(f"{path} exists already", "Name a new file, or remove that one.", path=str(path))
+        raise Refusal(f"{path} exists already", "Name a new file, or remove this one.", path=str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:
@@ -410,7 +410,7 @@ def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
     try:
         return _parse(json.loads(data), path, sidecar)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refusal(f"{path} is not a plan: {error}", "make the plan again") from error
+        raise Refusal(f"{path} is not a plan: {error}", "create the plan again") from error
 
 
 def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
@@ -418,11 +418,11 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
         raise ValueError("it has another format")
     if whole["version"] != VERSION:
         raise Refusal(
-            f"{path} has plan format {whole['version']}, this mqtool knows {VERSION}", "make the plan again"
+            f"{path} has plan format {whole['version']}, this mqtool knows {VERSION}", "create the plan again"
         )
     body = whole["body"]
     if crc32c(canonical(body)) != whole["crc32c"]:
-        raise Refusal(f"{path} was changed after it was saved: its checksum does not fit", "make the plan again")
+        raise Refusal(f"{path} was changed after it was saved: its checksum does not match", "create the plan again")
     convert(body, _Said)
     os.fsencode(json.dumps(body, ensure_ascii=False))  # ValueError for a name that no file can have
     sidecar = str(body["sidecar"])
@@ -435,8 +435,8 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
                if only is None and isinstance(step.content, FileContent) and not step.content.path.is_file()]
     if missing:
         raise Refusal(
-            f"{missing[0]} is missing: contents of this plan are in the folder {sidecar} next to it",
-            f"copy that folder along with {path.name}, or make the plan again", file=str(missing[0]),
+            f"{missing[0]} is missing: parts of this plan are in the folder {sidecar} next to it",
+            f"copy that folder along with {path.name}, or create the plan again", file=str(missing[0]),
         )
     before = [convert(value["before"], FileState) for value in body["steps"] if "before" in value]
     # the id becomes part of a directory name

@@ -74,21 +74,21 @@ class Places:
         if folder not in self._given and os.path.islink(folder):
             target = os.path.realpath(folder)
             name = folder.removeprefix(f"{self._root}/")
-            remedy = "put the folder itself in its place (move it, or mount it there), or make a copy with --output"
+            remedy = "replace the link by the folder itself (move it, or mount it there), or make a copy with --output"
             if name in _OPTIONS:
                 remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"
             raise Refusal(
-                f"{name} is a link to {target}, and nothing is written behind a link of the store", remedy, file=name,
-                target=target,
+                f"{name} is a link to {target}, and mqtool writes nothing behind a link in the store", remedy,
+                file=name, target=target,
             )
         self._known.add(folder)
 
 
 def _foreign(path: str) -> Refusal:
     return Refusal(
-        f"{path!r} is outside of the store's files as this command was given them, and nothing is written there",
-        "if it belongs to the store, name its folder with --commitlog, --consumequeue or --index; if not, somebody "
-        "made this up: do not use it", file=path,
+        f"{path!r} is outside of the store's files given to this command, and nothing is written there",
+        "if it belongs to the store, name its folder with --commitlog, --consumequeue or --index; if not, the plan "
+        "or journal is forged: do not use it", file=path,
     )
 
 
@@ -99,8 +99,8 @@ def check_alone(root: Path, file: str) -> None:
     except OSError:
         return
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        linked = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
-        what = "known by another name, too" if stat.S_ISREG(status.st_mode) else linked
+        linked = "a link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+        what = "also known by another name" if stat.S_ISREG(status.st_mode) else linked
         raise Refusal(
             f"{file} is {what}: a change would reach outside of the store",
             "put a copy of the file in its place (cp -p --sparse=always), then run the command again", file=file,
@@ -158,8 +158,8 @@ def _check(root: Path, path: Path, *, written: bool) -> None:
     inside = path.is_relative_to(root)
     name = "the store's root" if path == root else str(path.relative_to(root) if inside else path)
     for what, letter in _flags(path):
-        raise Refusal(f"{name} is {what} (chattr +{letter}), so it can be neither changed nor put back",
-                      f"chattr -{letter} {path}, then run the command again (a saved plan: make it again)", file=name)
+        raise Refusal(f"{name} is {what} (chattr +{letter}), so it can be neither changed nor restored",
+                      f"chattr -{letter} {path}, then run the command again (create a saved plan again)", file=name)
     if written and os.path.lexists(path) and not os.access(path, os.W_OK, effective_ids=True):
         try:
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY

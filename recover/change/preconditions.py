@@ -68,8 +68,8 @@ def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
     return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 
 
-STALE = "something changed the store since it was looked at; `{again}` plans on what is there now"
-_TOUCHED = "was changed after the plan was made, though its time of writing says otherwise"
+STALE = "the store was changed since it was read; `{again}` makes a plan for its present state"
+_TOUCHED = "was changed after the plan was made, although its mtime did not change"
 
 
 def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> Plan:
@@ -133,7 +133,7 @@ def observe(root: Path, file: str, *, folder: bool = False, watched: bool = Fals
     except OSError as error:
         raise _unreadable(file, error) from error
     if not watched and not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
+        raise Refusal(f"{file} is not a file but {kind_of(status.st_mode)}",
                       BY_HAND.replace("{file}", file), file=file)
     if file == "lock" and is_own_lock_file(path):
         return FileState(file, False)
@@ -195,7 +195,7 @@ def check(plan: Plan, root: Path) -> None:
     """`Refusal` naming the first thing that is not as the plan found it. Read-only."""
     planned = check_same_store(plan, root)
     if identify(root, plan.parts).commitlog != planned.commitlog:
-        raise Refusal("the commitlog has other files than when the plan was made", STALE)
+        raise Refusal("the commitlog files differ from those when the plan was made", STALE)
     # a file that this plan changed and undo restored has another ctime, and is the same
     was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
@@ -217,7 +217,7 @@ def _check_existence(sealed: FileState, now: FileState) -> None:
 def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
     """`Refusal` if this is neither the path nor the directory that the plan was made for."""
     if plan.store is None:
-        raise Refusal("the plan was not bound to a store", "make the plan again")
+        raise Refusal("the plan was not bound to a store", "create the plan again")
     now = identify(root, plan.parts)
     if now.root != plan.store.root and now.inode != plan.store.inode:
         raise Refusal(
@@ -262,9 +262,9 @@ def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> FileS
     if now.mtime_ns != sealed.mtime_ns:
         raise _stale(sealed, now, "was written after the plan was made")
     if sealed.folder and now.crc32c != sealed.crc32c:
-        raise _stale(sealed, now, "holds other files than when the plan was made")
+        raise _stale(sealed, now, "holds different files than when the plan was made")
     stop = None if sealed.folder else sealed.stop
     if stop is not None and _checksum(root, sealed.file, sealed.start, stop) != sealed.crc32c:
         where = "" if whole_file else f" in {sealed.start}..{stop}"
-        raise _stale(sealed, now, f"holds other bytes{where} than when the plan was made")
+        raise _stale(sealed, now, f"holds different bytes{where} than when the plan was made")
     return now

@@ -165,7 +165,7 @@ class Work:
             folder = resolve(self.run.root, name)
             if folder.is_dir():
                 if os.listdir(folder):
-                    raise Refusal(f"{name} holds files that the run did not make",
+                    raise Refusal(f"{name} holds files that the run did not create",
                                   "move them away, then run undo again", file=name)
                 disk.rmdir(folder)
             changed.append(folder.parent)
@@ -190,7 +190,7 @@ class Work:
     def settle_reverted(self) -> dict[str, Any]:
         """Verify the revert; return size and mtime for the journal."""
         if not self.holds_old():
-            raise Refusal(f"{self.step.file} could not be put back as it was", file=self.step.file)
+            raise Refusal(f"{self.step.file} could not be restored", file=self.step.file)
         return self.look()
 
     def look(self) -> dict[str, Any]:
@@ -233,7 +233,8 @@ class _InPlace(Work):
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
         if saved != (max(0, stop - step.start), self.sealed.crc32c):
-            raise Refusal(f"{step.file} changed while its bytes were saved", "see who else writes to this store")
+            raise Refusal(f"{step.file} changed while its bytes were saved",
+                          "find the other process that writes to this store")
         facts = {
             "size": status.st_size, "mtime_ns": status.st_mtime_ns, "mode": status.st_mode, "uid": status.st_uid,
             "gid": status.st_gid, "blocks": [low, high], "extents": extents,
@@ -283,7 +284,7 @@ class _InPlace(Work):
         if file_crc(self.preimage)[1] != self.sealed.crc32c:
             raise Refusal(
                 f"the saved bytes of {step.file} {step.start}..{step.stop} are damaged",
-                "nothing was put back over this range", file=step.file,
+                "nothing was restored over this range", file=step.file,
             )
         if os.stat(path).st_size > facts["size"]:
             disk.truncate(path, facts["size"])

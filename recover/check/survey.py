@@ -198,7 +198,7 @@ def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
     def refuse(mapped_file: MappedFile, error: OSError) -> None:
         raise Refusal(
             f"cannot read {store.relative(mapped_file.path)}: {error.strerror}",
-            "A running broker deletes files that have expired: run the command again."
+            "A running broker deletes expired files: run the command again."
             if isinstance(error, FileNotFoundError) else
             "Run as the broker's user or as root; check that the file is a regular one.",
             path=str(mapped_file.path),

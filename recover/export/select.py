@@ -92,7 +92,7 @@ def parse_span(text: str, option: str) -> Span:
         raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
     span = (int(first or 0), int(last) if last else FOREVER)
     if span[0] > span[1]:
-        raise UsageRefusal(f"{option} {text}: the end is before the beginning", "Write the smaller offset first.")
+        raise UsageRefusal(f"{option} {text}: the end is before the start", "Write the smaller offset first.")
     return span
 
 
@@ -109,7 +109,7 @@ def parse_time(text: str, option: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        why = "is no time" if moment is None else "has no time zone"
+        why = "is not a time" if moment is None else "has no time zone"
         raise UsageRefusal(f"{option} {text} {why}",
                            f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
     return int(moment.timestamp() * 1000)

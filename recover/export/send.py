@@ -105,7 +105,7 @@ class Outbox:
             return f"topic {topic} belongs to the brokers"
         body = base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
         if not body:
-            return "no body, which the client refuses"
+            return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
         own[ORIGIN] = origin_of(message)
         keys = tuple(dict.fromkeys((message.keys or "").split()))
@@ -121,8 +121,8 @@ class Outbox:
             return None
         if kind in ("delayed", "timer") and self._rules.keep_delay:
             if message.unique_key is None:
-                return f"{kind}, and without the key that tells whether it was delivered"
-            return f"{kind}, and delivered since" if message.unique_key in self._delivered else None
+                return f"{kind}, without the key that shows whether it was delivered"
+            return f"{kind}, delivered since" if message.unique_key in self._delivered else None
         return f"{kind} copy"
 
     def _deliver_at(self, message: Message) -> int | None:
@@ -162,7 +162,7 @@ def read_messages(path: Path) -> Iterator[Message | str]:
                     yield "damaged"
                     continue
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
-                              "Send a whole NDJSON export; nothing after this line was looked at.") from error
+                              "Send a complete NDJSON export; nothing after this line was read.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
                 encoded = message.body_encoding == "base64"
                 yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
@@ -203,8 +203,8 @@ class Position:
         with path.open("rb") as stream:
             head = stream.readline(1 << 16)
             if head != self._head:
-                raise UsageRefusal(f"{path} is the position of something else",
-                                   "Go on with the same source, filters and options, or name another file.")
+                raise UsageRefusal(f"{path} is the position file of another source",
+                                   "Continue with the same source, filters and options, or name another file.")
             lines = [line for line in stream if line.endswith(b"\n")]
         try:
             if lines:
@@ -300,9 +300,9 @@ class Cluster:
             until = time.monotonic() + pause
             while time.monotonic() < until and not interrupted():
                 time.sleep(0.2)
-        absent = "Where the topic is not there, create it (mqadmin updateTopic) or choose another with --topic-map. "
-        raise Refusal(f"{self.endpoints} does not take messages: {trouble}", (absent if "route" in trouble else "")
-                      + "Then run the same command again: with --position it goes on where it stopped.")
+        absent = "If the topic does not exist, create it (mqadmin updateTopic) or choose another with --topic-map.  "
+        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
+                      + "Then run the same command again: with --position it continues where it stopped.")
 
     def _start(self, message: Outgoing) -> Any:
         """Return the future of one message, or the result of `_judged` for a failure."""
@@ -344,7 +344,7 @@ def _judged(error: Exception, topic: str) -> NotTaken | str:
         raise Refusal(f"the cluster has no topic {topic}: {error}", "Create it there (mqadmin updateTopic), or choose "
                       "another with --topic-map OLD=NEW, and run the same command again.") from error
     if isinstance(error, (client.UnauthorizedException, client.ForbiddenException)):
-        raise Refusal(f"the cluster does not let us in: {error}",
+        raise Refusal(f"the cluster denies access: {error}",
                       "Set MQTOOL_ACCESS_KEY and MQTOOL_SECRET_KEY in the environment.") from error
     if isinstance(error, (client.BadRequestException, client.PayloadTooLargeException, client.PayloadEmptyException,
                           client.RequestHeaderFieldsTooLargeException, client.IllegalArgumentException, ValueError)):

@@ -84,7 +84,7 @@ def open_sources(
             placed.odd = queue.odd
             sources += _logs(str(place), placed)
         elif place.exists() and not place.is_dir():
-            raise NotAStore(f"{place} is no regular file", "Give a store, a commitlog folder, or log files.")
+            raise NotAStore(f"{place} is not a regular file", "Give a store, a commitlog folder, or log files.")
         else:
             store = settled(Store.open(place, options)) if live else Store.open(place, options)
             sources.append(Source(str(place), store.commitlog, store))
@@ -104,8 +104,8 @@ def _of_files(paths: Sequence[Path], size: int) -> list[Source]:
             unread: list[str] = []
             found = [*_stretches(path, unread)]
             if not found:
-                raise UsageRefusal(f"{path} holds no record that names its place in a log",
-                                   "Give log files under the names that they had, or ones with an intact record.")
+                raise UsageRefusal(f"{path} holds no record with its own log offset",
+                                   "Give log files with their original names, or with an intact record.")
             if len(found) > 1 or found[0].start:
                 images += _of_image(path, found, tuple(unread))
                 continue
@@ -153,7 +153,7 @@ def _beside(queue: MappedFileQueue) -> Iterator[str]:
         base = _own_place(item.path) if item.is_file and item.length else None
         if base is not None and not any(
                 file.file_from_offset == base and _is_copy(item.path, file.path) for file in queue.files):
-            yield f"{item.path} holds messages under a name that is no place in the log: export it by itself, too"
+            yield f"{item.path} holds messages, but its name is not a log offset: export it separately"
 
 
 def _is_copy(one: Path, other: Path) -> bool:

@@ -93,8 +93,8 @@ def trace(
     if len(keys) > _LIVES:
         found.more, found.left_out = True, len(keys) - _LIVES
     if engine is None and not found.messages and not known_topics(store):
-        raise Refusal("an index finds messages by topic, and which topics there are is not known",
-                      "Add --scan to look through the whole log instead.")
+        raise Refusal("an index lookup needs the topics, and these are unknown",
+                      "Add --scan to scan the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
     for key in keys[:_LIVES]:
         records = [item.record for item in found.messages if item.record.uniq_key == key]
@@ -193,11 +193,11 @@ def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
                 event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
                 return event
             if number >= _OPS:
-                found.incomplete(f"of the op messages after half message {wanted} {_OPS:,} were looked at, and none "
+                found.incomplete(f"of the op messages after half message {wanted} {_OPS:,} were read, and none "
                                  "ends it")
                 break
     except (Refusal, OSError) as error:
-        found.incomplete(f"op messages could not be looked through: {error}")
+        found.incomplete(f"op messages could not be searched: {error}")
     if looked.damaged:
         found.damaged += looked.damaged
         found.incomplete(f"{count(len(looked.damaged), 'op message')} after half message {wanted} cannot be read, and "
@@ -212,7 +212,7 @@ def _ended(events: list[Event]) -> str:
         return f"given up by group {next(event.group for event in events if event.stage == 'dead-letter')}"
     if "half" in stages and "committed" not in stages:
         if "op" in stages:
-            return "rolled back: an op message ends it, and no commit stands in the log"
+            return "rolled back: an op message ends it, and the log holds no commit"
         return "open: neither committed nor rolled back"
     waits = [event for event in events if event.stage == "waiting"]
     if waits:

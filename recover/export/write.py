@@ -30,7 +30,7 @@ from recover.store.reader import FileReader, ReadFailure
 
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
-_SAME = "Export with the same filters from the same store, or begin anew."
+_SAME = "Export with the same filters from the same store, or start a new export."
 _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
     "stored_queue",
@@ -87,14 +87,14 @@ class Ndjson(Writer):
         if self._skip:
             split = lines.splitlines(keepends=True) if count >= self._skip else []
             if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
-                raise Refusal("the messages are not those of the export that was cut off", _SAME)
+                raise Refusal("the messages are not those of the interrupted export", _SAME)
             lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
         self._stream.write(lines)
 
     def close(self) -> None:
         """`Refusal` (8) if the earlier run had more messages."""
         if self._skip:
-            raise Refusal("the export that was cut off has more messages than the store", _SAME)
+            raise Refusal("the interrupted export has more messages than the store", _SAME)
 
 
 class Csv(Writer):
@@ -210,7 +210,7 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     left = Resumed()
     if part.exists():
         if not resume:
-            raise Refusal(f"{part} is there: an export that did not end", "Add --resume to go on, or remove it.",
+            raise Refusal(f"{part} is left of an interrupted export", "Add --resume to continue it, or remove it.",
                           path=str(part))
         left = _cut_to_whole_lines(part)
     try:
@@ -240,7 +240,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
     try:
         return Resumed(lines, json.loads(last)["phy_offset"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error
+        raise UsageRefusal(f"{part} is not an export of mqtool", "Remove it, and export again.") from error
 
 
 # --- Messages in bulk, at the speed of the disk: compiled code encodes ranges of the log, several at a time. Records

@@ -100,9 +100,9 @@ def unreadable(error: OSError) -> Refusal:
 def remedy_of(error: OSError) -> str:
     """The remedy for an error; empty if there is nothing to add to the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room there, or name a place on another disk."
+        return "Free some space there, or choose a place on another disk."
     if isinstance(error, PermissionError):
         return "Run as the user that the broker runs as, or as root."
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-        return "A file stands where a folder belongs, or the other way round. Move it aside and run again."
+        return "There is a file in place of a folder, or the reverse. Move it out of the store and run again."
     return ""

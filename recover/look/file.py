@@ -78,8 +78,8 @@ def detect(path: Path, reader: FileReader) -> FileReport:
         heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
         if heads.size:
             raise NotAStore(
-                f"{path} does not begin like a RocketMQ file, but has a record's head at byte {heads[0]}: a piece of a "
-                "log, or an image of a disk", "`mqtool export {store}` writes out the messages in it.")
+                f"{path} does not begin like a RocketMQ file, but has a record head at byte {heads[0]}: a piece of a "
+                "log, or a disk image", "`mqtool export {store}` exports its messages.")
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     kind, why = found
@@ -206,7 +206,7 @@ def foreign(reader: FileReader) -> str:
         return "it holds nothing but zeros"
     if len(sample) > _KAFKA_MAGIC_AT and sample[_KAFKA_MAGIC_AT] in (0, 1, 2) and sample[:4] == bytes(4):
         return "it looks like a Kafka log segment"
-    return "nothing in it is known to us"
+    return "its content is unknown"
 
 
 def other_format(path: Path) -> str:
@@ -279,7 +279,7 @@ def _start(report: FileReport, offset: int | None) -> int:
 def _index(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     found = report.geometry or file_geometry(reader.path, reader.length)
     if found is None or found.size != reader.length:
-        report.facts["geometry"] = "unknown: name --index-slots and --index-entries"
+        report.facts["geometry"] = "unknown: set --index-slots and --index-entries"
         return _header(INDEX_HEADER, reader.read(0, INDEX_HEADER.size))
     report.facts.update(slots=found.slots, entries=found.entries)
     return index_items(reader, found, start)
@@ -295,10 +295,10 @@ def _checkpoint(report: FileReport, reader: FileReader, start: int) -> Iterable[
     content = reader.read(0, _SMALL)
     return _header(checkpoint_format.CHECKPOINT, content, (
         Check("length", len(content) == checkpoint_format.FILE_SIZE,
-              f"{len(content)}, a whole one has {checkpoint_format.FILE_SIZE}"),
+              f"{len(content)} bytes, a complete one has {checkpoint_format.FILE_SIZE}"),
         Check("rest is zero", checkpoint_format.rest_is_zero(content)),
         Check("not all zero", True if any(content) else None,
-              "" if any(content) else "all zero: normal for a new store and for 5.5, else as good as missing"),
+              "" if any(content) else "all zero: normal for a new store and for 5.5, otherwise like a missing one"),
     ))
 
 

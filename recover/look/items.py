@@ -157,7 +157,7 @@ def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     if restored is not None:
         (stored,), (right,) = restored.stored, restored.content
         where = f"bit {restored.bit} at {at + restored.position} ({restored.field})"
-        told = f"{where} turned back, {stored} to {right}, makes every checksum right: recover --mend-bits"
+        told = f"{where} flipped back, {stored} to {right}, makes every checksum right: recover --mend-bits"
         yield Check("one flipped bit", None, told)
 
 

@@ -119,11 +119,11 @@ def query_key(
     if not listing.files:
         if not store.commitlog.files:
             return answer
-        raise Refusal("there is no index file to look in", "`{typed} --scan` looks through the whole log instead.")
+        raise Refusal("there is no index file", "`{typed} --scan` scans the whole log instead.")
     geometry = index_geometry(store, listing)
     if geometry is None:
-        raise Refusal("the layout of the index files cannot be told",
-                      "Name --index-slots and --index-entries, or look through the whole log: `{typed} --scan`.")
+        raise Refusal("the layout of the index files is unknown",
+                      "Set --index-slots and --index-entries, or scan the whole log: `{typed} --scan`.")
     wanted = dict.fromkeys(index_key_hash(f"{topic}#{key}") for topic in topics)
     seen: set[int] = set()
     with LogReader(store.commitlog) as log:
@@ -209,7 +209,7 @@ class _Queue:
         if folder is None:
             known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
-                "No queue of that topic is there; `{typed} --scan` looks through the log instead."
+                "There is no queue of that topic; `{typed} --scan` scans the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
@@ -310,7 +310,7 @@ def not_looked_at(store: Store) -> Iterator[str]:
         yield item.message
     for part in unread_parts(store):
         if part.needed_for == COMMITLOG and part.holds(part.path):
-            yield f"{store.relative(part.path)} ({part.what}) was not looked at: mqtool does not read it"
+            yield f"{store.relative(part.path)} ({part.what}) was not searched: mqtool does not read it"
 
 
 def query_phy_offset(store: Store, phy_offset: int) -> Answer:

@@ -64,10 +64,10 @@ def _limits(store: Store) -> Iterator[Trace]:
     if not there & {"lock", "checkpoint"}:
         return
     if "rocksdbstore" not in there:
-        yield Trace("5.4.0", "no rocksdbstore, which every start makes from 5.4.0 on")
+        yield Trace("5.4.0", "no rocksdbstore, which every start creates from 5.4.0 on")
     # the backup is made when abort is written, at every start
     if not there & {"abort.bak", "timerwheel"}:
-        yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts make")
+        yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts create")
     # up to 4.7.0 every entry counted as a used slot, so a crowded file of such a release counts too many
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
@@ -108,7 +108,7 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
                         ("compaction", "5.0.0"), ("kvStore", "5.3.0"), ("consumequeue_rocksdb", "5.5.0"),
                         ("epochFileCheckpoint", "5.0.0")):
         if (store.root / name).exists():
-            yield Trace(since, f"{name} is there")
+            yield Trace(since, f"{name} exists")
     if (store.consumequeue_dir / "CURRENT").exists():
         yield Trace("5.2.0", "consumequeue/ holds a RocksDB")
     with contextlib.suppress(OSError):
@@ -157,8 +157,8 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "batchconsumequeue": ("queues of batch topics", LISTED),
     "index": ("keys of messages", READ),
     "config": ("topics, groups, consumer offsets", READ),
-    "checkpoint": ("how far things were flushed", READ),
-    "abort": ("there while a broker runs, or after a crash", READ),
+    "checkpoint": ("flush positions", READ),
+    "abort": ("present while a broker runs, or after a crash", READ),
     "abort.bak": ("the abort file that the last start found", READ),
     "lock": ("lock file, held by a broker while it runs", READ),
     "timerlog": ("timer messages", LISTED),
@@ -168,7 +168,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "epochFileCheckpoint": ("terms of a controller's masters", LISTED),
     "epochFileCheckpoint.bak": ("terms of a controller's masters", LISTED),
     "brokerIdentity": ("id from a controller", LISTED),
-    "rocksdbstore": ("RocksDB, made by every 5.4 and later", LISTED),
+    "rocksdbstore": ("RocksDB, created by 5.4 and later", LISTED),
     "kvStore": ("RocksDB of pop consumers", LISTED),
     "consumequeue_rocksdb": ("queues in RocksDB", NOT_READ),
     "tieredstore": ("segments in tiered storage", NOT_READ),
@@ -218,7 +218,7 @@ def _describe(name: str, path: Path) -> tuple[str, str]:
         return "log of a DLedger group", NOT_READ
     if name.startswith("timerwheel."):
         return "snapshot of the timerwheel", LISTED
-    return "not known to us", UNKNOWN
+    return "unknown to mqtool", UNKNOWN
 
 
 def _files(path: Path) -> Iterator[int]:
@@ -357,13 +357,13 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not log.files:
-        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
+        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker sets another"
     pointers = Pointers(store)
     starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"
-    return chosen, f"broker {chosen} is assumed: {why}; --broker names another"
+    return chosen, f"broker {chosen} is assumed: {why}; --broker sets another"
 
 
 def settings_of(

@@ -96,8 +96,8 @@ class Bridge:
                 markers[-1] = _marker(where, stood_for[-1], markers[-1].phy_offset, stretch=rest)
             elif not filler:
                 raise Refusal(
-                    f"{count(rest, 'byte')} at {where.start} between two intact records are too few for a bridge",
-                    "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
+                    f"{count(rest, 'byte')} at {where.start} between two intact records are not enough for a bridge",
+                    "Inspect both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
                     start=where.start,
                 )
             position = where.stop

@@ -124,7 +124,7 @@ class LogChanges:
         if len(starts) > _MOST_FILES:
             raise Refusal(
                 f"{len(starts)} log files are missing from {where.start} to {where.stop}",
-                "Look at the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
+                "Check the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
             )
         for start in starts:
             own = [position for position in positions if start <= max(where.start, position.start) < start + size]
@@ -327,7 +327,7 @@ def _check_boundary(log: LogView, offset: int) -> None:
         if at < edges.size:
             above = min(above, int(edges[at]))
     raise UsageRefusal(
-        f"{offset} is no record boundary; the nearest are {below} and {above}",
+        f"{offset} is not a record boundary; the nearest are {below} and {above}",
         f"Use --to {below} or --to {above}.", below=below, above=above,
     )
 

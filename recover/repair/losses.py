@@ -42,8 +42,8 @@ def untold_sizes(store: Store) -> dict[str, int]:
 
 def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
     """Sentences about assumed file lengths, by their setting."""
-    return [f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
-            f"queue files of {size} bytes; --broker-conf FILE or --set names it" for name, size in sizes.items()]
+    return [f"{name}={size}: no queue file and no setting determines it, and a broker with another value does not "
+            f"start on queue files of {size} bytes; set it with --broker-conf or --set" for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):
@@ -183,14 +183,14 @@ def check_plannable(
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:
         raise Refusal(
-            f"{found.file} could not be read whole: {found.facts.get('error', 'I/O error')}", found.remedy,
+            f"{found.file} could not be read completely: {found.facts.get('error', 'I/O error')}", found.remedy,
             file=found.file, offset=found.offset,
         )
     refuse_unread(report, written)
     for item in report.findings if cuts else ():
         if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
             raise Refusal(
-                f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
+                f"{item.file} ({item.facts['what']}) would have to be cut with the log, but mqtool does not read it",
                 "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a dirty tail.",
                 part=item.file,
             )
@@ -207,8 +207,8 @@ def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
         if held is not None:
             raise Refusal(
                 f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
-                "judged by it, and nothing is written in its place",
-                f"Leave the store as it is: a broker with the settings that wrote {held.part} reads it.",
+                "checked against it, and nothing is written in its place",
+                f"Leave the store as it is: a broker with the settings under which {held.part} was written reads it.",
                 part=held.part,
             )
 
@@ -230,7 +230,7 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
             f"log files are missing ({ranges}): they held at least {count(total, 'message')}, and "
             f"--max-loss allows {max_loss}",
             "Find them: another path (--commitlog LOG --commitlog DIR), the source of this copy, a replica, a backup. "
-            f"If they are gone for good: `{{typed}} --max-loss {total}` goes on without them.",
+            f"If they are lost for good: `{{typed}} --max-loss {total}` continues without them.",
             lost_messages=total, max_loss=max_loss,
         )
     return sum(messages for damage, messages in missing if damage.start >= cut)

@@ -140,7 +140,7 @@ class _Planned(LocalTree):
                             file.write(piece)
                     file.truncate(installed.content.size)
             except OSError as error:
-                raise Refusal(f"no room to look at the store as the plan would leave it: {error.strerror}",
+                raise Refusal(f"no space to check the store as the plan would leave it: {error.strerror}",
                               "Set TMPDIR to a larger disk.") from error
             self._written[path] = target
         return LocalFile(self._written[path])

@@ -69,7 +69,7 @@ def write_store(
     sources = [(path.parent, path.parent.name) for path in (file.path for file in scanned.log.queue.files)]
     for target in (output, part):
         if target.exists():
-            raise Refusal(f"{target} exists", "Name a new folder, or remove that one.", path=str(target))
+            raise Refusal(f"{target} exists", "Name a new folder, or remove this one.", path=str(target))
         check_target(sources, target)
     with new_folder(part):
         made = NewStore(scanned, wanted, note)
@@ -97,8 +97,8 @@ class NewStore:
             self.topics[count_key(item.message)] += 1
             self.size += item.message.size
         if not offsets:
-            why = "`mqtool verify` says what became of the log." if wanted.takes_all else "Look at the filters."
-            raise Refusal("no message fits, and a store without any would be none", why)
+            why = "`mqtool verify` reports the state of the log." if wanted.takes_all else "Check the filters."
+            raise Refusal("no message matches, and a store needs at least one", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.queues = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in self.log.queues]
         self.numbers = {key: number for number, key in enumerate(self.queues)}

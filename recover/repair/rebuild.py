@@ -128,23 +128,23 @@ def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None
     if key not in own:
         known = ", ".join(str(number) for number in sorted(key.queue_id for key in own))
         raise UsageRefusal(
-            f"neither the log nor consumequeue/ knows queue {options.queue} of topic {options.topic}",
-            f"It has these: {known}",
+            f"neither the log nor consumequeue/ has queue {options.queue} of topic {options.topic}",
+            f"Its queues are: {known}",
         )
     return {key}
 
 
 def _refuse_topic(look: Survey, topic: str) -> None:
     if topic in look.expectation.deleted:
-        raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` brings its queues back.")
+        raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` rebuilds its queues.")
     if topic in look.expectation.unsafe:
         raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
     if topic in look.topics.batch:
         raise Refusal(f"topic {topic} has batch consume queues, which this version does not rebuild",
                       "Let a broker do it: it does so after an unclean stop.", topic=topic)
     raise UsageRefusal(
-        f"neither the log nor consumequeue/ knows topic {topic}",
-        "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
+        f"neither the log nor consumequeue/ has topic {topic}",
+        "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is missing needs --include-deleted.",
     )
 
 

@@ -92,7 +92,7 @@ class ConfigRepair:
             self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
         elif main.flipped is not None:
             at, bit = main.flipped
-            self._chose("name-restored", f"bit {bit} of byte {at} turned back, so that its table has its name", chosen)
+            self._chose("name-restored", f"bit {bit} of byte {at} flipped back: its table has its name again", chosen)
         elif main.state != "sound":
             self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
         if self.clamps:
@@ -107,7 +107,7 @@ class ConfigRepair:
             renewed = chosen.document if chosen.state != "sound" else chosen.content
             self._write_backup(renewed)
             if main.state == "sound":
-                self._chose("backup-renewed", "its broken backup is made a copy of it", chosen)
+                self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
 
     def _guess(self) -> None:
         guess = guess_topics(self.store, self.look.topics, self.look.log, self.pair)
@@ -115,9 +115,9 @@ class ConfigRepair:
         self.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:
             self._write_backup(content)
-        read = f", {len(guess.read)} of them as the broken text has them" if guess.read else ""
+        read = f", {len(guess.read)} of them as in the broken text" if guess.read else ""
         topics = count(len(guess.topics), "topic")
-        text = f"A GUESS: {topics} from queues and log{read}; look through it before the start"
+        text = f"A GUESS: {topics} from queues and log{read}; review it before the start"
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
     def _put_together(self) -> None:
@@ -131,14 +131,14 @@ class ConfigRepair:
             self.steps.append(WriteFile(self.file, content))
             if not pair.backup.missing:
                 self._write_backup(content)
-            text = f"{members} members could be read and are kept; the rest is lost: {pair.known.lost}"
+            text = f"{members} members are readable and kept; the rest is lost: {pair.known.lost}"
             self._note("put-together", text, members=members)
         else:
             # brokers treat an empty or unreadable file as no file at all, and some do not start on one
             copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
             self.steps += [Retire(name) for name, copy in copies if not copy.missing]
-            outcome = "the broker counts anew" if pair.name in STATISTICS else f"lost is {pair.known.lost}"
-            self._note("taken-away", f"nothing in it can be read, so it is put aside: {outcome}", members=0)
+            outcome = "the broker recomputes it" if pair.name in STATISTICS else f"lost: {pair.known.lost}"
+            self._note("taken-away", f"nothing in it is readable, so it is moved to quarantine: {outcome}", members=0)
 
     def _write_backup(self, content: bytes) -> None:
         self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
@@ -271,7 +271,7 @@ def _planned(
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
             f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
-            f"If that is what you want: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
+            f"To accept that: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
             lost_messages=dropped, max_loss=options.max_loss,
         )
     steps, config = _in_order(before, changes, after, options, prediction)
@@ -297,16 +297,16 @@ def _planned(
 
 def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
-        raise Refusal(f"what that broker makes of {prediction.not_emulated[0]} is not known",
-                      "`{typed} --policy keep` looks at the whole log.")
+        raise Refusal(f"the effect of {prediction.not_emulated[0]} on that broker is unknown",
+                      "`{typed} --policy keep` reads the whole log.")
     if prediction is None or not prediction.starts:
         reason = prediction.reason if prediction is not None else "no broker version is known"
         raise Refusal(f"that broker would not start on this store: {reason}",
-                      "`{typed} --policy keep` looks at the whole log.")
+                      "`{typed} --policy keep` reads the whole log.")
     if look.misnamed:
         names = few([look.store.relative(file.path) for file, _ in look.misnamed])
-        raise Refusal(f"that broker takes log files by their names, and records belong elsewhere: {names}",
-                      "`{typed} --policy keep` looks at the whole log.")
+        raise Refusal(f"that broker reads log files by their names, but their records belong elsewhere: {names}",
+                      "`{typed} --policy keep` reads the whole log.")
     return cut_log(look, prediction.cut_at, anywhere=True)
 
 

@@ -157,9 +157,9 @@ def test_a_run_that_was_killed_goes_on_and_sends_one_message_twice_at_most(
             if number == 40:
                 assert "going on" not in told
             if number == 200:
-                assert "can come twice" in told
+                assert "can arrive twice" in told
             if number == 300:
-                assert "can come twice" not in told and "going on after" in told
+                assert "can arrive twice" not in told and "continuing after" in told
         result = mqtool(*words[3:], "--json")
         assert (result.code, result.document["sent"]) == (0, len(due)), result.stdout
         again = mqtool(*words[3:], "--json")

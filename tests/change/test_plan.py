@@ -181,7 +181,7 @@ def _flip(path: Path) -> None:
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda root: _append(root / LOG), f"{LOG} has 131073 bytes"),
     (lambda root: (root / LOG).touch(), f"{LOG} was written after"),
-    (lambda root: _flip(root / INDEX), f"{INDEX} holds other bytes"),
+    (lambda root: _flip(root / INDEX), f"{INDEX} holds different bytes"),
     (lambda root: (root / INDEX).unlink(), f"{INDEX} is gone"),
     (lambda root: (root / NEW_QUEUE).parent.mkdir(parents=True) or (root / NEW_QUEUE).touch(), f"{NEW_QUEUE} appeared"),
     (lambda root: (root / "lock").write_bytes(b"lock"), "lock appeared"),

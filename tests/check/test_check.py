@@ -53,7 +53,7 @@ def test_a_broken_backup_that_would_stop_the_start_is_called_so(store: Make) -> 
     (found,) = findings(root)
     assert found.code == "config-lost"
     assert found.facts["starts"] is False
-    assert "no broker starts" in found.message
+    assert "No broker starts" in found.message
     (config / "delayOffset.json.bak").write_bytes(b"")
     (found,) = findings(root)
     assert found.facts["starts"] is True

@@ -191,7 +191,7 @@ def test_the_failure_is_named_first_with_file_offset_and_what_to_type(case: str)
         named = "/data/store" in (LOGS / f"{case}-{release}.log").read_text("utf-8")
         assert document["log_store"] == ("/data/store" if named else None)
         if worst["rank"] == NOTE:
-            assert "nothing that speaks of damage" in document["summary"]
+            assert "no sign of damage" in document["summary"]
             assert document["next"][0]["command"] == "mqtool verify /data/store"
         else:
             assert [step["command"] for step in document["next"]][: len(worst["then"])] == worst["then"]

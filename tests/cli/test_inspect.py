@@ -122,7 +122,7 @@ def test_log_files_alone_do_not_tell_how_the_broker_was_stopped(tmp_path: Path) 
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     found = mqtool("inspect", store, "--json")
     assert found.document["exit_state"]["verdict"] == "unknown" and "stopped cleanly" not in found.document["summary"]
-    assert "queue 5.7 MiB (assumed: no file tells)" in mqtool("inspect", store).stdout
+    assert "queue 5.7 MiB (assumed)" in mqtool("inspect", store).stdout
 
 
 @pytest.mark.parametrize(("name", "recipe", "told"), [
@@ -166,7 +166,7 @@ def test_a_packed_log_file_is_not_said_to_have_two_names(tmp_path: Path) -> None
     last = max((root / "commitlog").iterdir())
     last.rename(last.with_name(last.name + ".gz"))
     told = {item["code"]: item["message"] for item in mqtool("verify", root, "--json").document["findings"]}
-    assert told["commitlog-not-a-file"].startswith(f"{last.name}.gz stands for a log file that is not here")
+    assert told["commitlog-not-a-file"].startswith(f"{last.name}.gz seems to be a missing log file")
 
 
 def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_config_that_brokers_take_for_something_else_is_listed(tmp_path: Path) -
 def test_without_a_log_it_is_to_be_found_and_nothing_is_stated_that_only_the_log_tells(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     shutil.rmtree(root / "commitlog")
-    assert "log 1.0 GiB (assumed: no file tells), queue 19.5 KiB," in mqtool("inspect", root).stdout
+    assert "log 1.0 GiB (assumed), queue 19.5 KiB," in mqtool("inspect", root).stdout
     done = mqtool("predict", root, "--json")
     (step,) = done.document["next"]
     assert "Mount the disk" in step["command"] and done.code & 4
@@ -231,7 +231,7 @@ def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_
     root = real_store("clean-5.3.3", tmp_path)
     max((root / "commitlog").iterdir()).unlink()
     shown = " ".join(mqtool("inspect", root).stdout.split())
-    assert "bytes after the end of the log: files of it are missing" in shown
+    assert "bytes after the end of the log: log files are missing" in shown
 
 
 # --- `mqtool inspect FILE`: kinds, items, fields, checks, and what is no file of ours.
@@ -518,7 +518,7 @@ def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path
         (found,) = result.found("settings-leave-out-size")
         assert (result.code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
     assert result.document["next"][0]["command"] == START_BROKER
-    assert "maxIndexNum=2000, which it lacks" in result.document["next"][0]["why"]
+    assert "maxIndexNum=2000, which it does not set" in result.document["next"][0]["why"]
     assert "settings-leave-out-size" not in mqtool("verify", root, "--set", "brokerName=a", "--json").codes
     conf.write_text("# the brokers' defaults\n")
     assert "mappedFileSizeCommitLog" in [item["facts"]["setting"] for item in mqtool(

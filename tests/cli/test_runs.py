@@ -166,7 +166,7 @@ def test_undo_tells_files_that_it_takes_away_from_those_that_it_restores(store: 
     planned = mqtool("recover", store, "--dry-run").stdout
     assert "A GUESS" in planned and "broken text" not in planned
     assert mqtool("rebuild-consumequeue", store, "--yes").code & 1
-    assert "undone, 4 files taken away again" in mqtool("undo", store, "--yes", "--json").document["summary"]
+    assert "undone, 4 files removed again" in mqtool("undo", store, "--yes", "--json").document["summary"]
 
 
 @pytest.fixture
