@@ -64,7 +64,7 @@ def drill(
     if name is None or store is None or copy_to is None:
         raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
-        raise UsageRefusal(f"there is no drill named {name}", "`mqtool drill --list` shows the names.")
+        raise UsageRefusal(f"unknown drill {name}", "`mqtool drill --list` shows the names.")
     choice, target = StoreChoice(store=store, **structs.asdict(parts)), copy_to.absolute()
     note = target.with_name(target.name + ".drill.json")
     opened = choice.open(broker)

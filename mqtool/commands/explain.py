@@ -111,7 +111,7 @@ def _one(out: Printer, name: str) -> None:
     item = CODES.get(name) or REASONS.get(name)
     if item is None:
         near = get_close_matches(name, (*CODES, *REASONS), n=3)
-        raise UsageRefusal(f"there is no code and no reason {name!r}",
+        raise UsageRefusal(f"unknown code or reason {name!r}",
                            f"Did you mean {', '.join(near)}?" if near else "`mqtool explain` lists them all.")
     out.answer(**_document(item))
     if isinstance(item, Code):

@@ -244,7 +244,7 @@ def _file_summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> st
         after = f"the next one starts at {end:,}" if end < report.length else "and none follows in this file"
         return f"{report.title}: no intact record starts at {first.offset:,} ({first.reason}); {after}"
     bad = [first] if first is not None else bad
-    shown = count(len(report.items), "item") if report.items else "looked at"
+    shown = count(len(report.items), "item") if report.items else "read"
     wrong = f", {len(bad)} with failed checks: {', '.join(sorted(set(map(_why, bad))))}"
     return f"{report.title}: {shown}{wrong if bad else ', no problem in the items shown'}"
 

@@ -72,16 +72,16 @@ ROWS: tuple[Row, ...] = (
         "A part of the store cannot be loaded: the broker does not start. The reason is in the lines before.",
         "start-refused", (_PREDICT, _DRY)),
     Row("foreign-file", FAILURE, "", "", "load exception", r"load exception",
-        "A file that does not belong there lies in a folder of the log or of a queue, or one cannot be opened: the "
+        "A file that does not belong there is in a folder of the log or of a queue, or a file cannot be opened: the "
         "broker does not start.", "commitlog-odd-name", (_VERIFY, _DRY)),
     Row("foreign-index-file", NOTE, "", "", "load file", r"load file (?P<file>/\S+) error",
-        "A file that is not an index file lies in the index folder.", "index-odd-name", (_VERIFY,)),
+        "A file that is not an index file is in the index folder.", "index-odd-name", (_VERIFY,)),
     Row("files-do-not-adjoin", LOSS, "5.0.0", "", "the adjacent mappedFile's offset",
         r"the adjacent mappedFile's offset don't match\. pre file \S+, cur file (?P<file>\S+)",
         "Between two files of the log (or of a queue) one is missing, or one is misnamed.",
         "commitlog-missing-file", (_LOG, _DRY)),
     Row("store-locked", FAILURE, "", "", "MQ already started", r"Lock failed, ?MQ already started",
-        "Another process holds the store's lock: a broker that still runs, or mqtool at work.", "broker-running",
+        "Another process holds the store's lock: a broker that still runs, or another mqtool.", "broker-running",
         (_INSPECT,)),
     Row("rocksdb-locked", FAILURE, "5.5.0", "", "While lock file", r"While lock file: (?P<file>/\S+/LOCK): ",
         "Another process holds a database of the store: a broker that still runs.", "broker-running", (_INSPECT,)),
@@ -89,15 +89,15 @@ ROWS: tuple[Row, ...] = (
         "The heap is used up. At a start this is mostly a damaged size field of a record, which releases of 4.x "
         "believe.", "commitlog-damaged-record", (_LOG, _DRY)),
     Row("config-lost", LOSS, "", "", " Failed", r"load (?P<file>/\S+\.json(?:\.bak)?) Failed",
-        "Neither a config file nor its backup can be read: the broker goes on without what it holds, or does not "
+        "Neither a config file nor its backup can be read: the broker starts without its content, or does not "
         "start.", "config-lost", (_VERIFY, _DRY)),
     Row("config-broken", REPAIR, "", "", "try to load backup file",
         r"load (?P<file>/\S+\.json) failed, and try to load backup file",
-        "A config file cannot be read; the broker takes its backup, which is older.", "config-broken", (_VERIFY, _DRY)),
+        "A config file cannot be read; the broker uses its backup, which is older.", "config-broken", (_VERIFY, _DRY)),
     Row("cut", LOSS, "", "", "maxPhyOffsetOfConsumeQueue",
         r"maxPhyOffsetOfConsumeQueue\((?P<before>\d{1,19})\) >= processOffset\((?P<offset>\d{1,19})\)",
         "The start ended the log at this offset, while queues still point after it: the messages from there on are cut "
-        "from the queues. They stand in the file until new messages overwrite them: stop the broker.",
+        "from the queues. They remain in the file until new messages overwrite them: stop the broker.",
         "start-loses-messages", (_EXPORT, _LOG, _AT)),
     Row("bad-body-crc", LOSS, "", "", "CRC check failed", r"CRC check failed\. bodyCRC=-?\d+, currentCRC=-?\d+",
         "The body of a message does not have its checksum. A start ends the log there.", "commitlog-damaged-record",
@@ -105,11 +105,11 @@ ROWS: tuple[Row, ...] = (
     Row("lengths-do-not-add-up", LOSS, "", "", "read total count", r"read total count not equals msg total size",
         "The lengths in a record do not add up. A start ends the log there.", "commitlog-damaged-record", (_LOG, _DRY)),
     Row("no-record", LOSS, "", "", "illegal magic code", r"found a illegal magic code 0x(?!0\b)[0-9a-f]+",
-        "Where the next record should begin there is none. A start ends the log there.", "commitlog-damaged-range",
+        "There is no record where the next one should begin. A start ends the log there.", "commitlog-damaged-range",
         (_LOG, _DRY)),
     Row("half-message", LOSS, "5.0.0", "", "found a half message",
         r"found a half message at (?P<offset>\d{1,19}), it will be truncated",
-        "A record does not hold together, so that the start cuts the log here.", "commitlog-torn-tail", (_LOG, _AT)),
+        "A record is inconsistent, so the start cuts the log here.", "commitlog-torn-tail", (_LOG, _AT)),
     Row("dispatch-stops", LOSS, "5.0.0", "", "checkMessageAndReturnSize failed",
         r"checkMessageAndReturnSize failed, may can not dispatch",
         "A record in the log cannot be read: it gets no place in its queue, and no consumer sees it.",
@@ -127,11 +127,11 @@ ROWS: tuple[Row, ...] = (
         (_PREDICT, "mqtool groups {store}")),
     Row("numbered-twice", LOSS, "", "", "consume queue repeatedly, expectLogicOffset",
         r"Build +consume queue repeatedly, expectLogicOffset: \d+",
-        "A record has a queue offset that its queue already gave to another: only one of the two is delivered.",
+        "A record has a queue offset that another record already has: only one of the two is delivered.",
         "commitlog-superseded", (_VERIFY, _DRY)),
     Row("queue-behind", LOSS, "", "", "logic queue order maybe wrong",
         r"logic queue order maybe wrong, expectLogicOffset: \d+",
-        "A queue ends before the number that the next message of the log has: messages between are not delivered.",
+        "A queue ends before the queue offset of the next message in the log: the messages between are not delivered.",
         "consumequeue-missing-units", (_VERIFY, _DRY)),
     Row("ext-unit-missing", REPAIR, "", "", "can't find consume queue extend file content",
         r"can't find consume queue extend file content! ?addr=-?\d+",
@@ -141,7 +141,7 @@ ROWS: tuple[Row, ...] = (
         "The broker stopped before its queues had caught up with the log, and left abort for the next start to check.",
         "abort-present", (_PREDICT,)),
     Row("delay-offset", REPAIR, "4.9.0", "4.9.8", "CQ offset invalid", r"schedule CQ offset invalid\. offset=\d+",
-        "How far delayed messages of a level were delivered does not fit their queue; the broker corrects it.",
+        "The delivered offset of a delay level does not match its queue; the broker corrects it.",
         "delay-offset-above-max", (_VERIFY,)),
     Row("empty-file-deleted", REPAIR, "5.0.0", "", "size is 0, auto delete",
         r"(?<!\S)(?P<file>/\S+) size is 0, auto delete",
@@ -151,13 +151,13 @@ ROWS: tuple[Row, ...] = (
         "There was no checkpoint: after a crash the start begins at an earlier file.", "checkpoint-missing",
         (_VERIFY,)),
     Row("killed", NOTE, "", "", "last shutdown abnormally", r"last shutdown abnormally",
-        "The broker did not stop in order before this start (the file abort was there): it checks the log from the "
+        "The broker did not stop cleanly before this start (the file abort was there): it checks the log from the "
         "checkpoint on.", "abort-present", (_PREDICT,)),
     Row("end-of-log", NOTE, "", "", "illegal magic code", r"found a illegal magic code 0x0\b",
         "Zeros after the last record: where the log ends in the middle of a file. Normal, unless intact messages "
-        "follow, which verify tells.", None, (_LOG,)),
+        "follow, which verify reports.", None, (_LOG,)),
     Row("dispatched-before", NOTE, "", "", "Maybe try to build", r"Maybe try to build consume queue repeatedly",
-        "After a crash the start goes through messages that queues already hold. Normal.", None, ()),
+        "After a crash the start re-dispatches messages that queues already hold. Normal.", None, ()),
     Row("started", NOTE, "", "", "boot success", r"The broker\[.{1,400}\] boot success", "The broker came up.", None,
         ()),
 )
@@ -214,7 +214,7 @@ def read_log(path: Path) -> LogSummary:
                         _note(found, row, match, number, line, ended)
                         break
     except (EOFError, gzip.BadGzipFile) as error:
-        raise Refusal(f"{path} cannot be unpacked: {error}", "Unpack it as far as possible, and read that.") from error
+        raise Refusal(f"{path} cannot be decompressed: {error}", "Decompress what can be, and use that.") from error
     order = {row.name: number for number, row in enumerate(ROWS)}
     summary.seen = sorted(found.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
     return summary

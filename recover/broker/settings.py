@@ -28,7 +28,8 @@ def parse_levels(text: str) -> dict[int, int]:
     for level, item in enumerate(text.split(), start=1):
         number, unit = item[:-1], item[-1:]
         if unit not in _UNITS or not number.isdecimal():
-            raise UsageRefusal(f"messageDelayLevel: {item!r} is no delay", "Write it like the broker: 1s 5s 10m 2h.")
+            raise UsageRefusal(f"messageDelayLevel: {item!r} is not a delay",
+                               "Write it as in the broker's configuration: 1s 5s 10m 2h.")
         table[level] = int(number) * _UNITS[unit]
     return table
 

@@ -26,10 +26,10 @@ class BrokerVersion(Struct, frozen=True, order=True):
         """`5.3.3`, `v5.3`, `rocketmq-all-4.9.7`, `V5_3_3`, `4.1.0-incubating`; `UsageRefusal` for anything else."""
         found = _VERSION.fullmatch(text.strip())
         if found is None:
-            raise UsageRefusal(f"{text!r} is no broker version", "Name a release, for example --broker 5.3.3.")
+            raise UsageRefusal(f"{text!r} is not a broker version", "Name a release, for example --broker 5.3.3.")
         if found[1] not in ("4", "5"):
             known = ", ".join(map(str, NEWEST_OF_LINES))
-            raise UsageRefusal(f"nothing is known of broker {text}", f"Known are 4.1 to 5.5, up to these: {known}.")
+            raise UsageRefusal(f"broker {text} is unknown", f"Known are 4.1 to 5.5, up to these: {known}.")
         return cls(int(found[1]), int(found[2]), int(found[3] or 0))
 
     @property

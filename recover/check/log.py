@@ -155,7 +155,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
     file, name = store.relative(odd.path), odd.path.name
     # an empty file at an odd offset is no part of the log, whatever it was created for
     if odd.stands_for_a_file and (odd.length or odd.kind != FILE):
-        where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
+        where = " at an offset that is not a multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
         return finding(NOT_A_FILE, file, None, message=STANDS_FOR, name=name,

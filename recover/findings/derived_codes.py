@@ -21,7 +21,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
         meaning="The messages are in the commitlog, but the queue has no unit for them, so consumers do not receive them.",
         cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
-        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies after "
+        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what is after "
         "the furthest unit of all queues. A single queue that lags behind is never completed.",
         action="Recover, or rebuild the queue: the units are computed from the log.",
     ),
@@ -71,7 +71,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "{topic}/{queue}: the file is {length:byte} long, the others {expected}", _REBUILD,
         meaning="A broker maps queue files at their configured size and refuses another length.",
         cause="A crash while the file was created, an incomplete copy, or another mappedFileSizeConsumeQueue.",
-        broker="It does not start; from 5.1.3 on it deletes a last file of length 0 and goes on.",
+        broker="It does not start; from 5.1.3 on it deletes a last file of length 0 and continues.",
         action="Recover: the file is moved to quarantine and rebuilt.",
     ),
     Code(
@@ -99,7 +99,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
-        action="Recover quarantines a regular file, and a folder whose name is no offset. Move a pipe, a socket, a device, or "
+        action="Recover quarantines a regular file, and a folder whose name is not an offset. Move a pipe, a socket, a device, or "
         "a folder in the place of a queue file out of the store by hand.",
         leads="stop",
     ),

@@ -159,7 +159,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover continue without it.",
         one="the record in this file belongs to another log: {witness} name messages in it that it lacks ({lost})",
         meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
-                "another generation of this one. The messages that stood in this store's own file are lost.",
+                "another generation of this one. The messages of this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
         broker="It delivers the other log's messages where queues lead to them; the lost ones cannot be consumed.",
         action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
@@ -248,7 +248,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "Put the log file back (is its disk mounted? is it compressed?), or move {file} out of the store by hand; then: mqtool verify {store}",
         meaning="It cannot be read as a log file, so that part of the log is not checked.",
         cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed or compressed.",
-        broker="It does not start, or goes on without that part (from 5.1.0 on, folders are skipped).",
+        broker="It does not start, or continues without that part (from 5.1.0 on, folders are skipped).",
         action="Repair it by hand: recover and the rebuilds refuse until then.",
         bits=8,
     ),

@@ -335,7 +335,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "config-unreadable", "error", "{name} could not be read: {error}",
         "Check the disk and the permissions, or move it out of the store by hand if it is not a file; then: mqtool verify "
         "{store}",
-        meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
+        meaning="The operating system refused to read the file, or a folder, a pipe or the like is in its place.",
         cause=BAD_DISK,
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
@@ -441,7 +441,7 @@ FLEET_CODES: tuple[Code, ...] = (
         "Its rows in the table findings name each; so does mqtool verify on the store.",
         meaning="One of the stores that `mqtool fleet verify` checked has problems; its exit bits are those of this finding.",
         cause="What its findings say.",
-        broker="What `mqtool explain` says of its worst finding.",
+        broker="See `mqtool explain` on its worst finding.",
         action="Run `mqtool verify` on the store and follow its next steps. If it is a backup, make another one before the "
         "original is removed.",
     ),

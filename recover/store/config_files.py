@@ -38,13 +38,13 @@ _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"}
 """Of all that a broker writes of a topic, what every release does (TopicConfig)."""
 
 STATE_TEXT: dict[State, str] = {
-    "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
-    "cut": "ends in the middle", "garbage": "is not the text of a broker",
+    "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds only zeros",
+    "cut": "ends in the middle", "garbage": "is not text that a broker wrote",
     "trailing-garbage": "has the rest of another text after its own", "trailing-zeros": "has zeros after its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
-    "odd-offset": "has an offset or a queue id that is not a number or out of range, at which brokers give it up",
+    "odd-offset": "has an offset or a queue id that is not a number or out of range, so that brokers reject it",
     "odd-key": "has a key that no broker wrote",
-    "emptied": "names nothing",
+    "emptied": "has an empty table",
     "unreadable": "could not be read",
 }
 

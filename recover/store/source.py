@@ -368,7 +368,7 @@ def is_remote(place: str) -> bool:
 
 def refuse_change(place: str) -> None:
     """`Refusal` (8): nothing is changed in place on an object store, which knows neither locks nor renames."""
-    raise Refusal(f"{place}: a store on s3:// or hdfs:// is read, but never changed",
+    raise Refusal(f"{place}: a store on s3:// or hdfs:// is only read, never changed",
                   "`mqtool recover` with --output DIR fetches it to a disk and repairs the copy.")
 
 
@@ -601,7 +601,7 @@ class RemoteFile(Source):
             raise _unreachable(self._url, error) from error
         if len(content) != stop - start:
             raise Refusal(f"{self._url.partition('?')[0]} became shorter while it was read",
-                          "Run the command again when nobody writes there.")
+                          "Run the command again when nothing writes there.")
         return content
 
     def close(self) -> None:

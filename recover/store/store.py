@@ -166,8 +166,8 @@ class Store:
         ):
             if directory.exists() and not directory.is_dir():
                 raise Refusal(
-                    f"{self.relative(directory)} is a file, but a folder belongs there", "Move it aside and run again.",
-                    path=str(directory),
+                    f"{self.relative(directory)} is a file, but a folder belongs there",
+                    "Move it out of the store and run again.", path=str(directory),
                 )
         for part in given:
             if part is not None and not part.is_dir():
@@ -175,8 +175,8 @@ class Store:
         for path in (self.checkpoint_path, self.abort_path, self.lock_path):
             if path.is_dir():
                 raise Refusal(
-                    f"{self.relative(path)} is a folder, but a file belongs there", "Move it aside and run again.",
-                    path=str(path),
+                    f"{self.relative(path)} is a folder, but a file belongs there",
+                    "Move it out of the store and run again.", path=str(path),
                 )
 
     @property
@@ -199,9 +199,9 @@ class Store:
         differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
         if given <= 0 or any(d < given or d % given for d in differences):
             raise UsageRefusal(
-                f"--mapped-file-size {given} cannot be true: the commitlog's names say "
+                f"--mapped-file-size {given} is impossible: the names of the commitlog files imply "
                 f"{infer_file_size(queue.files)}",
-                "Leave the option out, and the size is inferred.",
+                "Leave the option out; the size is then inferred.",
             )
         return queue, True
 
@@ -407,5 +407,5 @@ def check_journal_folder(root: Path) -> None:
         except OSError:
             return
         if not stat.S_ISDIR(mode):
-            raise Refusal(f"{name} is {'a link' if stat.S_ISLNK(mode) else 'no folder'}; mqtool did not make it",
+            raise Refusal(f"{name} is {'a link' if stat.S_ISLNK(mode) else 'not a folder'}, and not made by mqtool",
                           f"move {JOURNAL_DIR} out of the store, then run the command again", file=name)

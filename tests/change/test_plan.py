@@ -185,7 +185,7 @@ def _flip(path: Path) -> None:
     (lambda root: (root / INDEX).unlink(), f"{INDEX} is gone"),
     (lambda root: (root / NEW_QUEUE).parent.mkdir(parents=True) or (root / NEW_QUEUE).touch(), f"{NEW_QUEUE} appeared"),
     (lambda root: (root / "lock").write_bytes(b"lock"), "lock appeared"),
-    (lambda root: (root / "commitlog/00000000000000262144").touch(), "other files"),
+    (lambda root: (root / "commitlog/00000000000000262144").touch(), "commitlog files differ"),
 ])
 def test_a_store_that_changed_since_the_plan_is_refused_and_left_alone(
     change: object, reason: str, store: Path
@@ -219,7 +219,7 @@ def test_watched_files_refuse_too(store: Path) -> None:
 def test_a_step_on_something_that_is_no_file_is_refused(store: Path) -> None:
     os.mkfifo(store / "pipe")
     for file in ("commitlog", "pipe"):
-        with pytest.raises(Refusal, match="is no file but a"):
+        with pytest.raises(Refusal, match="is not a file but a"):
             seal(Plan("recover", [Retire(file)]), store)
     with pytest.raises(Refusal, match="does not exist"):
         seal(Plan("recover", [ZeroRange("commitlog/1", 0, 1)]), store)
@@ -272,7 +272,7 @@ def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_
     before = contents(store)
     disk.set_hook(hook)
     try:
-        with pytest.raises(Refusal, match=r"reads back differently .*; the begun steps were taken back"):
+        with pytest.raises(Refusal, match=r"reads back differently .*; the begun steps were reverted"):
             apply_plan(store, plan)
     finally:
         disk.set_hook(None)

@@ -147,13 +147,13 @@ def test_runs_are_undone_newest_first(store: Path) -> None:
     while trees:
         undo(store)
         assert_same_tree(trees.pop(), tree_digest(store))
-    with assert_unchanged(store), pytest.raises(Refusal, match="all of it was undone"):
+    with assert_unchanged(store), pytest.raises(Refusal, match="all were undone"):
         undo(store)
 
 
 def test_a_store_without_runs_is_refused_and_nothing_made(store: Path) -> None:
     with assert_unchanged(store):
-        with pytest.raises(Refusal, match="nothing was applied"):
+        with pytest.raises(Refusal, match="no run was applied"):
             undo(store)
         with pytest.raises(Refusal, match="no unfinished run"):
             resume(store)

@@ -359,7 +359,7 @@ def test_counts_are_those_of_the_lines(tmp_path: Path) -> None:
 
 def test_a_topic_that_no_message_has_is_named_with_the_nearest(tmp_path: Path) -> None:
     result = mqtool("export", unpacked(STORE), "-o", tmp_path / "none.ndjson", "--topic", "TopicZ")
-    assert result.code == 0 and "no message of a topic that fits TopicZ; the nearest is Topic" in result.stderr
+    assert result.code == 0 and "no message of a topic that matches TopicZ; the nearest is Topic" in result.stderr
     assert f"next: mqtool inspect {unpacked(STORE)}" in result.stdout
     assert "nearest" not in mqtool("export", unpacked(STORE), "-o", tmp_path / "a.ndjson", "--topic", "*A").stderr
 

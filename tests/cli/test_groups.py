@@ -128,7 +128,7 @@ def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(sto
     for command in ("predict", "recover"):
         said = mqtool(command, root, "--broker", "5.3.3", "--broker-conf", root / "broker.conf", "--json").document
         assert said["next"][0]["command"] == "start the broker", command
-        assert "enableLmq=true" in said["next"][0]["why"] and "which it lacks" in said["next"][0]["why"]
+        assert "enableLmq=true" in said["next"][0]["why"] and "which it does not set" in said["next"][0]["why"]
 
 
 def test_group_and_topic_choose_rows() -> None:
@@ -250,7 +250,7 @@ def test_what_is_not_consumed_of_a_queue_without_its_units_is_not_known(gone: st
     assert unknown == {(row["topic"], row["queue"]) for row in done.document["groups"]
                        if gone in ("", f"{row['topic']}/{row['queue']}")}
     assert done.code == exits.DERIVED and done.document["complete"] is False
-    assert "not known" in done.document["summary"] and "recover" in done.document["next"][0]["command"]
+    assert "unknown" in done.document["summary"] and "recover" in done.document["next"][0]["command"]
 
 
 def test_messages_after_the_end_of_a_cut_queue_leave_its_lag_unknown(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_no_group_is_not_said_to_have_consumed_everything_where_the_offsets_are_
     shutil.rmtree(root / "config")
     done = mqtool("groups", root, "--json")
     assert done.code & exits.MESSAGES and done.document["groups"] == [] and done.document["complete"] is False
-    assert "not known" in done.document["summary"] and "0 messages not consumed" not in done.document["summary"]
+    assert "unknown" in done.document["summary"] and "0 messages not consumed" not in done.document["summary"]
 
 
 def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     done = mqtool("groups", root, "--json")
     assert done.code & exits.MESSAGES and "commitlog-empty-queues-left" in done.document["finding_counts"]
     assert {(row["lag"], row["skips"], row["again"]) for row in done.document["groups"]} == {(None, None, None)}
-    assert "not known" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
+    assert "unknown" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
     page = tmp_path / "page.md"
     mqtool("report", root, "-o", page)
     assert "No message is known to be lost" not in page.read_text() and "not known: the log" in page.read_text()

@@ -216,7 +216,7 @@ def test_the_folder_of_a_run_that_cannot_be_taken_back_is_put_aside(half_done: P
     write_at(half_done / step.file, step.start + 100, b"another")
     refused = mqtool("undo", half_done, "--yes", "--json")
     (run,) = (half_done / ".mqtool" / "runs").iterdir()
-    assert refused.code == 8 and f"are in {run}; put that folder aside" in refused.document["next"][0]["command"]
+    assert refused.code == 8 and f"are in {run}; move that folder out" in refused.document["next"][0]["command"]
     run.rename(tmp_path / "aside")
     assert mqtool("recover", half_done, "--yes").code & ~3 == 0
 

@@ -184,7 +184,7 @@ def test_inspect_names_the_bit_of_a_damaged_record(tmp_path: Path) -> None:
         [check["detail"] for check in document["items"][0]["checks"] if check["name"] == "one flipped bit"]
         for document in (whole, damaged)
     ]
-    assert hints[0] == [] and hints[1][0].startswith(f"bit 6 at {at} (body) turned back")
+    assert hints[0] == [] and hints[1][0].startswith(f"bit 6 at {at} (body) flipped back")
 
 
 # --- One flipped bit in a record's tag or key, which no checksum covers: units remember them.

@@ -109,7 +109,7 @@ def test_directory_where_a_file_should_be_or_the_other_way_round_is_8(drill: Sta
     for command, *options in (["verify"], ["predict"], ["recover", "--yes"]):
         code, stderr = said(command, root, *options)
         assert code & exits.OPERATIONAL, (command, code, stderr)
-        assert name in stderr and "Move it aside" in stderr
+        assert name in stderr and "Move it out of the store" in stderr
 
 
 # --- A store of every kind, as its broker left it and with its log not mounted: what mqtool says of it and does to it.

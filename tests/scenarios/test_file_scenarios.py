@@ -320,7 +320,7 @@ FOREIGN = {
     "json": b'{"a": 1}',
 }
 #: What inspect calls such a file.
-SEEN = {"random": "nothing in it is known", "zeros": "nothing but zeros", "kafka": "Kafka", "gzip": "gzip",
+SEEN = {"random": "its content is unknown", "zeros": "nothing but zeros", "kafka": "Kafka", "gzip": "gzip",
         "text": "like text", "empty": "empty", "json": "like text"}
 COMMANDS = ["verify", "inspect", "predict", "recover", "rebuild", "undo", "resume", "journal"]
 

@@ -298,14 +298,14 @@ def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_th
     newer = mqtool("predict", root, "--broker", "5.4.9", "--json").document
     assert any("like 5.4.0" in line for line in newer["assumptions"])
     known = mqtool("predict", root, "--broker", "5.3.1", "--json").document
-    assert not any("not known" in line for line in known["assumptions"])
+    assert not any("is unknown" in line for line in known["assumptions"])
 
 
 def test_a_config_file_that_names_nothing_is_not_whole(root: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_text("{}")
     states = {item["name"]: item["state"] for item in mqtool("inspect", root, "--json").document["config"]}
-    assert states["topics.json"] == "names nothing" and states["consumerFilter.json"] == "whole"
+    assert states["topics.json"] == "has an empty table" and states["consumerFilter.json"] == "whole"
 
 
 def test_no_start_comes_before_what_has_to_be_done_first(tmp_path: Path) -> None:

@@ -401,7 +401,7 @@ def _try(work: Callable[[], object]) -> None:
             raise
 
 
-_NOTHING_TO_DO = ("no unfinished run", "nothing was applied", "no run had changed")
+_NOTHING_TO_DO = ("no unfinished run", "no run was applied", "no run had changed")
 
 
 @pytest.mark.parametrize(("name", "lock", "one_in", "each"), [
