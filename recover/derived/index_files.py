@@ -325,7 +325,7 @@ def _overridden(
                     if value is not None)
 
     def refusal(why: str) -> UsageRefusal:
-        return UsageRefusal(f"{said} cannot be true: {why}", "Leave the option out, and the sizes are inferred.")
+        return UsageRefusal(f"{said} is impossible: {why}", "Leave the option out; the sizes are then inferred.")
 
     geometry = _completed(slots, entries, voters[0].length if voters else None)
     if geometry is None or geometry.slots < 1 or geometry.entries < 2:

@@ -281,7 +281,7 @@ def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     assert "unknown" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
     page = tmp_path / "page.md"
     mqtool("report", root, "-o", page)
-    assert "No message is known to be lost" not in page.read_text() and "not known: the log" in page.read_text()
+    assert "No message is known to be lost" not in page.read_text() and "unknown: the log" in page.read_text()
 
 
 # --- mqtool report: one page that says what the other commands say, that is harmless, and that changes nothing.

@@ -339,7 +339,7 @@ sys.stdin.read()
 def test_a_start_rests_on_what_was_assumed(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
     step = mqtool("recover", root, "--yes", "--json").document["next"][0]
-    assert step["command"] == START_BROKER and "if it has mappedFileSizeConsumeQueue=6000000" in step["why"]
+    assert step["command"] == START_BROKER and "provided that it has mappedFileSizeConsumeQueue=6000000" in step["why"]
 
 
 def test_whether_a_log_is_meant_to_begin_late_is_asked_before_a_start(root: Path) -> None:
