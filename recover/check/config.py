@@ -293,14 +293,19 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
 
 
 def _came_due(store: Store, log: LogView | None) -> bool:
-    """False when no delayed message was due at the newest message: until then a broker writes an empty table."""
+    """False when no delayed message is left, or none was due at the newest one: until then a broker writes an empty
+    table."""
     dues = []
     for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
         first = min(filter(Path.is_file, folder.iterdir()), default=None)
         head = b"" if first is None else read_small(first, CQ_UNIT.size)
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
-    return log is None or not dues or min(dues) <= log.tally.newest_timestamp
+    if log is None:
+        return True
+    if not dues:
+        return any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
+    return min(dues) <= log.tally.newest_timestamp
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
