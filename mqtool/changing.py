@@ -40,12 +40,16 @@ from recover.check.survey import Survey
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
 from recover.log.scan import KnownLog, stamps_of
+from recover.look.live import settled
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import bears, refuse_worse
 from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
+BESIDE_BROKER = (
+    "Stop the broker first, or work on a snapshot of its file system. Beside it run only what reads, and --dry-run on "
+    "this machine, without --output and --plan-out: that shows a plan for the store as it is then.")
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 Asked = Callable[[], tuple[BrokerSettings, list[str]]]
 """The settings of a broker, and which were assumed: worked out once, and only if asked, for that may read the log."""
@@ -195,12 +199,16 @@ class Change(Struct):
         """Plan, then go through with it as far as the user wants; the exit code."""
         out, root = self.out, self.choice.root
         store = self.choice.open(self.broker)
+        folders = store.options.folders
         self.consent.check(root, self.choice.parts)
-        if not self.consent.dry_run and self.output is None:
-            refuse_if_held(root, "Stop the broker first. Reading commands and the dry runs of new plans may run beside "
-                           "it.")
+        dry, in_place = self.consent.dry_run, self.output is None
+        beside_broker = dry and in_place and self.consent.plan_out is None and not self.engine.on_spark
+        refuse_if_held(root, BESIDE_BROKER, broker=not beside_broker)
+        if in_place and not dry:
             refuse_if_unfinished(root, self.choice.parts)
-        seen, stamps = seen_now(store), stamps_of(store.commitlog)
+        store = settled(store) if beside_broker else store
+        seen = seen_now(store) if store.settled_at is None else None
+        stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *self.broker.said))
         made = self._made(store, asked, planner)
         plan = self._stated(store, made, seen)
@@ -212,7 +220,7 @@ class Change(Struct):
             return code
         show_plan(out, plan)
         if self.output is None:
-            Places(root, store.options.folders).check_plan(plan)
+            Places(root, folders).check_plan(plan)
         if self.consent.dry_run:
             try:
                 if self.output is None:
@@ -227,7 +235,7 @@ class Change(Struct):
         if self.output is not None:
             store, plan = self._copied(store, plan, self.output)
         with step_by_step(out, "applying") as how:
-            applied = apply_plan(store.root, plan, parts=[] if self.output else store.options.folders, **how)
+            applied = apply_plan(store.root, plan, parts=[] if self.output else folders, **how)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, self.engine, plan,
@@ -251,13 +259,15 @@ class Change(Struct):
                 return made
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
 
-    def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
-        """The plan with what it was made from, in the document and in the file of --plan-out."""
+    def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
+        """The plan with what it was made from, in the document and in the file of --plan-out; bound to the files that
+        were `seen`, if no broker writes to them."""
         out, options, plan = self.out, store.options, made.plan
-        if self.output is None and any(item.code == "broker-running" for item in made.before.findings):
+        if seen is None:
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
-            out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
+            out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile; the "
+                    "plan is for the store as it was when the command began")
         made.assumed_settings = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(made.assumed_settings)
         made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
@@ -268,7 +278,8 @@ class Change(Struct):
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,
         })
-        plan = seal(plan, store.root.absolute(), seen=seen)
+        if seen is not None:
+            plan = seal(plan, store.root.absolute(), seen=seen)
         out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,

@@ -346,7 +346,7 @@ STATES: tuple[State, ...] = (
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
-    State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
+    State("planned checked", lambda it: bool(it.named("broker-running") and (it.code or it.phase == "planned")),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs")]),
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
+from mqtool.changing import BESIDE_BROKER, BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
@@ -17,6 +17,7 @@ from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import remote_folder
+from recover.change.lock import refuse_if_held
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.findings.code import UsageRefusal
@@ -259,6 +260,7 @@ def _rebuild(
         change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
         return change.run(lambda store, _, before: plan_rebuild(store, options, before))
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
+    refuse_if_held(store.root, BESIDE_BROKER)
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",

@@ -56,11 +56,11 @@ def holder_of(store: Store) -> int | None:
     return store.lock_holder[0]
 
 
-def refuse_if_held(root: Path, remedy: str = "stop the broker first") -> None:
-    """`Refusal` (8) naming who holds the store, where `store_lock` would give it; makes and locks nothing."""
-    check_journal_folder(root)
+def refuse_if_held(root: Path, remedy: str = "stop the broker first", *, broker: bool = True) -> None:
+    """`Refusal` (8) naming who holds the store, where `store_lock` would give it; makes and locks nothing. `broker`:
+    also where that is a process with a pid, and so no other mqtool."""
     holder = probe(root)
-    if holder is not None:
+    if holder is not None and (broker or holder == UNKNOWN_HOLDER):
         raise _held_by(holder, remedy)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from recover.change.lock import probe
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
@@ -35,8 +36,11 @@ from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
 from recover.findings.model import Finding
+from recover.log.scan import LocalEngine
+from recover.look.live import settled
+from recover.store.memo import Stamp, stamp_of
 from recover.store.source import is_remote, list_remote, remote_matches, remote_root
-from recover.store.store import Store
+from recover.store.store import LOCK, Store
 
 SPLIT_ABOVE = 64 << 30
 """Allocated bytes from which on a store is too much for one core: minutes of reading."""
@@ -121,13 +125,15 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
 class Listed(Struct, frozen=True):
     """A store to verify: its place, the digest of its listing ("" where it could not be listed), allocated bytes.
 
-    `newest`: the last mtime or ctime in it, ns since the epoch.
+    `newest`: the last mtime or ctime in it, ns since the epoch. `lock`: its lock file, which a broker writes when it
+    starts and then leaves alone; None for none.
     """
 
     place: str
     fingerprint: str
     size: int
     newest: int
+    lock: Stamp | None
 
 
 def listed(place: str, rules: str) -> Listed:
@@ -135,14 +141,18 @@ def listed(place: str, rules: str) -> Listed:
 
     Path, kind, size, mtime, inode and ctime of each count; on s3:// and hdfs:// path, size and mtime.
     """
-    digest, size, newest = hashlib.sha256(rules.encode()), 0, 0
+    digest, size, newest, lock = hashlib.sha256(rules.encode()), 0, 0, _lock(place)
     try:
         for line, length, when in _remote_lines(place) if is_remote(place) else _lines(Path(place)):
             digest.update(line)
             size, newest = size + length, max(newest, when)
     except (OSError, Refusal):
-        return Listed(place, "", size, newest)
-    return Listed(place, digest.hexdigest(), size, newest)
+        return Listed(place, "", size, newest, lock)
+    return Listed(place, digest.hexdigest(), size, newest, lock)
+
+
+def _lock(place: str) -> Stamp | None:
+    return None if is_remote(place) else stamp_of(Path(place, LOCK))
 
 
 def _remote_lines(place: str) -> Iterator[tuple[bytes, int, int]]:
@@ -358,7 +368,7 @@ def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[
 
 def findings_of(place: str) -> list[dict[str, Any]]:
     """The rows of the table `findings` for one store, verified in this process. `Refusal` (8) where it cannot be."""
-    row, findings = _judged(Listed(place, "", 0, 0), "", ScanOptions())
+    row, findings = _judged(Listed(place, "", 0, 0, _lock(place)), "", ScanOptions())
     if row.error:
         raise Refusal(f"{place}: {row.error}")
     return findings
@@ -393,16 +403,28 @@ def _apart(item: Listed, rules: str) -> _Judged:
 
 
 def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
-    """Verify one store: its row and its findings. Whatever goes wrong is in the row."""
+    """Verify one store: its row and its findings. Whatever goes wrong is in the row.
+
+    One that a broker writes to is seen as it was when the look began, where this process alone reads it.
+    """
     began, clock = time.monotonic(), time.time_ns()
     row = StoreRow(item.place, socket.gethostname())
     findings: list[dict[str, Any]] = []
+    live = False
+
+    def changed() -> bool:
+        if live:
+            return _lock(item.place) != item.lock
+        return bool(item.fingerprint) and listed(item.place, rules).fingerprint != item.fingerprint
+
     try:
-        if item.fingerprint and listed(item.place, rules).fingerprint != item.fingerprint:
+        root = remote_root(item.place) if is_remote(item.place) else Path(item.place)
+        live = isinstance(options.engine, LocalEngine) and item.lock is not None and probe(root) is not None
+        if changed():
             raise Refusal(f"host {row.host} lists other files than the driver did: the store changed, or another "
                           "folder is mounted there")
-        root = remote_root(item.place) if is_remote(item.place) else Path(item.place)
-        report = verify(Store.open(root), options)
+        store = Store.open(root)
+        report = verify(settled(store) if live else store, options)
         log = report.json()
         row.messages, row.valid_to = log["commitlog"]["messages"], log["commitlog"]["valid_to"]
         row.bytes, row.exit_code, row.worst = log["bytes"], report.exit_code, _worst(report.findings)
@@ -417,8 +439,7 @@ def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
         row.error, row.exit_code = str(error) or type(error).__name__, OPERATIONAL
     except Exception as error:
         row.error, row.exit_code = f"a bug in mqtool: {type(error).__name__}: {error}", BUG
-    if item.fingerprint and not (row.error and row.exit_code & OPERATIONAL) \
-            and listed(item.place, rules).fingerprint != item.fingerprint:
+    if not (row.error and row.exit_code & OPERATIONAL) and changed():
         row.error, row.fingerprint = "it changed while it was read", ""
         row.exit_code = row.exit_code & ~BUG | OPERATIONAL
     row.seconds = round(time.monotonic() - began, 3)

@@ -315,7 +315,7 @@ class Store:
     def folders_elsewhere(self) -> list[str]:
         """Absolute paths of the parts that lie outside of the root."""
         folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir)
-        return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(self.root)})
+        return sorted({self.relative(folder.absolute()) for folder in folders if not folder.is_relative_to(self.root)})
 
     def relative(self, path: Path) -> str:
         """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""

@@ -43,8 +43,8 @@ def test_nothing_is_called_damaged_while_a_broker_writes(version: str, tmp_path:
             if not (root / "lock").exists() or probe(root) is None or not (root / "index").is_dir():
                 time.sleep(0.1)
                 continue
-            for command in ("verify", "predict"):
-                ran = mqtool(command, root, "--json", "--broker", version)
+            for command in (("verify",), ("predict",), ("recover", "--dry-run")):
+                ran = mqtool(*command, root, "--json", "--broker", version)
                 if probe(root) is None:
                     break  # it stopped meanwhile, and removed what it had made ahead
                 findings = ran.document["findings"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,10 +15,13 @@ import pyarrow.dataset
 import pytest
 
 from fixtures.damage import damage
+from fixtures.synth import synth_store
 from mqtool import exits
 from recover.cluster import fleet
 from recover.cluster.fleet import FleetTask, Listed, StoreRow, listed, named_stores, verify_stores
 from recover.findings.code import Refusal, UsageRefusal
+from recover.store.store import Store
+from tests.change.test_lock import held as locked, record_lock
 from tests.cli.runner import Result, mqtool
 from tests.cli.test_documents import held
 from tests.cluster.cluster import Cluster
@@ -64,7 +68,7 @@ def table(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 def in_process(root: Path, folder: Path, *, fingerprint: str | None = None) -> StoreRow:
     """The row of one store, without Spark."""
-    item = listed(str(root), "1") if fingerprint is None else Listed(str(root), fingerprint, 0, 0)
+    item = listed(str(root), "1") if fingerprint is None else Listed(str(root), fingerprint, 0, 0, None)
     folder.mkdir(exist_ok=True)
     ((row, file),) = verify_stores([FleetTask(0, [item], str(folder), "1")])
     assert (folder / file).exists()
@@ -262,6 +266,33 @@ def test_a_store_that_changes_while_it_is_read_is_not_taken_for_one_state(
     monkeypatch.setattr(fleet, "verify", written)
     row = in_process(root, tmp_path / "found")
     assert (row.exit_code, row.error, row.fingerprint) == (8 | 2, "it changed while it was read", "")
+
+
+def test_a_store_that_a_broker_writes_to_is_seen_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may change since the driver listed it and while it is read, but not be another broker's."""
+    root, later = (synth_store(tmp_path / name, messages=messages, keys=0).root
+                   for name, messages in (("s", 60), ("later", 120)))
+    (root / "lock").write_bytes(b"lock")
+    item, real = listed(str(root), "1"), fleet.settled
+    (root / "config" / "new").write_text("")
+
+    def and_then_more(store: Store) -> Store:
+        seen = real(store)
+        shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
+        return seen
+
+    monkeypatch.setattr(fleet, "settled", and_then_more)
+    (tmp_path / "found").mkdir()
+
+    def row_of(item: Listed) -> StoreRow:
+        return next(verify_stores([FleetTask(0, [item], str(tmp_path / "found"), "1")]))[0]
+
+    with locked(record_lock(root)):
+        row = row_of(item)
+        assert (row.exit_code, row.error, row.messages, row.fingerprint) == (0, None, 60, "")
+        os.utime(root / "lock")  # as a start does
+        row = row_of(item)
+    assert row.exit_code == 8 and "lists other files than the driver" in str(row.error)
 
 
 def test_a_worker_that_lists_other_files_than_the_driver_verifies_nothing(tmp_path: Path) -> None:

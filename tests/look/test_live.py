@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from fixtures.synth import synth_store
+from mqtool import changing, exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
+from recover.change.lock import store_lock
 from recover.check.report import verify
 from recover.look.live import settled
 from recover.repair.never_worse import as_planned
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock
+from tests.cli.runner import mqtool
+from tests.support.trees import assert_unchanged
 
 
 def _written(root: Path, messages: int) -> Path:
@@ -27,6 +31,13 @@ def _written(root: Path, messages: int) -> Path:
     table = {f"Topic{topic}@readers": read for topic in range(3)}
     (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     return root
+
+
+def _break(folder: Path) -> None:
+    log = folder / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[20_000:21_000] = bytes(1000)
+    log.write_bytes(content)
 
 
 @pytest.mark.parametrize("more", [6, 600, 1800])
@@ -54,10 +65,7 @@ def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> N
     content = bytearray(unit.read_bytes())
     content[20 * 7 + 5] ^= 1
     unit.write_bytes(content)
-    log = root / "commitlog" / f"{0:020}"
-    content = bytearray(log.read_bytes())
-    content[20_000:21_000] = bytes(1000)
-    log.write_bytes(content)
+    _break(root / "commitlog")
     free = {item.code for item in verify(Store.open(root)).findings}
     with held(record_lock(root)):
         found = {item.code for item in verify(settled(Store.open(root))).findings}
@@ -68,10 +76,7 @@ def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> N
 def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path: Path) -> None:
     """A report plays the start over the store as a plan would leave it; more is written before that."""
     root, later = _written(tmp_path / "s", 600), _written(tmp_path / "later", 1200)
-    log = root / "commitlog" / f"{0:020}"
-    content = bytearray(log.read_bytes())
-    content[20_000:21_000] = bytes(1000)
-    log.write_bytes(content)
+    _break(root / "commitlog")
     settings = BrokerSettings(BrokerVersion.parse("5.3.3"))
     with held(record_lock(root)):
         seen = settled(Store.open(root))
@@ -82,3 +87,52 @@ def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path:
             after = verify(planned)
     assert made.bridged and not after.survey.log.damaged
     assert after.survey.log.log_end == before.survey.log.log_end
+
+
+def test_a_dry_run_beside_a_broker_plans_for_the_store_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written once it looks, to a log kept elsewhere, too, is neither planned on nor refused."""
+    root, later = _written(tmp_path / "s", 600), _written(tmp_path / "later", 1200)
+    log = (root / "commitlog").rename(tmp_path / "log")
+    _break(log)
+    command = "recover", root, "--commitlog", log, "--dry-run", "--json"
+    free = mqtool(*command)
+
+    def and_then_more(store: Store) -> Store:
+        seen = settled(store)
+        shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", "commitlog"))
+        shutil.copytree(later / "commitlog", log, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{0:020}"))
+        return seen
+
+    monkeypatch.setattr(changing, "settled", and_then_more)
+    with held(record_lock(root)):
+        beside = mqtool(*command)
+    assert beside.code == free.code == exits.MESSAGES
+    for key in ("bridged", "valid_to", "damaged_messages"):
+        assert beside.document[key] == free.document[key], key
+    assert beside.document["plan"]["steps"] == free.document["plan"]["steps"]
+    assert [step["command"] for step in beside.document["next"]] == ["stop the broker"]
+
+
+@pytest.mark.parametrize("command", [
+    ("recover", "--output", "copy"), ("recover", "--output", "copy", "--dry-run"),
+    ("recover", "--dry-run", "--plan-out", "plan"), ("rebuild", "--output", "copy"),
+    ("rebuild-index", "--output", "copy", "--dry-run"), ("recover", "--dry-run", "--engine", "spark"),
+])
+def test_copies_and_plans_to_be_kept_are_refused_at_once_beside_a_broker(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = _written(tmp_path / "s", 60)
+    monkeypatch.chdir(tmp_path)
+    with held(record_lock(root)) as (pid, _), assert_unchanged(tmp_path):
+        refused = mqtool(command[0], root, *command[1:], "--yes", "--json")
+    assert refused.code == exits.OPERATIONAL
+    assert f"process {pid} holds" in refused.stderr and "snapshot" in refused.stderr
+
+
+def test_no_dry_run_plans_on_what_another_mqtool_changes(tmp_path: Path) -> None:
+    root = _written(tmp_path / "s", 60)
+    with store_lock(root):
+        refused = mqtool("recover", root, "--dry-run")
+    assert refused.code == exits.OPERATIONAL and "another mqtool" in refused.stderr
