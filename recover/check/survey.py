@@ -165,8 +165,10 @@ def survey(
 
 
 def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
-    """The log with what stands where other messages were as damage, as for `survey`; maybe `log` itself. `OSError` where
-    queues or index cannot be listed."""
+    """The log with what stands where other messages were as damage, as for `survey`; maybe `log` itself.
+
+    `OSError` where queues or index cannot be listed.
+    """
     if CONSUMEQUEUE in held_elsewhere(store):
         return log
     expectation = expect(log, Topics(store))
