@@ -1,3 +1,3 @@
-"""The command line of mqtool: shows what `recover` decides, and asks before it changes anything."""
+"""The command line of mqtool: shows the results of `recover`, and asks before it changes anything."""
 
 from recover import version as version

@@ -1,4 +1,4 @@
-"""`python -m mqtool`, and what the installed command runs."""
+"""`python -m mqtool`, and the entry point of the installed command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _INTERRUPTED = 32
 
 
 def run() -> NoReturn:
-    # numpy's threads for linear algebra, of which there is none here, spin for 0.03 s each before they sleep
+    # numpy's linear algebra threads, unused here, spin for 0.03 s each before they sleep
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # what a look at ten thousand queues makes stays: by default it is searched for garbage each 700 objects
+    # objects of a scan of ten thousand queues stay alive: the default looks for garbage every 700 objects
     gc.set_threshold(20_000)
-    # until `exits.signals` takes over nothing has begun
+    # until `exits.signals` takes over, nothing has begun
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)

@@ -1,4 +1,4 @@
-"""The way of every changing command: verify, plan, show, ask once, apply, verify again, summary."""
+"""The sequence of every changing command: verify, plan, show, ask once, apply, verify again, summarise."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ BESIDE_BROKER = (
     "this machine, without --output and --plan-out: that shows a plan for the store as it is then.")
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 Asked = Callable[[], tuple[BrokerSettings, list[str]]]
-"""The settings of a broker, and which were assumed: worked out once, and only if asked, for that may read the log."""
+"""Settings of a broker, and assumptions about them: computed once and only on demand, as that may read the log."""
 Planner = Callable[[Store, Asked, VerifyReport], RecoverPlan]
-"""Plans a change of a verified store by the settings of a broker."""
+"""Plans a change of a verified store under the settings of a broker."""
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -68,12 +68,12 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
         metavar="FILE")] = None
 
     def check(self, root: Path, parts: list[Path]) -> None:
-        """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
+        """`Refusal`, before any long work, if the plan file could not be written at the end."""
         if self.plan_out is not None:
             new_outside_store(self.plan_out, root, parts)
 
     def save(self, out: Printer, plan: Plan) -> None:
-        """Write the plan file where the user wants one, and name what belongs to it."""
+        """Write the plan file, if one was requested, and name the folder that belongs to it."""
         if self.plan_out is not None:
             folder = save_plan(plan, self.plan_out)
             out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
@@ -82,7 +82,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
 
 
 class ZoneChoice(Struct, frozen=True, kw_only=True):
-    """The broker's time zone, which names index files."""
+    """The broker's time zone, in which index files are named."""
 
     timezone: Annotated[str | None, option(
         "--timezone", "The broker's time zone, for names of new index files (default: as its files tell, else ours).",
@@ -101,7 +101,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
 
 
 def parse_loss(text: str | None) -> int | None:
-    """`--max-loss N|all`: the number, None for all; a usage error for anything else."""
+    """`--max-loss N|all`: the number, None for all; a usage error (16) for anything else."""
     if text is None:
         return 0
     if text.strip().lower() == "all":
@@ -111,20 +111,20 @@ def parse_loss(text: str | None) -> int | None:
     return int(text)
 
 
-# --- what apply, resume and undo share with it ---------------------------------------------------
+# --- shared with apply, resume and undo ------------------------------------------------------------
 
 
 _REMEMBERED = ("mapped_file_size", "index_slots", "index_entries", "broker", "settings")
 
 
 def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
-    """What the plan remembers of the store. The `parts` are those of this command: a plan does not widen them."""
+    """The store options saved in the plan. The `parts` are those of this command: a plan cannot add any."""
     said = plan.summary.get("store_options") or {}
     return structs.replace(parts.options(), **{name: said[name] for name in _REMEMBERED if name in said})
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Ask once. `Refusal` (8) when the answer is no, or when nobody is there to answer."""
+    """Ask once. `Refusal` (8) if the answer is no, or without a terminal."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
@@ -137,7 +137,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
-    """The arguments `progress` and `interrupted` of what runs a plan; signals wait for the end of a step."""
+    """The arguments `progress` and `interrupted` for running a plan; signals wait for the end of a step."""
     out.writing = True
     with out.steps(title) as steps, exits.between_steps() as interrupted:
         yield {"progress": steps, "interrupted": interrupted}
@@ -147,9 +147,9 @@ def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None, undo: bool = True,
 ) -> int:
-    """Verify the result and end: its findings take the place of the earlier ones. The exit code. `done`: words for what
-    was done. `known`: an earlier scan of the log, which is not read again if it did not change."""
-    # opened anew: the lists of files are those of before the change
+    """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
+    the change. `known`: an earlier scan of the log, reused if the log did not change."""
+    # opened again: the lists of files in `store` are from before the change
     opened = Store.open(store.root, store.options)
     with engine.scan(out, opened, title="checking the result", known=known) as scan:
         report = verify(opened, scan)
@@ -163,7 +163,7 @@ def conclude(
     scene = Scene("changed", out.given, code, list(out.findings), out.typed, changes=plan.command, assumed=assumed,
                   mendable=plan.summary.get("mendable_messages", 0))
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
-    # messages that the plan gave up are no damage to a verify afterwards
+    # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
 
 
@@ -175,13 +175,13 @@ def copy_with_progress(
                           progress=lambda path: line.show(f"{doing} {path}"))
 
 
-# --- the way -------------------------------------------------------------------------------------
+# --- the sequence --------------------------------------------------------------------------------
 
 
 class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
-    The plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
+    The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
     `looked` is called with the settings of the plan and the survey of the last verify.
     """
 
@@ -196,7 +196,7 @@ class Change(Struct):
     looked: Callable[[BrokerSettings, Survey], None] | None = None
 
     def run(self, planner: Planner) -> int:
-        """Plan, then go through with it as far as the user wants; the exit code."""
+        """Plan, then continue as far as the user wants; return the exit code."""
         out, root = self.out, self.choice.root
         store = self.choice.open(self.broker)
         folders = store.options.folders
@@ -245,7 +245,7 @@ class Change(Struct):
         )
 
     def _made(self, store: Store, asked: Asked, planner: Planner) -> RecoverPlan:
-        """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
+        """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, scan)
@@ -260,8 +260,8 @@ class Change(Struct):
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
-        """The plan with what it was made from, in the document and in the file of --plan-out; bound to the files that
-        were `seen`, if no broker writes to them."""
+        """Return the plan with its basis, in the document and in the file of --plan-out; sealed to the files in `seen`,
+        unless a broker writes to them."""
         out, options, plan = self.out, store.options, made.plan
         if seen is None:
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
@@ -272,7 +272,7 @@ class Change(Struct):
         made.assumptions += assumptions_of(made.assumed_settings)
         made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
                              for item in made.before.findings if item.code == FILE_ALONE]
-        # apply and resume look by the same settings
+        # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
@@ -295,7 +295,7 @@ class Change(Struct):
         return plan
 
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
-        """The copy, whose parts are in one place, and the plan for it."""
+        """Make the copy, with all parts in one place; return it and the plan for it."""
         out = self.out
         names = copy_with_progress(out, sources_of(store), target)
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))

@@ -1,4 +1,4 @@
-"""The command line, as typer reads it, and the one way out of it."""
+"""The command line as typer reads it, and the single place where an exit code is decided."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.printer import OutputOptions, Printer
 from recover.findings.code import Refusal
 
-# --- reading it ----------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands from the registry and imports the one that is called."""
+    """Lists commands from the registry and imports only the one that is called."""
 
     _listing = False
 
@@ -32,12 +32,12 @@ class LazyGroup(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or only its line of help while the list is printed."""
+        """Return the command, or only its line of help while the list is printed."""
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else load(cmd_name, entry, listed=self._listing)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands without importing one of them."""
+        """Print the list of commands without importing any of them."""
         self._listing = True
         try:
             super().format_help(ctx, formatter)
@@ -46,7 +46,7 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
-    """A command as typer has it, with examples and exit codes in its help; one that is `listed` is not imported."""
+    """Build the typer command, with examples and exit codes in its help; a `listed` one is not imported."""
     one = typer.Typer(add_completion=False, rich_markup_mode="rich")
     if listed:
         one.command(name, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
@@ -85,7 +85,7 @@ def root(
 
 
 def _invoke(printer: Printer) -> int:
-    """Let typer read the command line and run the command; the exit code."""
+    """Let typer read the command line and run the command; return the exit code."""
     command = typer.main.get_command(app)
     if any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ):
         command.main(args=printer.arguments, prog_name="mqtool", standalone_mode=False)
@@ -96,11 +96,11 @@ def _invoke(printer: Printer) -> int:
         return ending.exit_code
 
 
-# --- the way out ---------------------------------------------------------------------------------
+# --- ending --------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; nothing else decides one."""
+    """Run one command line and return its exit code; no other place decides one."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -147,8 +147,8 @@ def _failed(error: BaseException, printer: Printer) -> int:
 
 
 def _explained(error: BaseException, printer: Printer) -> BaseException:
-    """The refusal to report where bytes that were taken for good do not decode and a file has changed meanwhile. Only
-    these errors can come from such a file; any other is a bug, whatever else writes to the store."""
+    """Return the refusal to report if bytes that passed their checks do not decode and a file has changed meanwhile.
+    Only these errors can come from such a file; any other is a bug, whatever else writes to the store."""
     if printer.store is None or not isinstance(error, (FormatError, struct.error, EOFError)):
         return error
     from recover.store.memo import changed_since
@@ -161,7 +161,7 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
 
 
 def _say_slow() -> None:
-    """One line where no compiled code could run: the answer is the same, and took longer."""
+    """Print one line if no compiled code could run: the answer is the same, but slower."""
     library = sys.modules.get("formats.native.library")
     for reason in () if library is None else library.SLOW[:1]:
         with suppress(OSError, ValueError):
@@ -169,14 +169,14 @@ def _say_slow() -> None:
 
 
 def _silence(code: int) -> int:
-    """Nobody reads stdout: keep the interpreter from failing over it at exit."""
+    """Stdout has no reader: keep the interpreter from failing over it at exit."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
 def _flush(code: int) -> int:
-    """Flush here, where a failure still becomes a code of ours."""
+    """Flush here, where a failure can still become an exit code of ours."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

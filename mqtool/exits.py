@@ -1,4 +1,4 @@
-"""The exit code: a bitmask, so that a runbook can test for what it cares about.
+"""The exit code: a bitmask, so that a runbook can test for single conditions.
 
 Commands return bits and errors are mapped to bits here; Python's own 1 and the CLI library's 2 never escape.
 """
@@ -35,7 +35,7 @@ from recover.findings.code import (
 
 
 class ExitBit(NamedTuple):
-    """One bit of the exit code: its value, a short name, and what a person should know."""
+    """One bit of the exit code: its value, a short name, and its meaning for users."""
 
     bit: int
     name: str
@@ -65,11 +65,11 @@ class Stopped(KeyboardInterrupt):
 
 
 class StdoutClosedError(Exception):
-    """Nobody reads the answer any more."""
+    """The reader of stdout is gone."""
 
 
 class Failure(NamedTuple):
-    """What a person and a script are told of an error: the exit bits, a kind, a message, a remedy."""
+    """The report of an error: the exit bits, a kind, a message, a remedy."""
 
     code: int
     kind: str
@@ -84,7 +84,7 @@ def names(code: int) -> list[str]:
 
 
 def failure_of(error: BaseException, found: int = 0) -> Failure:
-    """Map any error to what the command ends with; `found` are the bits of findings so far."""
+    """Map any error to its exit code and message; `found` are the bits of findings so far."""
     if isinstance(error, Refusal):
         kind = {OPERATIONAL: "refused", USAGE: "usage", INTERRUPTED: "interrupted"}.get(error.exit_code, "refused")
         bits = found if error.exit_code == OPERATIONAL else 0
@@ -107,7 +107,7 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
 
 
 def bug_report(error: BaseException) -> str:
-    """The text to send us: versions, command and traceback."""
+    """The text of a bug report: versions, command and traceback."""
     trace = "".join(traceback.format_exception(error))
     return (
         "This is a bug in mqtool, not a verdict on your store. A change that had begun is in the journal: `mqtool "
@@ -118,14 +118,15 @@ def bug_report(error: BaseException) -> str:
 
 
 _waiting: list[int] = []
-"""While not empty, a signal waits here for the end of the step; the first item is a placeholder."""
+"""Not empty while steps run: a signal is then queued here until the end of the step; the first item is a
+placeholder."""
 
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into `Stopped` once; a third SIGINT ends the process with 32 at once.
+    """Turn SIGINT, SIGTERM and SIGHUP into `Stopped`, once; a third SIGINT ends the process with 32 at once.
 
-    While the first is handled, later ones do not break in. A signal that the caller ignores (nohup) stays ignored.
+    While the first is handled, later ones do not interrupt. A signal that the caller ignores (nohup) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -156,7 +157,7 @@ def signals() -> Iterator[None]:
 
 @contextmanager
 def between_steps() -> Iterator[Callable[[], bool]]:
-    """Let a signal wait for the end of a step; the callable yielded returns whether one came."""
+    """Let a signal wait for the end of a step; the yielded callable returns whether one arrived."""
     _waiting[:] = [0]
     try:
         yield lambda: len(_waiting) > 1

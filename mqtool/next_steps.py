@@ -1,7 +1,7 @@
-"""What to do next: one table of states and steps. Every command asks here, and hints nowhere else.
+"""The next steps of every command, in one table of states and steps; no other place gives hints.
 
-A step is a complete command, with every option about the store that was given, or words for a person ("start the
-broker"), which end the way. A way only goes on: look → verify → predict → dry run → run → start the broker.
+A step is a complete command, with every store option that was given, or an instruction ("start the broker"), which
+ends the sequence. Steps only lead forward: look → verify → predict → dry run → run → start the broker.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 _ELSEWHERE = _PARTS[:3]
 NOT_OF_A_COPY = (*_ELSEWHERE, "broker_conf")
-"""What a command line says of a store and not of its copy."""
+"""Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
     **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate",
                      "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }
-"""Which options about the store a command takes, by the names of its parameters."""
+"""The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
 _READS = ("inspect", "verify", "predict", "query", "trace", "groups", "explain", "exit-codes")
 _COPY = "DIR"
@@ -45,15 +45,15 @@ _NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
 
 
 class Step(NamedTuple):
-    """What to type or to do, and why."""
+    """A command or instruction, and the reason."""
 
     command: str
     why: str
 
 
 class Given(Struct, frozen=True):
-    """What a command line said about the store: its place, and options by the names of their parameters. `copy`: it is
-    one that the command made."""
+    """The store on a command line: its place, and its options by parameter name. `copy`: the command created this store
+    as a copy."""
 
     store: str = "STORE"
     options: tuple[tuple[str, str], ...] = ()
@@ -62,7 +62,7 @@ class Given(Struct, frozen=True):
 
     @classmethod
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
-        """Out of what a command's parameters were given."""
+        """Build from the parameter values of a command."""
         found = []
         for name in (*_PARTS, *_BROKER):
             value = values.get(name)
@@ -71,7 +71,7 @@ class Given(Struct, frozen=True):
 
     @classmethod
     def of_plan(cls, store: str, options: StoreOptions) -> Given:
-        """Out of what a plan remembers."""
+        """Build from the options saved in a plan."""
         values = {name: getattr(options, name) for name in (*_PARTS, "broker")}
         return cls.of_values(store, {
             **values, "commitlog": list(options.commitlog),
@@ -84,28 +84,28 @@ class Given(Struct, frozen=True):
         return dict(self.options).get("broker_conf", "")
 
     def line(self, command: str, *more: object) -> str:
-        """A complete command line about the store; what changes a remote one is done to a copy, made first."""
+        """A complete command line for the store; a change of a remote store is made on a copy, created first."""
         remote = "://" in self.store and command not in _READS
         words = [] if remote else self.words(command)
         typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
-        """The options about the store that a command takes."""
+        """The store options that a command takes, as words."""
         takes = TAKES.get(command, ())
         log = self.log_of_conf if "commitlog" in takes and "broker_conf" not in takes else ()
         return [word for name, text in (*self.options, *log) if name in takes
                 for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
 
     def _own_log(self) -> str:
-        """The log's folders as options, those that a line about the store does not have anyway."""
+        """The log's folders as options, unless a command line for the store has them anyway."""
         if "commitlog" in dict(self.options) or "://" in self.store:
             return ""
         folders = [text for _, text in self.log_of_conf] or [f"{self.store.rstrip('/')}/commitlog"]
         return "".join(f"--commitlog {shlex.quote(folder)} " for folder in folders)
 
     def settings(self) -> list[str]:
-        """Settings with which a broker finds the store where this line has it, and not where it was."""
+        """Settings with which a broker finds the store in its present place."""
         log = [text for name, text in self.options if name == "commitlog"]
         if self.copy:
             return [f"storePathRootDir={self.store}", f"storePathCommitLog={self.store}/commitlog"]
@@ -113,15 +113,15 @@ class Given(Struct, frozen=True):
         return [f"storePathCommitLog={','.join(log)}"] if log and log != own else []
 
     def with_log_of_conf(self, options: StoreOptions) -> Given:
-        """The same for commands, too, that take no --broker-conf: they are told the log's folders."""
+        """The same, with the log's folders for commands that take no --broker-conf."""
         folders = options.commitlog if options.log_of_conf else ()
         return structs.replace(self, log_of_conf=tuple(("commitlog", str(folder)) for folder in folders))
 
     def fill(self, text: str, typed: str = "") -> str:
-        """A text of a finding or refusal that names the store as `{store}`, with its commands made complete.
+        """Replace `{store}` in the text of a finding or refusal, and complete the commands in it.
 
-        `{typed}` in a refusal is the command line that was refused: `typed`, else recover. `--commitlog LOG` stands for
-        the log's folders where another one is named beside them.
+        `{typed}` in a refusal is the refused command line: `typed`, else recover. `--commitlog LOG` stands for the
+        log's folders where another one is named beside them.
         """
         text = text.replace("{typed}", typed or self.line("recover")).replace("--commitlog LOG ", self._own_log())
         if "{store}" not in text:
@@ -138,7 +138,7 @@ NOTHING_GIVEN = Given()
 
 
 def copy_command(place: str) -> str:
-    """What copies a remote store into the folder DIR.
+    """The command that copies a remote store into the folder DIR.
 
     >>> copy_command("s3://b/my store?endpoint_override=HOST:9000&scheme=http")
     "aws s3 sync 's3://b/my store' DIR --endpoint-url http://HOST:9000"
@@ -158,11 +158,11 @@ def copy_command(place: str) -> str:
 
 
 class Scene(Struct):
-    """Where somebody stands: after which `phase`, with which exit code and findings.
+    """The situation of the user: after which `phase`, with which exit code and findings.
 
     `typed`: the words of the command line. `plan`: the file that --plan-out or apply named.
     `damaged`: the log has damaged messages, or damage before intact ones.
-    `assumed`: settings that what was written depends on. `unread`: what answers for log or queues, and is not read.
+    `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
     """
 
@@ -186,15 +186,15 @@ class Scene(Struct):
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
-        """What recover repairs, as the findings' remedies say."""
+        """Findings that recover repairs, according to their remedies."""
         return [item for item in self.wrong if _is_repaired(item)]
 
     def needs(self, option: str) -> list[Finding]:
-        """What only this option of recover repairs."""
+        """Findings that recover repairs only with this option."""
         return [item for item in self.findings if item.remedy.startswith("mqtool re") and option in item.remedy]
 
     def by_hand(self, *codes: str) -> list[Step]:
-        """Remedies that are work for a person, one of a code; those of some codes, or all."""
+        """Remedies that are work for a person, one per code; for the given codes, or for all."""
         first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
                  and (not codes or item.code in codes)}
         worst_first = sorted(reversed(first.values()), key=lambda item: (
@@ -215,7 +215,7 @@ _LEFT_BY_A_KILL = {"abort-present"}
 _STORES = 10
 OWNERS = "file-owner-or-mode"
 _ASKS = "commitlog-begins-late"
-"""A question that only a person answers: whether the log is meant to begin there."""
+"""A question for a person: whether the log is meant to begin there."""
 
 
 def _is_repaired(item: Finding) -> bool:
@@ -259,7 +259,7 @@ def _dry_runs(scene: Scene) -> list[Step]:
     if scene.needs(_MEND):
         steps.append(scene.dry_run(
             "one flipped bit explains damage of messages: with --mend-bits these are saved", _MEND))
-    # what only an option repairs is none of a plain run
+    # findings that only an option repairs do not justify a run without it
     if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
                                          for item in scene.repairs()):
         steps.append(scene.dry_run("what a repair would change, and what is lost; nothing is written"))
@@ -325,7 +325,7 @@ def _verify(scene: Scene) -> list[Step]:
 
 
 class State(NamedTuple):
-    """A row: in which phases, under which condition, which steps follow. The first that fits counts."""
+    """A row: phases, condition, and the steps that follow. The first matching row counts."""
 
     phases: str
     holds: Callable[[Scene], bool]
@@ -350,7 +350,7 @@ STATES: tuple[State, ...] = (
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs")]),
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
-    # the name of a log file is repaired whatever else cannot be said of the start
+    # recover restores the name of a log file, whatever else is unknown about the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
@@ -376,5 +376,5 @@ def next_steps(scene: Scene) -> list[Step]:
 
 
 def undo_step(given: Given) -> Step:
-    """What takes a change back; it stands apart from the next steps."""
+    """The command that undoes a change; shown apart from the next steps."""
     return Step(given.line("undo"), "only if you do not want this result")

@@ -1,8 +1,8 @@
 """The options that commands share, each declared once for typer, and the decorator that makes a function a command.
 
 A command is a function of a `Printer`, of groups of options (the structs below) and of `Annotated` options of its own.
-The decorator lays the groups out as the flat parameters that typer reads, gathers them again, and ends every command
-through the printer.
+The decorator flattens the groups into the parameters that typer reads, rebuilds them for the call, and ends every
+command through the printer.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _GENTLE = 15
 _READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace", "groups", "report")
 HAND_OVER = 256 << 30
-"""Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
+"""Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
 
 # --- declaring -----------------------------------------------------------------------------------
 
 
 def option(name: str, help: str, panel: str, *, short: str = "", **more: Any) -> Any:
-    """An option within `Annotated`: its name (`--on/--off` for a switch), its help, and the panel of the help."""
+    """An option for `Annotated`: its name (`--on/--off` for a switch), its help, and the panel in the help."""
     names = [name, short] if short else [name]
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
 def flag(name: str, help: str, panel: str) -> Any:
-    """An option that takes no value; nothing stands after its name in the help."""
+    """An option without a value; the help shows only its name."""
     return option(name, help, panel, metavar=" ")
 
 
 def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:
-    """A word without a name within `Annotated`. `complete`: what a shell may offer for its beginning."""
+    """A positional argument for `Annotated`. `complete`: completions for its beginning."""
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
 
 
 def parse_size(text: str) -> int:
-    """`65536`, `64K`, `1M`, `1G` (powers of 1,024) as bytes; a usage error for anything else."""
+    """`65536`, `64K`, `1M`, `1G` (powers of 1,024) in bytes; a usage error (16) for anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
         raise typer.BadParameter(f"invalid size {text!r}: write bytes, or 64K, 1M, 1G")
@@ -75,7 +75,7 @@ def parse_size(text: str) -> int:
     return int(match[1]) << 10 * power
 
 
-# --- the store, and whose rules hold -------------------------------------------------------------
+# --- the store, and the broker settings -----------------------------------------------------------
 
 
 class PartsChoice(Struct, frozen=True, kw_only=True):
@@ -92,12 +92,12 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
         return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
 
     def options(self) -> StoreOptions:
-        """The same for `recover`."""
+        """The options in the form that `recover` takes."""
         return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
 
 
 class StoreChoice(PartsChoice, frozen=True, kw_only=True):
-    """Which store, and what the files alone may not tell."""
+    """The store, and sizes that its files may not determine."""
 
     store: Annotated[str, argument(
         "STORE", "Store root: the folder that holds commitlog/ (or as --broker-conf has it).")] = ""
@@ -114,14 +114,14 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
         return remote_root(self.store) if is_remote(self.store) else Path(self.store)
 
     def options(self) -> StoreOptions:
-        """The same for `recover`."""
+        """The options in the form that `recover` takes."""
         return structs.replace(
             super().options(), mapped_file_size=self.mapped_file_size, index_slots=self.index_slots,
             index_entries=self.index_entries,
         )
 
     def with_broker(self, broker: BrokerChoice) -> StoreOptions:
-        """The same with broker version and settings: they decide where no file tells."""
+        """The options with broker version and settings, which apply where no file decides."""
         settings = broker.given()
         conf = str(broker.broker_conf or "")
         options = structs.replace(self.options(), settings=settings, broker=broker.broker, conf=conf)
@@ -129,18 +129,18 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
         return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
 
     def open(self, broker: BrokerChoice) -> Store:
-        """The store, opened; `NotAStore` (16) where there is none."""
+        """Open the store; `NotAStore` (16) if there is none."""
         return Store.open(self.root, self.with_broker(broker))
 
     def settled(self, broker: BrokerChoice, engine: EngineChoice) -> Store:
-        """The same to be scanned: as it is now while a broker writes to it, where it is this process that scans."""
+        """Open the store for a scan: frozen as it is now if a broker writes to it and this process scans."""
         opened = self.open(broker)
         return opened if engine.on_spark else settled(opened)
 
 
 def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
-    """The commitlog's folders as the settings name them (MessageStoreConfig); none where it is the store's own alone.
-    In a copy, what lay in the root of the settings lies in its own root."""
+    """The commitlog's folders according to the settings (MessageStoreConfig); empty if it is only the store's own. In a
+    copy, folders below the configured root are taken below its own root."""
     home = settings.get("storePathRootDir", "").strip()
     folders: list[Path] = []
     for name in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
@@ -153,7 +153,7 @@ def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 class BrokerChoice(Struct, frozen=True, kw_only=True):
-    """Whose rules hold: a version and its settings."""
+    """The broker whose rules apply: a version and its settings."""
 
     broker: Annotated[str | None, option(
         "--broker", "Broker version, such as 5.3.3 (default: inferred from the store).", _BROKER, metavar="V")] = None
@@ -201,12 +201,12 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def on_spark(self) -> bool:
-        """True when executors scan: asked for, or a master is given."""
+        """Whether executors scan: requested, or implied by a master."""
         return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
 
     def check(self, command: str) -> None:
-        """A usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) of a
-        command that changes something and a Spark Connect server."""
+        """Usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) for a
+        changing command on a Spark Connect server."""
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*_READ_ANYWHERE, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
@@ -215,8 +215,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
     def scanner(self, *, rebuilds: bool = False) -> Engine:
-        """The engine for `recover`; from now on the process is as gentle as it was told to be. One that `rebuilds` may
-        keep what it scans, to make files of it."""
+        """Return the engine for `recover`, after applying --rate-limit and --nice to this process. One that `rebuilds`
+        may keep what it scans, to build files from it."""
         if self.rate_limit is not None:
             set_rate(max(1, self.rate_limit))
         if self.nice:
@@ -246,7 +246,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         self, out: Printer, store: Store, *, title: str = "scanning", include_deleted: bool = False,
         rebuilds: bool = False, known: KnownLog | None = None,
     ) -> Iterator[ScanOptions]:
-        """How to scan, with a line of progress while the block runs. `known`: an earlier scan of the log."""
+        """Yield the scan options, with a progress line while the block runs. `known`: an earlier scan of the log."""
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
@@ -263,7 +263,7 @@ def log_size(store: Store) -> int:
     return sum(mapped_file.length for mapped_file in store.commitlog.files)
 
 
-# --- before a change, and how to answer ----------------------------------------------------------
+# --- before a change, and output ------------------------------------------------------------------
 
 
 class ConsentChoice(Struct, frozen=True, kw_only=True):
@@ -274,7 +274,7 @@ class ConsentChoice(Struct, frozen=True, kw_only=True):
 
 
 class OutputChoice(Struct, frozen=True, kw_only=True):
-    """How to answer."""
+    """The form of the output."""
 
     json: Annotated[bool, flag("--json", "One JSON document on stdout.", _OUTPUT)] = False
     quiet: Annotated[bool, flag("--quiet", "The summary line only.", _OUTPUT)] = False
@@ -294,7 +294,7 @@ class OutputChoice(Struct, frozen=True, kw_only=True):
 
 
 class Command:
-    """A function of (Printer, groups of options, own options), its examples, and the exit bits that it can end with."""
+    """A function of (Printer, groups of options, own options), its examples, and its possible exit bits."""
 
     def __init__(
         self, function: Callable[..., int], examples: list[tuple[str, str]], bits: tuple[int, ...], beside_store: str,
@@ -326,7 +326,7 @@ class Command:
         return run
 
     def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
-        """Run with one value for each parameter; the exit code."""
+        """Run with one value for each parameter; return the exit code."""
         output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
         if self._beside_store and not _is_place(values["store"]):
             beside = values[self._beside_store]
@@ -352,8 +352,8 @@ class Command:
 
 
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
-    """Refuse, before anything long starts, a file that could not be written at the end: inside of a store that is only
-    read, or in a folder that is not there (16), or one that is there already (8)."""
+    """Check, before any long work, that a file can be written at the end: `UsageRefusal` (16) inside a store that is
+    only read, or in a missing folder; `Refusal` (8) if it exists."""
     outside_store(target, [root], parts)
     refuse_taken(target)
 
@@ -372,7 +372,7 @@ def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
 
 
 def _store_of_conf(values: dict[str, Any]) -> str:
-    """Where the broker's configuration has the store; a usage error (16) where neither names one."""
+    """The store in the broker's configuration; a usage error (16) if neither names one."""
     given = BrokerChoice(broker_conf=values.get("broker_conf"), settings=values.get("settings")).given()
     if root := given.get("storePathRootDir", "").strip():
         return root
@@ -384,7 +384,7 @@ def command(
 ) -> Callable[[Callable[..., int]], Command]:
     """Make a function of (Printer, option groups, own options) a command; it returns the exit bits.
 
-    `beside_store`: an argument after STORE, which may also stand before it, or alone where STORE is left out.
+    `beside_store`: an argument after STORE, which may also precede it, or be alone if STORE is left out.
     """
     ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
     return lambda function: Command(function, examples, ends, beside_store)

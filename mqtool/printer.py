@@ -1,7 +1,7 @@
-"""The one printer: the answer to stdout, the rest to stderr; one JSON document, or screens that rich lays out.
+"""The one printer: the answer to stdout, the rest to stderr; one JSON document, or screens laid out by rich.
 
 A command fills a `Printer`; the entry point ends it, with the command's bits or with the failure that stopped it.
-So a document appears, and findings are counted and kept, whatever happened on the way.
+So the document and the findings so far are always printed, however the command ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PIPE_WIDTH = 120
 _QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
-"""CLOCK_REALTIME_COARSE, which Python has no name for: files are stamped with it, others are milliseconds ahead."""
+"""CLOCK_REALTIME_COARSE, for which Python has no name: file times come from it, other clocks are ms ahead."""
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -62,10 +62,10 @@ def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), most: int | None = None,
     of: int | None = None, rest: str = "--json shows all",
 ) -> Table:
-    """A table; a column named `>x` is right-aligned, `*x` takes the space that is left.
+    """A table; a column named `>x` is right-aligned, `*x` takes the remaining width.
 
-    Cells are `Text`, taken as they are, or anything else (made harmless, integers grouped). With `most` the last row
-    states how many rows are hidden, and with `rest` where they are; `of` is their number where `rows` lacks some.
+    Cells are `Text`, taken as they are, or other values (made harmless, integers grouped). With `most` the last row
+    states how many rows are hidden, and with `rest` where they are; `of` is the total if `rows` does not hold all.
     """
     shown = list(rows)
     hidden = 0 if most is None else (len(shown) if of is None else of) - most
@@ -84,10 +84,10 @@ def severity_text(severity: str, text: str = "") -> Text:
 
 
 def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
-    """Findings by code: severity, code, place, problem and remedy. With `most`, of each code only so many."""
+    """Findings by code: severity, code, place, problem and remedy. `most`: rows per code."""
     rows: list[Sequence[object]] = []
     for items in _by_code(findings):
-        # one more takes no more space than to report that there is one
+        # one more row takes no more space than a line that says so
         shown = items if most is None or len(items) <= most + 1 else items[:most]
         for item in shown:
             what = Text(clean(given.fill(item.message)))
@@ -102,7 +102,7 @@ def findings_table(findings: Iterable[Finding], given: Given, most: int | None =
 
 
 def _notes_table(findings: Iterable[Finding], given: Given) -> Table:
-    """One line a code: the first of them, and how many more there are."""
+    """One line per code: the first finding, and the number of others."""
     rows = []
     for items in _by_code(findings):
         more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
@@ -130,7 +130,7 @@ class _Console(Console):
 
 
 def make_console(color: str, *, stderr: bool = False) -> Console:
-    """A console that follows --color, NO_COLOR and the terminal, and never reads markup."""
+    """A console that obeys --color, NO_COLOR and the terminal, and never interprets markup."""
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream is not None and stream.isatty()
     forced = {"always": True, "never": False}.get(color)
@@ -156,7 +156,7 @@ def _laid_out(table: Table) -> RichTable:
 
 
 def cell(value: object) -> Text:
-    """One value as a harmless cell."""
+    """A value as a harmless cell."""
     if isinstance(value, Text):
         return value
     if value is None:
@@ -170,7 +170,7 @@ def cell(value: object) -> Text:
 
 
 class OutputOptions(NamedTuple):
-    """How to answer. `max_findings` None: 10,000 in a document, 5 of a code on a screen."""
+    """Output options. `max_findings` None: 10,000 in a document, 5 per code on a screen."""
 
     json: bool = False
     color: str = "auto"
@@ -194,7 +194,7 @@ class Printer:
         self.given: Given = NOTHING_GIVEN
         self.writing = False
         self.again = ""
-        """The command line that plans once more, where that is not the one that was typed."""
+        """The command line that makes the plan again, if it differs from the one that was typed."""
         self._summary = ""
         self._clean = True
         self._steps: list[Step] = []
@@ -206,16 +206,16 @@ class Printer:
 
     @property
     def typed(self) -> list[str]:
-        """The words of the command line, without the one for scripts."""
+        """The words of the command line, without --json."""
         return [item for item in self.arguments if item != "--json"]
 
     def begin(
         self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),
         given: Given = NOTHING_GIVEN,
     ) -> None:
-        """Name the command; a usage error (16) at once where --findings-out could not be written at the end."""
+        """Start a command; a usage error (16) at once if --findings-out could not be written at the end."""
         self.given = given
-        # until that place has been judged, nothing may be written there, not even at the end of a failure
+        # until that place has been checked, nothing may be written there, not even at the end of a failure
         self.command, self.options, self.store = command, options._replace(findings_out=None), store
         if options.findings_out is not None:
             outside_store(options.findings_out, [Path(store)] if store else [], parts)
@@ -225,12 +225,12 @@ class Printer:
         return make_console(self.options.color, stderr=True)
 
     def progress(self, title: str, total: int) -> Progress:
-        """A line of progress of a scan of `total` bytes."""
+        """The progress line of a scan of `total` bytes."""
         return Progress(title, self.options.progress, self.stderr_console, total)
 
     @contextmanager
     def steps(self, title: str) -> Iterator[Callable[[int, int, str], None]]:
-        """A line of the steps of a plan; what the block gets is called with (done, total, what comes next)."""
+        """Yield a function of (steps done, total, description of the next one) that updates a progress line."""
         with self.line() as line:
             yield lambda done, total, what: line.show(f"{title}  step {min(done + 1, total)} of {total} · {what}")
 
@@ -238,7 +238,7 @@ class Printer:
         return Line(self.options.progress, self.stderr_console)
 
     def answer_on_stderr(self) -> None:
-        """Stdout is for something else: screens and the summary go to stderr."""
+        """Reserve stdout for data: screens and the summary go to stderr."""
         self._screen = self.stderr_console()
 
     def answer(self, **keys: Any) -> None:
@@ -256,7 +256,7 @@ class Printer:
             self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing), soft_wrap=soft_wrap)
 
     def say(self, *messages: str) -> None:
-        """Words that are not part of the answer, a line each, to stderr; the same ones only once."""
+        """Print lines that are not part of the answer to stderr; each only once."""
         for message in messages:
             if not self.options.quiet and message not in self._said:
                 self._said.add(message)
@@ -266,8 +266,8 @@ class Printer:
         self.findings.extend(findings)
 
     def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None, *, clean: bool = True) -> None:
-        """The one line that is always printed, what to do next, and apart from that what reverts a change. Not `clean`:
-        an exit code of 0 says that the question was answered, and nothing of how the store is."""
+        """Set the line that is always printed, the next steps, and the undo step. Not `clean`: exit code 0 means that
+        the question was answered, and says nothing about the store."""
         self._summary, self._steps, self._undo, self._clean = line, list(steps), undo, clean
 
     def finish(self, code: int) -> int:
@@ -275,10 +275,10 @@ class Printer:
         return code
 
     def fail(self, failure: exits.Failure) -> int:
-        """End with an error: the document with what is known so far, or a message on stderr."""
+        """End with an error: the document with the results so far, or a message on stderr."""
         if failure.kind == "interrupted" and not self.writing:
             failure = failure._replace(remedy="The store was not changed; `{typed}` begins again.")
-        # commands of ours stand in backticks; whole sentences before the first are work for a person, and come first
+        # our commands are in backticks; whole sentences before the first one are work for a person, and come first
         commands = _QUOTED.findall(failure.remedy)
         sentences, stop, _ = failure.remedy.partition("`")[0].rpartition(". ")
         by_hand = sentences + stop.rstrip() if commands else failure.remedy
@@ -338,7 +338,7 @@ class Printer:
         return {**item.json(), "message": self.given.fill(item.message), "remedy": self.given.fill(item.remedy)}
 
     def _print_findings(self) -> None:
-        """The worst first: a few of each code, then a line for each code that is a note. Or as many as asked for."""
+        """Print the worst findings first: a few per code, then a line per code for notes. Or as many as requested."""
         findings = sorted(self.findings, key=lambda item: [*_STYLES].index(item.severity))
         most = self.options.max_findings
         if most is None:
@@ -374,7 +374,7 @@ class Printer:
         lines = [Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"),
                                (f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", "dim"))]
         lines += [Text(clean(failure.remedy))] if failure.remedy else []
-        # the report quotes no content of the store except inside the traceback, so line by line is safe
+        # the report quotes content of the store only inside the traceback, so cleaning line by line is safe
         lines += [Text(clean(line)) for line in failure.detail.splitlines()]
         for line in lines:
             self.stderr_console().print(line, soft_wrap=True)
@@ -400,7 +400,7 @@ def _json_default(value: Any) -> Any:
 
 
 def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = ()) -> None:
-    """Refuse (16) to write a file inside the store that is only read, or into a folder that is not there."""
+    """`UsageRefusal` (16) for a file inside a store that is only read, or in a missing folder."""
     place = target.resolve()
     for root in [*roots, *parts]:
         inside = root.resolve()
@@ -418,7 +418,7 @@ _PLAIN_EVERY = 2.0
 
 
 class Line:
-    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal. Asked for
+    """One line on stderr that is redrawn, from any thread. `wanted` None: only if stderr is a terminal. If requested
     where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds."""
 
     def __init__(self, wanted: bool | None, console: Callable[[], Console]) -> None:
@@ -459,7 +459,7 @@ class Progress(Line):
         self._lock = threading.Lock()
 
     def __call__(self, size: int, records: int) -> None:
-        """Add what was done; redraws at most five times a second."""
+        """Add finished work; redraws at most five times a second."""
         with self._lock:
             self._done += size
             self._records += records
@@ -470,7 +470,7 @@ class Progress(Line):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._queues and self.active and self._live is None:
-            # a log file ends with all of them, however few seconds they took
+            # a log file ends with the total, however few seconds the queues took
             self._plain = -math.inf
             self._show_queues()
         super().__exit__(kind)
@@ -487,7 +487,7 @@ class Progress(Line):
         self.show(f"{self.title}  {self._queues:,} queues checked")
 
     def line(self, now: float) -> str:
-        """What the line says at `now` (monotonic seconds)."""
+        """The text of the line at `now` (monotonic seconds)."""
         elapsed = max(now - self._start, 1e-6)
         share = f"{100 * self._done / self.total:3.0f} %  " if self.total else ""
         parts = [f"{self.title}  {share}{human_size(self._done)} of {human_size(self.total)}",

@@ -1,4 +1,4 @@
-"""How values look on a screen: untrusted names made harmless, sizes, times, counts, bodies, properties, flags."""
+"""Formatting of values for screens: untrusted names made harmless, sizes, times, counts, bodies, properties, flags."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def clean(value: object, limit: int = 0) -> str:
-    """Text of a name from a store or a path that cannot drive the terminal: control, format and separator characters
-    and bytes that are not UTF-8 become visible escapes. `limit` > 0: so many characters, the last an ellipsis."""
+    """Text of a name from a store or a path that cannot control the terminal: control, format and separator characters
+    and bytes that are not UTF-8 become visible escapes. `limit` > 0: at most so many characters, the last an
+    ellipsis."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, (bytes, bytearray)) else str(value)
     if not (text.isascii() and text.isprintable()):
         text = "".join(_escape(char) if unicodedata.category(char) in _HARMFUL else char for char in text)
@@ -33,7 +34,7 @@ def _escape(char: str) -> str:
 
 
 def human_size(size: int) -> str:
-    """Bytes as a person reads them: `20 B`, `1.0 MiB`."""
+    """Bytes in binary units: `20 B`, `1.0 MiB`."""
     amount = float(size)
     if abs(amount) < 1024:
         return f"{size} B"
@@ -50,7 +51,7 @@ def exact_size(size: int) -> str:
 
 
 def human_time(milliseconds: int) -> str:
-    """A store timestamp in local time with its zone; what no calendar holds stays a number."""
+    """A store timestamp in local time with its zone; a value outside of the calendar stays a number."""
     if milliseconds <= 0:
         return "never" if milliseconds == 0 else str(milliseconds)
     try:
@@ -82,7 +83,7 @@ _COMPRESSIONS = {sysflag.COMPRESSION_LZ4: "LZ4", sysflag.COMPRESSION_ZSTD: "ZSTD
 
 
 def body_text(value: bytes, limit: int = _BODY) -> str:
-    """A body as text where it is text, else as hex; cut to `limit` characters."""
+    """A body as text if it is text, else as hex; cut to `limit` characters."""
     try:
         return clean(value.decode("utf-8"), limit)
     except UnicodeDecodeError:
@@ -91,7 +92,7 @@ def body_text(value: bytes, limit: int = _BODY) -> str:
 
 
 def properties_text(value: bytes) -> str:
-    """`name=value` pairs, one a line."""
+    """`name=value` pairs, one per line."""
     pairs = [item.partition(b"\x01") for item in value.split(b"\x02") if item]
     return "\n".join(f"{clean(name)}={clean(text, _BODY)}" for name, _, text in pairs)
 

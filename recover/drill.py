@@ -1,6 +1,6 @@
-"""Ways in which stores break, by name and seed. They write through `recover.change.disk`; each reports what it did.
+"""Damage recipes by name and seed. They write through `recover.change.disk`; each reports what it did.
 
-A recipe changes the store of a `Site`, which knows where things lie in it. The same store and seed give the same bytes.
+A recipe changes the store of a `Site`, which finds records and files in it. Same store and seed give the same bytes.
 
 >>> DRILLS["bit-in-body"].summary
 'One bit flipped in the body of a record.'
@@ -44,7 +44,7 @@ class NotApplicable(ValueError):  # noqa: N818 - nothing went wrong
 
 
 class Change(Struct, frozen=True):
-    """One thing done: `file` relative to the store, `offset` in that file (None: the file as a whole)."""
+    """One change: `file` relative to the store, `offset` in that file (None: the whole file), and what was done."""
 
     file: str
     offset: int | None
@@ -60,7 +60,7 @@ class Hit(NamedTuple):
 
 
 class UsedFile(NamedTuple):
-    """A log file that holds a record; `last` is the position of the last one."""
+    """A log file that holds a record; `last` is the position of its last record."""
 
     path: Path
     file_from_offset: int
@@ -68,7 +68,7 @@ class UsedFile(NamedTuple):
 
 
 class Site(Protocol):
-    """A store to be damaged, and where things lie in it. `NotApplicable` for what it does not have."""
+    """A store to be damaged, and where things are in it. `NotApplicable` for what it does not have."""
 
     @property
     def root(self) -> Path:
@@ -89,7 +89,7 @@ Recipe = Callable[[Site, random.Random], Result]
 
 
 class Drill(NamedTuple):
-    """A recipe by its name, and what it does in a line."""
+    """A recipe: its name, its summary line, its function."""
 
     name: str
     summary: str
@@ -107,11 +107,11 @@ def _drill(name: str) -> Callable[[Recipe], Recipe]:
     return register
 
 
-# --- strokes -------------------------------------------------------------------------------------
+# --- primitives ----------------------------------------------------------------------------------
 
 
 def pick(rng: random.Random, choices: Sequence[T], what: str) -> T:
-    """One of them; `NotApplicable` if there is none."""
+    """Return one of the choices; `NotApplicable` if there is none."""
     if not choices:
         raise NotApplicable(f"the store has no {what}")
     return choices[rng.randrange(len(choices))]
@@ -164,7 +164,7 @@ def create(root: Path, path: Path, content: bytes) -> Change:
 
 
 def record_facts(record: Record) -> Facts:
-    """Which message it is."""
+    """The facts that identify a message."""
     return {
         "phy_offset": record.phy_offset, "size": record.total_size, "topic": record.topic_name,
         "queue_id": record.queue_id, "queue_offset": record.queue_offset,
@@ -172,7 +172,7 @@ def record_facts(record: Record) -> Facts:
 
 
 def body_at(record: Record) -> int:
-    """Where in the record its body begins."""
+    """The position of the body in the record."""
     return HEADS[record.sys_flag & sysflag.HOSTS_V6].size
 
 
@@ -199,7 +199,7 @@ def page_zeroed(site: Site, rng: random.Random) -> Result:
 
 
 def tear(site: Site, kept: int) -> Result:
-    """Zeros after the first `kept` bytes of the last record."""
+    """Zero the last record after its first `kept` bytes."""
     hit = site.last_record()
     change = zero(site.root, hit.path, hit.position + kept, hit.record.total_size - kept)
     return [change], {**record_facts(hit.record), "kept": kept}
@@ -243,7 +243,7 @@ def log_last_empty(site: Site, rng: random.Random) -> Result:
     return [change], {"file_from_offset": offset + size, "size": size}
 
 
-# --- what derives from it ------------------------------------------------------------------------
+# --- derived files -------------------------------------------------------------------------------
 
 
 @_drill("all-queues-missing")
@@ -308,7 +308,7 @@ def bit_without_checkpoint(site: Site, rng: random.Random) -> Result:
     return changes, {"checkpoint-zero": {}, "bit-in-body": facts}
 
 
-# --- A copy of a store of any size, damaged by a recipe at places that a scan of it finds.
+# --- A copy of a store of any size, damaged by a recipe at places that a scan finds.
 
 
 _TRIES = 1000
@@ -328,7 +328,7 @@ class Rehearsal(Struct, frozen=True):
 
 
 class ScannedSite:
-    """A copy as a scan found it: rows say where its intact records are, and a record is read when one is wanted."""
+    """A copy as scanned: rows locate its intact records; a record is read when it is needed."""
 
     def __init__(self, root: Path, log: LogView) -> None:
         self.root = root
@@ -337,7 +337,7 @@ class ScannedSite:
         self._ends = list(accumulate(int(rows.size) for _, rows in self._splits))
 
     def victim(self, rng: random.Random) -> Hit:
-        """See `Site`; one of the records that are asked for, with all others left out that do not fit."""
+        """See `Site`. Draws among all records but the last until one fits."""
         total = self._ends[-1] if self._ends else 0
         for _ in range(_TRIES if total > 1 else 0):
             number = rng.randrange(total - 1)
@@ -373,11 +373,11 @@ def _hit(scan: FileScan, row: Rows) -> Hit:
 def rehearse(
     copy: Path, name: str, seed: int, engine: Engine, progress: ProgressCallback | None = None
 ) -> Rehearsal:
-    """Damage a copy that was made for it. `Refusal` (8), with nothing changed, if it lacks what the recipe damages."""
+    """Damage a copy made for the rehearsal. `Refusal` (8), nothing changed, if it lacks what the recipe damages."""
     store = Store.open(copy)
     log = engine.scan_log(store.commitlog, progress=progress, with_keys=False)
     try:
-        # the same places for the same seed, whatever the machine
+        # the same places for the same seed, on every machine
         changes, facts = DRILLS[name].run(ScannedSite(copy, log), random.Random(f"{name}/{seed}"))
     except NotApplicable as reason:
         raise Refusal(f"{name}: {reason}", "Choose another drill, or another store: `mqtool drill --list`.") from reason

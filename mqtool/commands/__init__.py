@@ -1,4 +1,4 @@
-"""The registry of commands: each is imported when it is called."""
+"""The registry of commands: a command's module is imported when it is called."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def recover(
 
 
 def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoice) -> StoreChoice:
-    """The copy on this disk of a store on a server: from here on it is the store."""
+    """Fetch a store on a server to this disk; the copy is the store from here on."""
     if consent.dry_run:
         raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
@@ -174,7 +174,7 @@ def truncate(
 
 
 class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
-    """Where to, and whether deleted topics count."""
+    """Output folder, and whether deleted topics count."""
 
     output: Annotated[str | None, option(
         "--output", "Write fresh files here (a new or empty folder, or an empty place on s3://); the store is not "

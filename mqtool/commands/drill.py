@@ -72,7 +72,7 @@ def drill(
     if note.exists():
         raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
     check_target(sources, copy_to)
-    # a copy that does not come to its damage, and to the note of it, is removed again
+    # a copy without its damage, or without the record of it, is removed again
     with new_folder(copy_to):
         copy_with_progress(out, sources, copy_to)
         with out.progress("scanning", log_size(opened)) as progress:

@@ -1,4 +1,4 @@
-"""`mqtool export`: messages out of a store, in bulk."""
+"""`mqtool export`: bulk export of messages from a store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STDOUT = Path("-")
 
 
 class From(PartsChoice, frozen=True, kw_only=True):
-    """Where messages come from, and where they go."""
+    """Sources of messages, and the output."""
 
     source: Annotated[list[str] | None, argument(
         "SOURCE", "Store roots, commitlog folders, single log files, images of disks.")] = None
@@ -68,7 +68,7 @@ class From(PartsChoice, frozen=True, kw_only=True):
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which messages of a store."""
+    """Filters of messages."""
 
     topic: Annotated[str | None, option("--topic", "Topics that fit this pattern.", _WHAT, metavar="GLOB")] = None
     queue: Annotated[int | None, option("--queue", "This queue.", _WHAT, metavar="N", min=0)] = None
@@ -93,7 +93,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
 
     def wanted(self) -> Wanted:
-        """The filters as `recover` takes them; a usage error (16) for one that cannot be read."""
+        """The filters as `recover` takes them; a usage error (16) for an invalid one."""
         return Wanted(
             topics=() if self.topic is None else (self.topic,), queue=self.queue,
             queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
@@ -124,7 +124,7 @@ def parse_pairs(given: list[str] | None, name: str, form: str, example: str) -> 
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """What is written of a message, and whether a new file is begun."""
+    """The form of exported messages, and whether an export is resumed."""
 
     damaged: Annotated[bool, flag(
         "--damaged", "Instead of intact messages what is legible of damaged ones.", _WHAT)] = False
@@ -209,7 +209,7 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
 
 
 class Reading:
-    """The wanted messages of sources, and what could not be looked at."""
+    """The wanted messages of the sources, and notes about what could not be read."""
 
     def __init__(
         self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape,
@@ -224,7 +224,7 @@ class Reading:
         self._scanned: dict[str, Scanned] = {}
 
     def all(self, sources: list[Source]) -> Iterator[Selected]:
-        """Every wanted message, source by source; a second call does not scan again."""
+        """Yield every wanted message, source by source; a second call does not scan again."""
         return islice(chain.from_iterable(map(self._of, sources)), self.wanted.limit or None)
 
     def _of(self, source: Source) -> Iterator[Selected]:
@@ -243,7 +243,7 @@ class Reading:
             yield from selected(scanned, wanted, self.missed, progress)
 
     def looked_at(self, source: Source) -> tuple[Scanned, Wanted]:
-        """The log of a source, scanned once, and the filters with what they take from it."""
+        """The log of a source, scanned once, and the filters for it."""
         if source.name not in self._scanned:
             with self.out.progress("scanning", source.size) as progress:
                 self._scanned[source.name] = scan_source(
@@ -269,7 +269,7 @@ class Reading:
         return prediction.max_phy
 
     def topics(self) -> set[str]:
-        """The topics that the scanned logs hold records of."""
+        """The topics of records in the scanned logs."""
         return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
 
     def stores(self) -> list[str]:
@@ -281,7 +281,7 @@ class Reading:
 
 
 class _Export:
-    """One export on its way: what was written."""
+    """One export in progress: counts and bytes written."""
 
     def __init__(self, reading: Reading, format: str) -> None:
         self.reading, self.out, self.format = reading, reading.out, format
@@ -305,7 +305,7 @@ class _Export:
             writer.write(item)
 
     def write_on_spark(self, sources: list[Source], target: Path) -> None:
-        """Have executors write a folder of Parquet files of what is wanted of one source."""
+        """Have executors write a folder of Parquet files with the wanted messages of one source."""
         from recover.cluster.export import export_on_spark
 
         reading = self.reading
@@ -319,7 +319,7 @@ class _Export:
                 reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
 
     def write_store(self, sources: list[Source], target: Path) -> None:
-        """Write a store of what is wanted of one source."""
+        """Write a store of the wanted messages of one source."""
         reading = self.reading
         if len(sources) != 1:
             raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")
@@ -327,7 +327,7 @@ class _Export:
             raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
                                "--mapped-file-size says how long they were, if it begins where one did.")
         scanned, wanted = reading.looked_at(sources[0])
-        # without what brokers noted of transactions, those that are settled would be asked about once more
+        # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
         scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
@@ -344,7 +344,7 @@ class _Export:
                         verify={**made.report.json(), "exit_code": made.report.exit_code})
 
     def _unknown_topics(self, written: Collection[str]) -> list[Step]:
-        """A note for each --topic that fits none, and where to look for the names."""
+        """Note each --topic that matches nothing; return the step that lists the topics."""
         known = {*written, *self.reading.topics()}
         steps: list[Step] = []
         for pattern in self.reading.wanted.topics:

@@ -81,7 +81,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     store = choice.open(broker)
     report = StoreReport(store, versions)
     found = FindingList(first_findings(store, report))
-    # a whole text that names nothing, although the store shows that it did, is not what the broker had
+    # a valid text with an empty table, although the store shows that it was not empty, is not what the broker had
     problems = {item.file: str(item.facts["problem"]) for item in found if "problem" in item.facts}
     report.config = [structs.replace(item, state=problems[f"config/{item.name}"])
                      if item.state == "whole" and f"config/{item.name}" in problems else item for item in report.config]
@@ -177,7 +177,7 @@ def _topics(report: StoreReport) -> Table:
 
 
 def _starts(report: StoreReport) -> Table:
-    """Neighbouring generations that begin alike share a row."""
+    """Adjacent generations with the same start share a row."""
     firsts = [next(alike) for _, alike in groupby(report.starts, key=Start.json)]
     rows = []
     for first, behind in zip_longest(firsts, firsts[1:]):
@@ -337,7 +337,7 @@ def _bytes_text(name: str, value: bytes) -> str:
 
 
 def _hex_dump(content: bytes, offset: int) -> str:
-    """Sixteen bytes a line: offset, hex, printable characters."""
+    """Sixteen bytes per line: offset, hex, printable characters."""
     lines = []
     for at in range(0, len(content), 16):
         row = content[at : at + 16]

@@ -1,4 +1,4 @@
-"""`mqtool predict` and `mqtool groups`: what a broker's start would do to a store, and to its consumer groups."""
+"""`mqtool predict` and `mqtool groups`: the effect of a broker's start on a store, and on its consumer groups."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
 
 class LossChoice(Struct, frozen=True, kw_only=True):
-    """Where the loss list goes: a line for each message, for those who must send again."""
+    """The file for the loss list: a line for each message, for producers that must send again."""
 
     loss_out: Annotated[Path | None, option(
         "--loss-out", "List each lost or damaged message with all that is legible of it: a new .ndjson or .csv file.",
         "Output", metavar="FILE")] = None
 
     def check(self, root: Path, parts: list[Path]) -> None:
-        """Refuse a file that cannot be written (16, or 8 if it is there), before anything is scanned."""
+        """Refuse a file that cannot be written (16, or 8 if it exists), before anything is scanned."""
         if self.loss_out is None:
             return
         if self.loss_out.suffix not in _KINDS:
@@ -63,7 +63,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         new_outside_store(self.loss_out, root, parts)
 
     def write(self, out: Printer, look: Survey, cut_at: int | None) -> None:
-        """Write what is legible of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
+        """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
         notes = [*not_looked_at(look.store)]
@@ -112,13 +112,13 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     look = checked.survey
     view = look.by_names
     prediction = predict_start(opened, view, settings)
-    # a start says nothing of messages that are damaged already
+    # a prediction does not count messages that are damaged already
     damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)
     groups: list[GroupRow] = groups_of(look, settings).rows if has_offsets(opened) else []
     remains: list[Finding] = []
     if costs_messages and not prediction.unsupported:
-        # where the right files must be found first, no repair is the next step
+        # if the right files must be found first, a repair is not the next step
         told = {item.code for item in prediction.incomplete}
         remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
     cuts = prediction.starts and not prediction.says_nothing
@@ -129,7 +129,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
-    # whether a log is meant to begin late is a question for a person, and costs the start nothing
+    # whether a log is meant to begin late is a question for a person, and no cost of the start
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view) if item.severity != "info"]
     found += lock_findings(opened, holder_of(opened), with_abort=False)
@@ -138,7 +138,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     found += settings_findings(opened, view)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
-    # a broker knows nothing of a run, and would start on a store that is half changed
+    # a broker knows nothing of a run, and would start on a half-changed store
     runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
             for item in earlier_runs(opened)]
     unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
@@ -147,7 +147,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     out.found([*found, *runs])
     _show(out, document)
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    # with part of the log missing no start is tried, on a copy either: what is missing comes first
+    # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
     scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
@@ -203,7 +203,7 @@ def _count(number: int, style: str, *, known: bool = True) -> Text:
 
 
 class Which(Struct, frozen=True, kw_only=True):
-    """Which rows."""
+    """Filters of rows."""
 
     group: Annotated[str | None, option(
         "--group", "Groups that fit this pattern.", "Which groups (all without a filter)", metavar="GLOB")] = None

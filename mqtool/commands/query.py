@@ -1,4 +1,4 @@
-"""`mqtool query` and `mqtool trace`: messages as a broker finds them, and one message's life."""
+"""`mqtool query` and `mqtool trace`: messages as a broker finds them, and the life of one message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 60
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """What to look for."""
+    """The search."""
 
     topic: Annotated[str | None, option("--topic", "Topic.", _WHAT, metavar="T")] = None
     key: Annotated[str | None, option("--key", "Key or unique key of the message.", _WHAT, metavar="K")] = None
@@ -260,7 +260,7 @@ def _cells(event: Event) -> list[object]:
 
 
 def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
-    """One message as the document shows it; the body (decompressed) only if asked for."""
+    """One message in the document; the body (decompressed) only if requested."""
     record = found.record
     document: dict[str, Any] = {
         "phy_offset": record.phy_offset, "size": record.total_size, "topic": record.topic_name,
@@ -282,7 +282,7 @@ def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
 
 
 def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_list: bool = False) -> None:
-    """One message in full, several (or one `as_list`) as a table."""
+    """Show one message in full, several (or one `as_list`) as a table."""
     if len(messages) == 1 and not as_list:
         _show_one(out, messages[0], body)
     elif messages:

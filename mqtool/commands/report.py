@@ -56,7 +56,7 @@ _NOT_KNOWN = "not known: the log that holds the messages is not here"
 
 
 class PageChoice(Struct, frozen=True, kw_only=True):
-    """Where the page goes, and what it takes to make it."""
+    """The output file of the page, and optional content."""
 
     output: Annotated[Path | None, option(
         "--output", "A new file: .html or .md says which.", _PANEL, metavar="FILE", short="-o")] = None
@@ -64,7 +64,7 @@ class PageChoice(Struct, frozen=True, kw_only=True):
         "--digests", "SHA-256 of every file: reads the whole store once more.", _PANEL)] = False
 
     def check(self, store: StoreChoice, *, json: bool) -> None:
-        """A usage error (16), or a `Refusal` (8), before anything is read for a page that could not be written."""
+        """Check, before anything is read, that the page can be written: a usage error (16), or a `Refusal` (8)."""
         if self.output is None:
             if not json:
                 raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
@@ -76,7 +76,7 @@ class PageChoice(Struct, frozen=True, kw_only=True):
 
 
 class Start(Struct, kw_only=True):
-    """What the start of some releases, which do the same, would do."""
+    """The outcome of a start, for adjacent releases with the same outcome."""
 
     releases: str
     summary: str
@@ -84,7 +84,7 @@ class Start(Struct, kw_only=True):
 
 
 class Facts:
-    """All that the page tells. `plan` is None where `refused` says why recover plans nothing."""
+    """The facts on the page. `plan` is None if recover refuses; `refused` is then the reason."""
 
     def __init__(
         self, out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool
@@ -96,7 +96,7 @@ class Facts:
             look = self.before.survey
             self.groups = groups_of(look, settings)
             self.starts = _starts(store, self.before, settings)
-            # what `recover --dry-run` plans, or why it refuses
+            # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
             self.refused: Refusal | None = None
             try:
@@ -122,7 +122,7 @@ class Facts:
 
     @property
     def without_log(self) -> bool:
-        """Whether the log is elsewhere, or not mounted: nothing is known of its messages."""
+        """Whether the log is in a part that is not read, or not mounted: its messages are unknown."""
         return COMMITLOG in self.before.survey.elsewhere or any(item.code == NO_LOG for item in self.before.findings)
 
     @property
@@ -170,14 +170,14 @@ def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
 
 
 def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:
-    """What the start of each generation of releases would do; neighbours that do the same stand together."""
+    """The outcome of a start by each generation of releases; adjacent ones with the same outcome are merged."""
     found: list[Start] = []
     firsts = boundaries()
     before_it: Prediction | None = None
     for first, behind in [*pairwise(firsts), (firsts[-1], None)]:
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
-        # to count by message takes longer than to play: once for those that end with the same log, queues and files
+        # counting by message takes longer than playing: done once for generations that end with the same log and queues
         played = structs.replace(predict(store, before.survey.by_names, own, counted=False), broker="", assumptions=[])
         if before_it != played:
             before_it, counted = played, predict(store, before.survey.by_names, own)
@@ -191,7 +191,7 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> lis
 
 
 def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
-    """The data of the page, as far as the other commands do not name it otherwise."""
+    """The data of the page that other commands do not name differently."""
     plan = found.plan
     return {
         "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": to_builtins(found.exit_state),

@@ -1,4 +1,4 @@
-"""`mqtool apply`, `resume`, `undo` and `journal`: runs of saved plans, and what becomes of a run."""
+"""`mqtool apply`, `resume`, `undo` and `journal`: running saved plans, and completing, undoing and listing runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "un
 
 
 def _root(store: str, options: StoreOptions | None = None) -> Path:
-    """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
+    """The root of a store that may be too damaged to be recognised, as long as it has a journal; else `NotAStore`."""
     root = Path(store)
     if not (root / JOURNAL_DIR).is_dir():
         Store.open(root, options)
@@ -117,7 +117,7 @@ def resume(
         ask(f"Complete run {found[0].id}?", yes=consent.yes)
     with step_by_step(out, "resuming") as how:
         done = resume_run(root, parts=parts.parts, **how)
-    # without an open run that refuses
+    # without an open run `resume_run` refuses
     plan = found[0].plan
     options = options_of(plan, parts)
     out.given = Given.of_plan(store, options)

@@ -1,4 +1,4 @@
-"""`mqtool send`: exported messages into a live cluster."""
+"""`mqtool send`: exported messages to a live cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEPT = 1000
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """The messages, and the cluster that they go to."""
+    """The messages, and the target cluster."""
 
     source: Annotated[Path | None, argument(
         "SOURCE", "An NDJSON file of mqtool export, or a store, a commitlog folder, a log file.")] = None
@@ -60,7 +60,7 @@ class Target(Struct, frozen=True, kw_only=True):
         metavar="KIND")] = None
 
     def rules(self, broker: BrokerChoice) -> Rules:
-        """Which messages are sent, and as what; a usage error (16) for options that cannot be read."""
+        """Which messages are sent, and in which form; a usage error (16) for invalid options."""
         topics = dict(parse_pairs(self.topic_map, "--topic-map", "OLD=NEW", "Orders=Again"))
         if empty := next((old for old, new in topics.items() if not new), None):
             raise UsageRefusal(f"--topic-map {empty}=: write OLD=NEW", "For instance --topic-map Orders=Again.")
@@ -130,7 +130,7 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
 
 
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
-    """Source and endpoints; a usage error (16) where one is missing, or options do not go together."""
+    """Source and endpoints; a usage error (16) if one is missing, or options do not go together."""
     if target.source is None or not target.source.exists():
         missing = "no SOURCE" if target.source is None else f"there is no {target.source}"
         raise UsageRefusal(missing, "Name an NDJSON file of mqtool export, or a store.")
@@ -144,7 +144,7 @@ def _checked(target: Target, which: Filter) -> tuple[Path, str]:
 
 
 def _is_export(source: Path) -> bool:
-    """Whether a file is not a log, but text of an export."""
+    """Whether a file is the text of an export, not a log."""
     if not source.is_file():
         return False
     with source.open("rb") as stream:
@@ -152,7 +152,7 @@ def _is_export(source: Path) -> bool:
 
 
 def _digest(target: Target, broker: BrokerChoice, which: Filter) -> str:
-    """A name for all that decides which messages come in which order, and as what."""
+    """A digest of all options that decide which messages are sent in which order and form."""
     said = [structs.asdict(which), sorted(target.topic_map or ()), sorted(target.kind or ()), target.keep_delay,
             target.namespace, broker.broker, sorted(broker.given().items())]
     return hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:16]
@@ -163,7 +163,7 @@ def _typed(out: Printer, without: str = "") -> str:
 
 
 class _Messages(Reading):
-    """The messages of the source, the same ones in the same order each time; --limit counts those that are sent."""
+    """The messages of the source, in the same order each time; --limit counts those that are sent."""
 
     def __init__(self, out: Printer, source: Path, broker: BrokerChoice, which: Filter) -> None:
         super().__init__(out, broker, EngineChoice(), structs.replace(which, limit=0), Shape(unfold=True))
@@ -179,8 +179,9 @@ class _Messages(Reading):
 
 
 class _Plan:
-    """What one look at all messages finds: those to be sent by topic and by type, the others by reason, and how many
-    `messages` of the source it covers. `twice`: which delayed ones were delivered shows only once all were seen."""
+    """The result of a first pass over all messages: those to send by topic and type, the others by reason, and the
+    number of `messages` of the source covered. `twice`: a pass before that, which finds out which delayed ones were
+    delivered."""
 
     def __init__(self, messages: _Messages, outbox: Outbox, *, limit: int, twice: bool) -> None:
         self.topics, self.types, self.left_out = Counter[str](), Counter[str](), Counter[str]()
@@ -203,7 +204,7 @@ class _Plan:
 
 
 class _Sending:
-    """One run on its way."""
+    """One run in progress."""
 
     def __init__(
         self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position,
@@ -215,7 +216,7 @@ class _Sending:
         self.sent = self.before = position.place.sent
 
     def run(self, endpoints: str) -> int:
-        """Send what is left of the source; the exit code."""
+        """Send the rest of the source; return the exit code."""
         position = self.position
         if position.path is None:
             self.out.say("without --position nothing remembers how far the sending is, should it stop")
@@ -274,7 +275,7 @@ class _Sending:
                 self.list.append({"topic": item.topic, "origin": item.origin, "reason": refused.reason})
 
     def _passed(self, stream: Iterator[Message | str]) -> int:
-        """Pass over what is done with; `Refusal` (8) where the source is not what it was."""
+        """Skip messages that are done; `Refusal` (8) if the source has changed."""
         place, last = self.position.place, ""
         for message in islice(stream, place.done):
             if not isinstance(message, str) and not isinstance(item := self.outbox.take(message), str):

@@ -1,4 +1,4 @@
-"""`mqtool verify` and `mqtool fleet`: every part of a store against every other, of one store or many."""
+"""`mqtool verify` and `mqtool fleet`: cross-checks of one store, or of many."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WHAT = "What to check"
 
 
-# typer takes no list of a Literal
+# typer does not accept a list of a Literal
 Part = Enum("Part", {"commitlog": "commitlog", "consumequeue": "consumequeue", "index": "index",
                      "checkpoint": "checkpoint", "config": "config"})
 
@@ -74,7 +74,7 @@ _SHOWN = 100
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """Which stores, where the tables go, and which Spark."""
+    """The stores, the tables, and the Spark session."""
 
     action: Annotated[Literal["verify"], argument("ACTION", "verify: cross-check every store.")]
     stores: Annotated[list[str] | None, argument(
@@ -162,13 +162,13 @@ def fleet(out: Printer, which: Fleet) -> int:
 
 
 def _weight(code: int) -> int:
-    """How bad an exit code is: messages first, then what could not be judged, then the rest."""
+    """The rank of an exit code: damaged messages first, then what could not be judged, then the rest."""
     order = (exits.DERIVED, exits.UNSUPPORTED, exits.USAGE, exits.OPERATIONAL, exits.BUG, exits.MESSAGES)
     return max((number for number, bit in enumerate(order, 1) if code & bit), default=0)
 
 
 def _finding(row: StoreRow) -> Finding:
-    """What the document says of a store with problems, with the exit bits of that store."""
+    """The finding for a store with problems, with the exit bits of that store."""
     name = "fleet-store-failed" if row.error else "fleet-store-problems"
     is_error = row.error or row.exit_code & exits.MESSAGES
     made = finding(name, row.store, severity="error" if is_error else "warning", findings=row.findings,

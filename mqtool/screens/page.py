@@ -1,7 +1,7 @@
-"""The page of `mqtool report`: sections of tables, words and drawings, as HTML or as Markdown.
+"""The page of `mqtool report`: sections of tables, text and drawings, as HTML or as Markdown.
 
-All that comes from a store is hostile: control characters become visible escapes, HTML is escaped by the template
-engine for every value, Markdown by `_plain`. The page holds no script and fetches nothing, and its policy allows
+Everything from a store is hostile: control characters become visible escapes, HTML is escaped by the template
+engine for every value, Markdown by `_plain`. The page has no script and fetches nothing, and its policy allows
 neither.
 """
 
@@ -27,7 +27,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 class Mark(NamedTuple):
-    """A stretch of a row of a drawing, in shares of its width: `kind` is its class, `title` explains it."""
+    """A range of a row of a drawing, as fractions of its width: `kind` is its class, `title` explains it."""
 
     start: float
     stop: float
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A picture: what it shows in words, its rows, first and last of its axis; `key` explains it as text.
+    """A picture: its description, its rows, first and last value of its axis; `key` explains the text form.
 
     With `bars` the shade of a mark is its height.
     """
@@ -74,7 +74,7 @@ class Drawing(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading, a note, and what stands under it: `Shown` or `Drawing`."""
+    """A heading, a note, and the content below: `Shown` or `Drawing`."""
 
     title: str
     note: str
@@ -82,7 +82,8 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """All of it: `sentence` is what happened, `cards` the three answers, `facts` who looked, with what, when."""
+    """The page: `sentence` is what happened, `cards` the three answers, `facts` by whom, with what and when it was
+    made."""
 
     title: str
     sentence: str
@@ -96,7 +97,7 @@ class Page(NamedTuple):
 
 
 def log_drawing(stretches: Sequence[Stretch]) -> Drawing:
-    """The log, a row for each file or stretch of files: what is intact, damaged, missing, and not used yet."""
+    """The log, one row per file or range of files: intact, damaged, missing and unused parts."""
     rows = []
     for item in stretches:
         size = max(1, item.stop - item.start)
@@ -157,7 +158,7 @@ def span(found: Traffic) -> str:
 
 
 def _words(value: object) -> list[tuple[str, str]]:
-    """A value as (words, class) parts."""
+    """A value as (text, class) parts."""
     if isinstance(value, str):
         return [(value, "")]
     value = cell(value)
@@ -183,7 +184,7 @@ def _ready(thing: Shown | Drawing) -> tuple[str, Any]:
 
 
 def _harmless(value: object) -> object:
-    """Text of a store without what drives terminals or turns writing around; for whatever a template puts out."""
+    """Text of a store without characters that control terminals or reorder text; applied to all template output."""
     if hasattr(value, "__html__") or not isinstance(value, str):
         return value
     return "\n".join(clean(line) for line in value.split("\n"))
@@ -196,7 +197,7 @@ def _plain(value: object) -> str:
 
 
 def render(page: Page, kind: str) -> str:
-    """The page as `html` or `md`."""
+    """Render the page as `html` or `md`."""
     loader = jinja2.PackageLoader("mqtool", "templates")
     engine = jinja2.Environment(loader=loader, autoescape=kind == "html", undefined=jinja2.StrictUndefined,
                                 finalize=_harmless, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)

@@ -1,4 +1,4 @@
-"""The verdicts of verify and predict, as tables and in one line. They work on documents: every engine's look alike."""
+"""The results of verify and predict, as tables and in one line. They use documents only, so all engines look alike."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def verify_line(document: dict[str, Any], code: int) -> str:
 
 
 def start_line(document: dict[str, Any]) -> str:
-    """What a start costs, in one line, out of a prediction's document."""
+    """The cost of a start in one line, from the document of a prediction."""
     who = f"Broker {document['broker']}"
     unread = ", ".join(document["unsupported"])
     if document["starts"] is None:
@@ -116,13 +116,13 @@ def start_line(document: dict[str, Any]) -> str:
 
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:
-    """Groups against their queues, out of their documents; a question mark where it cannot be said."""
+    """Groups and their queues, from their documents; a question mark for an unknown value."""
     names = [name.lstrip(">").replace(" ", "_") for name in _GROUP_COLUMNS]
     cells = [["?" if row[name] is None else row[name] for name in names] for row in rows]
     return table(title, _GROUP_COLUMNS, cells, most=most)
 
 
-# --- plans: their steps and their loss statement, before anybody is asked ----------------------------
+# --- plans: their steps and their loss statement, before the question ---------------------------------
 
 
 _WORDS = {
@@ -137,7 +137,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def show_plan(out: Printer, plan: Plan) -> None:
-    """Steps, grouped by kind and folder, then the loss statement."""
+    """Show steps, grouped by kind and folder, then the loss statement."""
     if not plan.steps:
         return
     out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), steps_table(plan.steps))
@@ -148,7 +148,7 @@ def show_plan(out: Printer, plan: Plan) -> None:
 
 
 def steps_table(steps: Sequence[Step]) -> Table:
-    """Steps one by one; many of them by kind and folder, but what is taken away by name."""
+    """Steps one by one; if there are many, by kind and folder, but removed files by name."""
     if len(steps) <= _STEPS:
         return table("", ["what", "file", "where"], ((_WORDS.get(s.kind, s.kind), s.file, _where(s)) for s in steps))
     groups: dict[tuple[str, str], list[Step]] = defaultdict(list)
@@ -188,7 +188,7 @@ def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
 
 
 def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """How many messages a loss statement counts; the places of light queues are further ones of the same messages."""
+    """The number of messages in a loss statement; positions of light queues are the same messages again."""
     own = light = 0
     for item in loss:
         messages = int(item.get("messages", 0))
@@ -208,12 +208,12 @@ def _span(item: dict[str, Any]) -> str:
     begin, end = item.get("begin") or 0, item.get("end") or 0
     if not begin and not end:
         return "unknown"
-    # times are those of the records around: with one neighbour it is no span
+    # times are those of adjacent records: with one neighbour there is no span
     return f"near {human_time(begin)}" if begin == end else f"{human_time(begin)} to {human_time(end)}"
 
 
 def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> str:
-    """What a plan loses and leaves, in words; `mendable` is said of the damaged messages that one bit explains."""
+    """What a plan loses and leaves, in words; `mendable` describes the damaged messages that one bit explains."""
     lost = made.damaged_messages - made.left_messages - made.given_up_messages
     mended = f" ({mendable} {made.mendable_messages:,})" if made.mendable_messages else ""
     parts = [text for number, text in (

@@ -1,8 +1,8 @@
-"""Carries out plans, completes runs that were killed, and takes runs back: lock, compare, save, do, check, record.
+"""Carries out plans, completes killed runs, and undoes runs: lock, compare, save, write, check, record.
 
-To undo is to take a run back, to revert is to do so with one step, the last one first. If the disk fails half way, the
-begun steps are reverted at once and the refusal says so; only if that fails too does the run stay unfinished. A signal
-stops between two steps and leaves the run for `resume` or `undo`.
+Undo applies to a run, revert to one of its steps, the last one first. If the disk fails half way, the begun steps are
+reverted at once and the refusal says so; only if that fails too does the run stay unfinished. A signal stops between
+two steps and leaves the run for `resume` or `undo`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from recover.findings.model import few
 from recover.store.reading import file_crc
 
 Progress = Callable[[int, int, str], None]
-"""Called with (steps done, steps in all, what comes next)."""
+"""Called with (steps done, total steps, description of the next one)."""
 
 
 def never() -> bool:
-    """Not interrupted."""
+    """The default `interrupted`: never."""
     return False
 
 
 @contextmanager
 def store_locked(root: Path, standing: str, again: str) -> Iterator[None]:
-    """Holds the store's lock, what killed runs left behind removed. An `OSError` becomes a `Refusal` that says how the
-    store then is (`standing`) and what to run `again`."""
+    """Hold the store's lock, after leftovers of killed runs are removed. An `OSError` becomes a `Refusal` that
+    describes the state of the store (`standing`) and what to run `again`."""
     with store_lock(root):
         try:
             tidy(root)
@@ -60,11 +60,12 @@ def apply_plan(
     root: Path, plan: Plan, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
     interrupted: Callable[[], bool] = never,
 ) -> RunInfo | None:
-    """Carry out a sealed plan, or go on with it if it was begun. `parts`: what may be written outside of the root.
+    """Carry out a sealed plan, or continue it if it was begun. `parts`: folders outside of the root that may be
+    written.
 
-    Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, the disk failed and the
-    steps were taken back), or `Interrupted` with a run that can be resumed or undone. None without steps: nothing is
-    touched.
+    Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, or the disk failed and
+    the steps were reverted), or `Interrupted` with a run that can be resumed or undone. Returns None, touching nothing,
+    for a plan without steps.
     """
     root, given = root.absolute(), tuple(map(str, parts))
     if not plan.steps:
@@ -84,7 +85,7 @@ def apply_plan(
 
 
 def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> None:
-    """`Refusal` where `apply_plan` would refuse before its first step; reads only."""
+    """`Refusal` where `apply_plan` would refuse before its first step. Read-only."""
     root, given = root.absolute(), tuple(map(str, parts))
     if not plan.steps:
         return
@@ -97,7 +98,7 @@ def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) ->
 
 
 def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
-    """The run of this very plan that was begun; `Refusal` for any other that is not complete."""
+    """Return the unfinished run of this plan, if any; `Refusal` for any other run that is not complete."""
     for run in open_runs(root, parts):
         if run.header["plan"] == plan.id and run.state == "unfinished":
             return run
@@ -106,7 +107,7 @@ def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
 
 
 def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
-    """The plan as its run will do it, once everything is as it has to be before the first step."""
+    """Return the plan in the form in which its run executes it, after all checks that precede the first step."""
     check(plan, root)
     Places(root, parts).check_plan(plan)
     whole = detach(plan, root)
@@ -116,7 +117,7 @@ def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
 
 
 def would_resume(root: Path, parts: Iterable[Path | str] = ()) -> Run:
-    """The run that `resume` would complete; `Refusal` where it would refuse. Reads only."""
+    """Return the run that `resume` would complete; `Refusal` where it would refuse. Read-only."""
     root = root.absolute()
     for run in open_runs(root, parts):
         refuse_if_held(root)
@@ -129,8 +130,8 @@ def resume(
     root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
     interrupted: Callable[[], bool] = never,
 ) -> RunInfo:
-    """Complete the run that was killed or interrupted, an undo too. `Refusal` if there is none, or if something else
-    worked on the store in between."""
+    """Complete the run that was killed or interrupted, an undo included. `Refusal` if there is none, or if something
+    else changed the store in between."""
     root, given = root.absolute(), tuple(map(str, parts))
     if not open_runs(root) and not has_leftovers(root):
         raise _nothing_to_resume()
@@ -154,7 +155,7 @@ def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
 
 
 def _unfinished(run: Run) -> Refusal:
-    _ = run.plan  # nobody is sent to resume or undo what they would refuse
+    _ = run.plan  # do not recommend resume or undo where they would refuse
     return Refusal(
         f"the run {run.id} ({run.header['command']}) is {run.state}",
         "Complete it (`mqtool resume {store}`), or take it back (`mqtool undo {store}`).",
@@ -163,11 +164,11 @@ def _unfinished(run: Run) -> Refusal:
 
 
 def _check_for_resume(run: Run) -> None:
-    """`Refusal` unless the store is just as the run left it, what it had not touched yet included."""
+    """`Refusal` unless the store is exactly as the run left it, including what it had not touched yet."""
     steps = run.plan.steps
     check_same_store(run.plan, run.root)
     for number, step in enumerate(steps):
-        # The content that is still to come was verified when it was staged; it may have lain there for long.
+        # content still to be installed was verified when it was staged, possibly long ago
         staged, content = run.staged(number), step.content
         if content is None or (isinstance(step, InPlace) and not isinstance(content, FileContent)):
             continue
@@ -197,7 +198,7 @@ def _go_on(run: Run, progress: Progress | None, interrupted: Callable[[], bool])
 def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> RunInfo:
     steps = run.plan.steps
     try:
-        # the names that lead to the run: from here on a failure is one of the run and no longer of its making
+        # sync the names that lead to the run: from here on a failure is reverted as one of the run
         disk.fsync_dir(run.path.parent)
         disk.fsync_dir(run.root)
         for batch in list(batches(run.root, steps)):
@@ -225,7 +226,7 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
 
 
 def _one_batch(run: Run, batch: list[int]) -> None:
-    """Save, sync, record; do, sync, read back, record."""
+    """Save, sync, record; write, sync, read back, record."""
     Places(run.root, run.parts).check(run.plan.steps[number] for number in batch)
     works = [(number, work_of(run, number)) for number in batch]
     promised = set(run.promised)
@@ -238,7 +239,7 @@ def _one_batch(run: Run, batch: list[int]) -> None:
 
 
 def _reverted(run: Run, error: OSError | Refusal) -> Refusal:
-    """Revert the begun steps after a failure; the refusal to raise."""
+    """Revert the begun steps after a failure; return the refusal to raise."""
     reason = error.message if isinstance(error, Refusal) else f"{error.strerror} ({error.filename or run.path.name})"
     try:
         disk.unlink(run.path / "reserve")
@@ -252,12 +253,12 @@ def _reverted(run: Run, error: OSError | Refusal) -> Refusal:
     return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "check the disk", run=run.id)
 
 
-# --- Taking runs back.
+# --- Undo.
 
 
 class Undone(Struct, frozen=True):
-    """A run that was undone, and the files it had changed (as the plan names them); `removed`: of these what it had
-    made, so that they are gone again."""
+    """A run that was undone, and the files it had changed (as the plan names them); `removed`: those of them that the
+    run had created, and that are gone again."""
 
     run: RunInfo
     restored: tuple[str, ...]
@@ -282,7 +283,7 @@ def undo(
 
 
 def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
-    """The run that `undo` would take back; `Refusal` where it would refuse. Reads only."""
+    """Return the run that `undo` would undo; `Refusal` where it would refuse. Read-only."""
     root = root.absolute()
     run = last_run(root, parts)
     if run is None:
@@ -293,14 +294,14 @@ def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
 
 
 def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:
-    """The run that undo would take back: the newest that is not undone."""
+    """The run that undo applies to: the newest that is not undone."""
     return next((run for run in reversed(runs(root, parts)) if run.state != "undone"), None)
 
 
 def check_for_undo(run: Run) -> None:
     """`Refusal` naming the files that are not as the run left them."""
     if run.plan.parts:
-        # A copied store may be undone where it is now, but not through paths that lead to the original.
+        # a copied store may be undone in its new place, but not through paths that lead to the original
         check_same_store(run.plan, run.root)
     touched = [number for number, status in enumerate(run.statuses) if status != "untouched"]
     check_as_left(run, touched)
@@ -308,7 +309,7 @@ def check_for_undo(run: Run) -> None:
 
 
 def check_as_left(run: Run, numbers: Iterable[int]) -> None:
-    """`Refusal` unless the files of these steps are as the journal says; what no step touched, as it was planned on."""
+    """`Refusal` unless the files of these steps are as the journal says; untouched ones must be as planned."""
     steps = run.plan.steps
     last = _last_looks(run)
     changed: list[str] = []
@@ -335,7 +336,7 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
 
 
 def _last_looks(run: Run) -> dict[str, dict[str, Any] | None]:
-    """Size and mtime of each touched file after the last record about it; None while a step on it is half done."""
+    """Size and mtime of each touched file after its last record; None while a step on it is half done."""
     steps = run.plan.steps
     looks = {steps[record["step"]].file: record.get("after") for record in run.records if "step" in record}
     half_done = [number for number, status in enumerate(run.statuses) if status in ("begun", "reverting")]
@@ -351,10 +352,10 @@ def undo_run(run: Run, progress: Progress | None, interrupted: Callable[[], bool
 
 
 def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
-    """Revert the begun steps, the last first, then put the directories' times back."""
+    """Revert the begun steps, the last first, then restore the directories' times."""
     steps, statuses = run.plan.steps, run.statuses
     for name in sorted((run.path / "retired").iterdir()):
-        # the second name of a file whose step never began: the file would count as shared for ever
+        # second name of a file whose step never began: without this the file would count as shared for ever
         if statuses[int(name.name)] == "untouched":
             disk.unlink(name)
     begun = [number for number, status in enumerate(statuses) if status != "untouched"]

@@ -1,4 +1,4 @@
-"""Bytes that a plan will write: in memory, in a file, or made when they are asked for."""
+"""Bytes that a plan will write: in memory, in a file, or produced on demand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
-"""Content up to this many bytes stands in the plan itself; above, in a file next to it."""
+"""Content up to this many bytes is stored in the plan document; larger content in a file next to it."""
 
 
 class Content:
-    """Bytes of a known length. `crc32c` is None as long as nobody has produced them."""
+    """Bytes of a known length. `crc32c` is None until they have been produced."""
 
     __slots__ = ()
 
@@ -39,15 +39,15 @@ class Content:
 
     @property
     def allocated(self) -> int:
-        """An upper bound of the bytes that are not in long stretches of zeros; the space check believes it."""
+        """An upper bound of the bytes outside of long runs of zeros; the space check uses it."""
         return self.size
 
     def chunks(self) -> Iterator[Buffer]:
-        """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
+        """Yield all bytes in pieces of bounded size; may be called more than once, with equal results."""
         raise NotImplementedError
 
     def pieces(self) -> Iterator[Piece]:
-        """All bytes, in any order, for a file that is written anew."""
+        """Yield all bytes, in any order, for writing a new file."""
         return in_order(self.chunks())
 
 
@@ -75,7 +75,7 @@ class BytesContent(Content, Struct, frozen=True):
 
 
 class FileContent(Content, Struct, frozen=True):
-    """Content of a file whose size and CRC-32C were noted when it was written."""
+    """Content of a file whose size and CRC-32C were recorded when it was written."""
 
     path: Path
     size: int
@@ -86,7 +86,7 @@ class FileContent(Content, Struct, frozen=True):
         return self.path.stat().st_blocks * 512 if self.path.exists() else self.size
 
     def chunks(self) -> Iterator[bytes]:
-        """The file's bytes; `Refusal` if they are no longer what was noted."""
+        """Yield the file's bytes; `Refusal` if they are not those that were recorded."""
         size = crc = 0
         for chunk in read_chunks(self.path):
             size, crc = size + len(chunk), crc32c(chunk, crc)
@@ -101,10 +101,10 @@ class FileContent(Content, Struct, frozen=True):
 
 
 class LazyContent(Content):
-    """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
+    """Content produced chunk by chunk on demand, so that a rebuilt store never sits in memory.
 
-    `produce` is called for each pass and must give the same bytes each time, `size` of them. `pieces` gives them, too,
-    where they take less work or memory in another order.
+    `produce` is called for each pass and must give the same `size` bytes each time. `pieces` gives them in another
+    order, if that takes less work or memory.
     """
 
     size: int = 0
@@ -135,7 +135,7 @@ class LazyContent(Content):
 
 
 def padded(content: Content, size: int) -> Iterator[Buffer]:
-    """The content and zeros after it up to `size` bytes; content that comes up short is not made up for."""
+    """The content and zeros after it up to `size` bytes; content that comes up short is not padded further."""
     yield from content.chunks()
     yield from zeros(size - content.size)
 
@@ -148,7 +148,7 @@ def inline_json(content: Content) -> dict[str, Any]:
 
 
 def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
-    """Inline bytes, or a file in the sidecar directory; `ValueError` where it does not hold together. Never inflates
+    """Return inline bytes, or a file in the sidecar directory; `ValueError` if they are inconsistent. Never inflates
     past the stated size."""
     size, crc = int(value["size"]), int(value["crc32c"])
     if "zlib" in value:
@@ -168,7 +168,7 @@ IN_MEMORY = 128 << 20
 
 
 class Spool:
-    """Keeps contents in memory up to a limit, the rest on disk, for as long as the plan lives."""
+    """Keeps contents in memory up to a limit, the rest on disk, for the lifetime of the plan."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._kept = Scratch(in_memory)
@@ -180,18 +180,18 @@ class Spool:
         return BytesContent(kept, size - len(kept))
 
     def keep(self, data: np.ndarray[Any, Any]) -> Buffer:
-        """The bytes (uint8) for as long as the plan lives."""
+        """Keep the bytes (uint8) for the lifetime of the plan."""
         return memoryview(self._kept.copied(data))
 
 
-# --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came out.
+# --- Content produced by executors: they write it into a local folder, and a manifest lists the results.
 #
-# A plan holds such content like any other. When it is wanted on disk, its producer writes all of it at once into a
-# staging folder on the file system that it is for; the files that the manifest names get their places from there.
+# A plan holds such content like any other. When it is needed on disk, its producer writes all of it at once into a
+# staging folder on the target file system; the files named by the manifest are renamed from there to their places.
 
 
 def stop_if(interrupted: Callable[[], bool], then: str = "stopped before anything was changed") -> None:
-    """`Interrupted` between two pieces of what is made for a plan, or beside a store; `then`: how things are."""
+    """Raise `Interrupted` between two pieces of a plan's content or of an output; `then`: the resulting state."""
     if interrupted():
         raise Interrupted(then, "run the command again")
 
@@ -201,7 +201,7 @@ Manifest = dict[str, tuple[str, int, int]]
 
 
 class DeferredContent(Content, Struct, frozen=True, eq=False):
-    """Content that `producer` knows under `key`. `crc32c` is None as long as it was not made."""
+    """Content that `producer` identifies by `key`. `crc32c` is None until it was produced."""
 
     producer: Writes
     key: Any
@@ -210,20 +210,20 @@ class DeferredContent(Content, Struct, frozen=True, eq=False):
     crc32c: int | None = None
 
     def chunks(self) -> Iterator[Buffer]:
-        """The bytes, fetched: for the few readers that want one content by itself."""
+        """Fetch the bytes: for the few readers that need one content by itself."""
         return self.producer.chunks(self)
 
 
 class Writes(Protocol):
-    """Something that has made content elsewhere, or will, and writes it where it is wanted."""
+    """A producer of content elsewhere that writes it where it is needed."""
 
     def write(
         self, folder: Path, contents: Mapping[str, DeferredContent], interrupted: Callable[[], bool]
     ) -> Manifest:
-        """Write each content into a file in the folder. `OSError` where a disk fails, `Interrupted`."""
+        """Write each content into a file in the folder. `OSError` if a disk fails, `Interrupted`."""
 
     def read_back(self, files: Mapping[Path, tuple[int, int]], interrupted: Callable[[], bool]) -> None:
-        """Have files read elsewhere. `Refusal` (8) where one is not of that (length, CRC-32C); `Interrupted`."""
+        """Have files read elsewhere. `Refusal` (8) if one does not have that (length, CRC-32C); `Interrupted`."""
 
     def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
         """The bytes of one content."""
@@ -233,10 +233,12 @@ def make(
     folder: Path, contents: Mapping[Path, Content | None], *, interrupted: Callable[[], bool],
     like: os.stat_result | None = None,
 ) -> dict[Path, tuple[int, int]]:
-    """Have what is made elsewhere written to its paths; (length, CRC-32C) of each. The rest is the caller's.
+    """Have deferred content written to its paths; return (length, CRC-32C) of each. Other content is left to the
+    caller.
 
-    `folder`, new and on the file system of the paths, is where producers write to; it is removed in any case, so that a
-    producer which is late finds no place. `Refusal` when what came is not what was announced; `OSError` from the disk.
+    `folder`, new and on the file system of the paths, is where producers write; it is always removed at the end, so
+    that a late producer has nowhere to write. `Refusal` if the result differs from what was announced; `OSError` from
+    the disk.
     """
     wanted = {path: content for path, content in contents.items() if isinstance(content, DeferredContent)}
     if not wanted:
@@ -259,7 +261,7 @@ def make(
 def _checked(
     folder: Path, content: DeferredContent, said: tuple[str, int, int] | None,
 ) -> tuple[Path, tuple[int, int]]:
-    """The file that the manifest names, and its length and CRC-32C, if it is there and what was wanted."""
+    """Return the file that the manifest names, and its length and CRC-32C, if it is as announced."""
     file, size, crc = said or ("", -1, 0)
     if size != content.size or (folder / file).stat().st_size != size or content.crc32c not in (None, crc):
         raise Refusal(f"{file or 'a file'} was not made as announced: {(size, crc)} instead of "

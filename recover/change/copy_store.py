@@ -1,6 +1,6 @@
-"""Copies of whole stores, to recover a copy and leave the original alone.
+"""Copies of whole stores, so that recover can work on a copy and leave the original alone.
 
-A copy holds no link to its original, neither hard nor symbolic: what is done to it afterwards cannot reach the source.
+A copy has no link to its original, neither hard nor symbolic: later changes to it cannot reach the source.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def copy_store(
 ) -> dict[str, str]:
     """Copy `(folder, name in the copy)` pairs; `(root, ".")` is the store itself. Several may share a name.
 
-    A name of another pair is not taken from the store itself: `(d, "commitlog")` stands for all of `root/commitlog`.
+    A name of another pair is not copied from the store itself: `(d, "commitlog")` replaces all of `root/commitlog`.
 
     Blocks are shared where the file system can; holes, owners, modes, mtimes and xattrs are kept, journals left out.
     A store on a server is fetched: bytes and times. Returns absolute source path -> name in the copy for the files of
-    all pairs but `"."`, as `relocated` wants it. `Refusal` if the target is not empty, if a source changes meanwhile,
-    or if the server or the disk fails; the copy is removed then.
+    all pairs but `"."`, as `relocated` expects it. `Refusal` if the target is not empty, if a source changes meanwhile,
+    or if the server or the disk fails; the copy is then removed.
     """
     target = target.absolute()
     check_target(sources, target)
@@ -64,7 +64,7 @@ def copy_store(
 
 
 def copy_file(path: Path, copy: Path) -> None:
-    """A new file with the bytes and the time of one of this machine (owner and mode, too), or of one on a server."""
+    """Create a file with the bytes and time of a local file (its owner and mode too), or of one on a server."""
     if url_of(path) is None:
         disk.copy_file(path, copy, strict=False)
         return
@@ -76,8 +76,8 @@ def copy_file(path: Path, copy: Path) -> None:
 
 @contextmanager
 def remote_folder(place: str) -> Iterator[Path]:
-    """A folder of this machine whose files stand at a place on a server once a block has filled it. `Refusal` (8) where
-    something is there already, or where the server lacks some of it in the end."""
+    """Yield a local folder whose files are uploaded to a place on a server when the block ends. `Refusal` (8) if that
+    place is not empty, or if the server lacks some of the files afterwards."""
     from pyarrow.fs import FileSelector, LocalFileSystem, copy_files
 
     files, root = remote_system(place)
@@ -105,7 +105,8 @@ def _fetched(file: Source) -> Iterator[Piece]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[None]:
-    """A folder, new or empty, for a block to fill; one that fails leaves it as it was. `OSError` becomes `Refusal`."""
+    """Provide a folder, new or empty, for a block to fill; after a failure it is as before. `OSError` becomes
+    `Refusal`."""
     made = not target.exists()
     try:
         disk.mkdir(target)
@@ -128,7 +129,7 @@ def new_folder(target: Path) -> Iterator[None]:
 
 
 def sources_of(store: Store) -> list[tuple[Path, str]]:
-    """What `copy_store` takes for a whole store, parts kept elsewhere included."""
+    """The arguments of `copy_store` for a whole store, parts kept elsewhere included."""
     options = store.options
     named = ((options.consumequeue, "consumequeue"), (options.index, "index"))
     return [(store.root, "."), *((part, "commitlog") for part in options.commitlog),
@@ -136,7 +137,7 @@ def sources_of(store: Store) -> list[tuple[Path, str]]:
 
 
 def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
-    """A plan of the original as a plan of its copy, not yet sealed; `names` is what `copy_store` returned."""
+    """Turn a plan for the original into one for its copy, not yet sealed; `names` as returned by `copy_store`."""
     steps = tuple(structs.replace(step, file=names.get(step.file, step.file)) for step in plan.steps)
     return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
@@ -162,7 +163,7 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
 def _walk(
     source: Path, copy: Path, leave_out: Set[str] = frozenset(), above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[Path, Path]]:
-    """Files and folders below a folder, folders before what is in them; symbolic links to folders are followed."""
+    """Yield files and folders below a folder, folders before their content; symbolic links to folders are followed."""
     status, is_here = source.stat(), url_of(source) is None
     here = (status.st_dev, status.st_ino)
     if is_here and here in above:

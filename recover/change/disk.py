@@ -1,4 +1,4 @@
-"""Writing bytes: ranges of files, zeros, new files, journal lines."""
+"""The only writer: ranges of files, zeros, new files, journal lines, names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recover.store.reading import (
 
 
 class Operation(Struct, frozen=True):
-    """One operation on a disk: what, on which path; `offset`, `length` and `data` in bytes where they apply."""
+    """One disk operation: its name and path; `offset`, `length` and `data` in bytes where they apply."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ _hook: Callable[[Operation], None] = _nothing
 
 
 def set_hook(hook: Callable[[Operation], None] | None) -> None:
-    """Have each operation announced to `hook` (None: to nobody). For tests: it may kill, fail or record."""
+    """Announce each operation to `hook` (None: to none). For tests: the hook may kill, fail or record."""
     global _hook
     _hook = hook or _nothing
 
@@ -55,19 +55,19 @@ def set_hook(hook: Callable[[Operation], None] | None) -> None:
 def fault(
     name: str, path: Path, target: str = "", *, offset: int = 0, length: int = 0, data: bytes | memoryview = b""
 ) -> None:
-    """Announce an operation that comes next; the hook may raise or never return."""
+    """Announce the next operation; the hook may raise or never return."""
     _hook(Operation(name, str(path), target, offset, length, data))
 
 
 CHUNK = 1 << 20
 MODE = 0o644
-"""Of new files that a broker is to read, too."""
+"""Mode of new files, including those that a broker must be able to read."""
 _ZERO_BLOCK = 64 << 10
 _ZEROS = bytes(_ZERO_BLOCK)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, and do not wait
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE: start writeback, do not wait
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
-"""What file systems answer that cannot do something, as opposed to one that fails."""
+"""Error codes of file systems that do not support an operation, as opposed to one that failed."""
 
 
 @contextlib.contextmanager
@@ -98,13 +98,13 @@ def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> None:
 
 
 def zero_range(path: Path, start: int, stop: int) -> None:
-    """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is behind its end."""
+    """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is after its end."""
     if stop <= start:
         return
     with _opened(path, os.O_RDWR | os.O_NOFOLLOW) as fd:
         size = os.fstat(fd).st_size
         if start < size and not punch(fd, path, start, min(stop, size)):
-            # Holes read as zeros already; only the blocks that exist need writing.
+            # holes read as zeros already; only allocated blocks need writing
             for first, last in data_extents(fd, start, min(stop, size)):
                 for position in range(first, last, CHUNK):
                     pwrite(fd, path, position, bytes(min(CHUNK, last - position)))
@@ -130,7 +130,7 @@ def punch(fd: int, path: Path, start: int, stop: int) -> bool:
 
 @cache
 def _libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library that Python does not have; None where there is none."""
+    """A C library function that Python does not provide; None if there is none."""
     return getattr(ctypes.CDLL(None, use_errno=True), name, None)
 
 
@@ -150,7 +150,7 @@ def create_file(
 def create_from_pieces(
     path: Path, pieces: Iterable[Piece], mode: int = 0o600, *, sync: bool = True
 ) -> tuple[int, int]:
-    """The same from pieces in any order that hold each byte once; `RuntimeError` where they do not."""
+    """As `create_file`, from pieces in any order that hold each byte once; `RuntimeError` if they do not."""
     fault("create", path)
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as fd:
         size, crc = _fill(fd, path, pieces)
@@ -170,7 +170,7 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
             pwrite(fd, path, at + first, view[first:last])
             stop = last
         if stop >= CHUNK and (call := _libc("sync_file_range")) is not None:
-            # the disk takes a range while the next is made, so that the sync at the end has little left to wait for
+            # start writeback of a range while the next is produced, so that the final sync has little left to wait for
             call(fd, ctypes.c_int64(at), ctypes.c_int64(stop), _WRITE)
         if not runs or runs[-1][1] != at:
             runs.append([at, at, 0])
@@ -187,7 +187,7 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
 
 
 def _written(view: memoryview) -> Iterator[tuple[int, int]]:
-    """What of some bytes is in blocks that are not all zero, ascending."""
+    """Yield the ranges of blocks that are not all zero, ascending."""
     start = 0
     for first in range(0, len(view), _ZERO_BLOCK):
         last = min(first + _ZERO_BLOCK, len(view))
@@ -200,7 +200,7 @@ def _written(view: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add bytes at the end of a file (made if missing) and sync it."""
+    """Append bytes to a file (created if missing) and sync it."""
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW) as fd:
         view = memoryview(data)
         while len(view):
@@ -211,13 +211,13 @@ def append(path: Path, data: bytes) -> None:
 
 
 def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
-    """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
+    """Deallocate the parts of [start, stop) outside of the `keep` ranges, where the file system can."""
     with _opened(path, os.O_RDWR | os.O_NOFOLLOW) as fd:
         for first, last in between_extents(keep, start, stop):
             punch(fd, path, first, last)
 
 
-# --- Names: rename, link, unlink, directories, and the syncs that make them last.
+# --- Names: rename, link, unlink, directories, and the syncs that make them durable.
 
 
 def set_times(path: Path, mtime_ns: int) -> None:
@@ -227,7 +227,8 @@ def set_times(path: Path, mtime_ns: int) -> None:
 
 
 def set_owner(path: Path, uid: int, gid: int, mode: int, *, strict: bool = True) -> None:
-    """Owner and mode of a file or directory, where they differ; without the right to, only `strict` fails."""
+    """Set owner and mode of a file or directory where they differ; a missing permission is an error only if
+    `strict`."""
     status = os.stat(path)
     if (status.st_uid, status.st_gid) != (uid, gid):
         fault("set-owner", path)
@@ -246,7 +247,7 @@ def set_owner_like(path: Path, like: os.stat_result, *, strict: bool = False) ->
 
 
 def copy_xattrs(source: Path, target: Path) -> None:
-    """Copy the extended attributes, as far as the target's file system and our rights take them."""
+    """Copy the extended attributes, as far as the target's file system and our permissions allow."""
     with contextlib.suppress(OSError):
         for name in os.listxattr(source):
             fault("set-xattr", target)
@@ -255,7 +256,7 @@ def copy_xattrs(source: Path, target: Path) -> None:
 
 
 def copy_metadata(source: Path, target: Path, status: os.stat_result, *, strict: bool = True) -> None:
-    """Owner, mode, xattrs and, last, mtime of `source` (`status` is its stat) for `target`."""
+    """Give `target` the owner, mode, xattrs and, last, mtime of `source` (`status` is its stat)."""
     set_owner_like(target, status, strict=strict)
     copy_xattrs(source, target)
     set_times(target, status.st_mtime_ns)
@@ -271,7 +272,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, temporary: Path) -> None:
-    """Give `path` this content at once, whole and synced, by way of `temporary` beside it."""
+    """Replace the content of `path` atomically and synced, through `temporary` beside it."""
     unlink(temporary)
     create_file(temporary, [data], MODE)
     rename(temporary, path)
@@ -279,7 +280,7 @@ def write_whole(path: Path, data: bytes, temporary: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """A second name for the same file (for the symbolic link itself, if it is one)."""
+    """Create a second name for the same file (for a symbolic link, for the link itself)."""
     fault("link", source, str(target))
     os.link(source, target, follow_symlinks=False)
 
@@ -291,7 +292,7 @@ def unlink(path: Path) -> None:
 
 
 def mkdir(path: Path, like: os.stat_result | None = None) -> None:
-    """Make one directory, owned and readable as `like` says; an existing one is fine."""
+    """Create one directory with owner and mode of `like`; an existing one is fine."""
     fault("mkdir", path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o755)
@@ -307,7 +308,7 @@ def rmdir(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of our own making, never following symbolic links, not even this one."""
+    """Remove a directory that mqtool made; never follows symbolic links, not even this one."""
     if path.is_symlink():
         unlink(path)
         return
@@ -323,7 +324,7 @@ def fsync_dir(path: Path) -> None:
 
 
 def sync_all(paths: Iterable[Path], *, missing_ok: bool = False) -> None:
-    """Sync files and directories, each once, several at a time: a file system answers many syncs almost like one."""
+    """Sync files and directories, each once, in parallel: a file system serves many syncs almost as fast as one."""
     distinct = [path for path in dict.fromkeys(paths) if not missing_ok or path.exists()]
     for path in distinct:
         fault("fsync-dir" if path.is_dir() else "fsync", path)
@@ -343,16 +344,16 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
 
 
-# --- Whole files: copies with all that belongs to them, and files that get their name when they are complete.
+# --- Whole files: copies with their metadata, and files that get their name when they are complete.
 
 
 _FICLONE = 0x40049409
 
 
 def copy_file(source: Path, target: Path, *, strict: bool = True) -> None:
-    """A new file (or symbolic link) with the content, holes, owner, mode, mtime and xattrs of another, synced.
+    """Create a file (or symbolic link) with the content, holes, owner, mode, mtime and xattrs of another, synced.
 
-    Shares blocks where the file system can. `strict`: an owner that cannot be given is an error.
+    Shares blocks where the file system can. `strict`: failing to set the owner is an error.
     """
     status = os.lstat(source)
     fault("create", target)
@@ -389,19 +390,20 @@ def _copy_content(source: Path, target: Path, fd: int) -> None:
 
 
 def open_for_lock(path: Path) -> int:
-    """A descriptor on an existing lock file that can carry an exclusive lock; writes nothing."""
+    """Return a descriptor of an existing lock file that can carry an exclusive lock; writes nothing."""
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[[int], None]) -> int:
-    """Descriptor of a new file that has its content, its owner and a lock before anybody sees it. `FileExistsError`."""
+    """Create a file that has its content, owner and lock before it is visible; return its descriptor.
+    `FileExistsError`."""
     fd, temporary = _unnamed(path, os.path.basename(path))
     try:
         os.fchmod(fd, MODE)
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.st_uid, like.st_gid)
         pwrite(fd, path, 0, data)
-        # Or a power cut could leave the name without the content that tells whose it is.
+        # otherwise a power cut could leave the name without the content that identifies its owner
         fault("fsync", path)
         os.fsync(fd)
         lock(fd)
@@ -413,8 +415,8 @@ def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[
 
 
 def copy_into_place(source: Path, target: Path) -> None:
-    """Put a copy of `source` at `target` on another file system; synced. At any instant there is the old file, none, or
-    the whole new one."""
+    """Put a synced copy of `source` at `target` on another file system. At any instant the target is the old file,
+    missing, or the whole new one."""
     status = os.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         unlink(target)
@@ -434,7 +436,7 @@ def copy_into_place(source: Path, target: Path) -> None:
 
 
 def _unnamed(path: Path, name: str) -> tuple[int, Path | None]:
-    """A file without a name in the directory of `path`, or where that cannot be had, one with a hidden name."""
+    """Open a file without a name in the directory of `path`, or, where that is not supported, with a hidden name."""
     try:
         return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), None
     except OSError as error:

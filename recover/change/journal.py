@@ -1,8 +1,8 @@
-"""What was done to a store: `STORE/.mqtool/runs/<id>/`, read and written.
+"""The journal of a store: `STORE/.mqtool/runs/<id>/`, read and written.
 
-A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (bytes that were overwritten) and
-`retired/` (files that were replaced or taken away). Journal lines start with a newline and carry the CRC-32C of their
-body, so a line torn by a kill is passed over and never hides the next one. The format version of the whole folder is
+A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (overwritten bytes) and
+`retired/` (files that were replaced or removed). Journal lines start with a newline and carry the CRC-32C of their
+body, so a line torn by a kill is skipped and never hides the next one. The format version of the whole folder is
 that of its plan.
 """
 
@@ -45,7 +45,7 @@ _STATES: dict[str, State] = {"finish": "applied", "undo": "undoing", "undone": "
 
 
 class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
-    """One run as the journal tells it. Times in ms since the epoch; `plan_path` is relative to the store root."""
+    """One run according to its journal. Times in ms since the epoch; `plan_path` is relative to the store root."""
 
     id: str
     plan_id: str
@@ -70,12 +70,11 @@ class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
 
 
 class Run(Struct, dict=True):
-    """A run's folder and what its journal says so far (`records`, added to with `add`).
+    """A run's folder and its journal so far (`records`, extended by `add`).
 
-    `statuses`: how far each step is; `begins`: what was noted just before each began; `promised`: the directories that
-    begun steps make. `parts`: folders outside of the
-    root that the command was given. `read_back`: which file was staged for a step, where executors of this process's
-    Spark have read it back.
+    `statuses`: progress of each step; `begins`: the facts recorded before each step began; `promised`: directories that
+    begun steps create. `parts`: folders outside of the root that the command was given. `read_back`: identity of the
+    file staged for a step, if executors of this process's Spark have read it back.
     """
 
     root: Path
@@ -110,8 +109,8 @@ class Run(Struct, dict=True):
     def plan(self) -> Plan:
         """The plan as it is carried out, its content in `staged`.
 
-        `Refusal` if it cannot be read, if it or the journal names anything but what its steps have to do with in the
-        store's own parts, or if the run's folder holds what leads out of it.
+        `Refusal` if it cannot be read, if it or the journal names anything but what its steps concern in the store's
+        own parts, or if the run's folder contains anything that leads out of it.
         """
         plan = load_plan(self.path / "plan.json", sidecar="staged")
         if len(plan.steps) != len(self.statuses):
@@ -149,14 +148,14 @@ class Run(Struct, dict=True):
         return self.path / f"staged/{step:06d}"
 
     def preimage(self, step: int) -> Path:
-        """Where the bytes are that an in-place step overwrites."""
+        """The file with the bytes that an in-place step overwrites."""
         return self.path / f"preimages/{step:06d}"
 
     def retired(self, step: int) -> Path:
         return self.path / f"retired/{step:06d}"
 
     def kept(self) -> list[Path]:
-        """Where the new and the replaced files of its steps may be."""
+        """The possible places of the new and the replaced files of its steps."""
         return [place(number) for number in range(len(self.statuses)) for place in (self.staged, self.retired)]
 
     @property
@@ -192,7 +191,7 @@ def encode_record(body: dict[str, Any]) -> bytes:
 
 
 def decode_records(data: bytes) -> list[dict[str, Any]]:
-    """The records of a journal, torn lines left out; `Refusal` if a record in the middle is missing."""
+    """Return the records of a journal without torn lines; `Refusal` if a record in the middle is missing."""
     records: list[dict[str, Any]] = []
     for line in data.split(b"\n"):
         try:
@@ -209,7 +208,8 @@ def decode_records(data: bytes) -> list[dict[str, Any]]:
 
 
 def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
-    """Read one run; `Refusal` if its journal cannot be used. `parts`: what the command was given besides the root."""
+    """Read one run; `Refusal` if its journal is unusable. `parts`: folders outside of the root that the command was
+    given."""
     run = Run(root, path, tuple(map(str, parts)))
     try:
         _check_shape(path)
@@ -233,7 +233,7 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
 
 
 def _check_shape(path: Path) -> None:
-    """`Refusal` if a run's folder, or one in it, or its two documents are links or something else."""
+    """`Refusal` if a run's folder, a folder in it, or its plan or journal is a link or of another type."""
     for name in ("", "staged", "preimages", "retired", "plan.json", "journal.ndjson"):
         is_document = "." in name
         mode = (path / name).lstat().st_mode
@@ -242,7 +242,7 @@ def _check_shape(path: Path) -> None:
 
 
 def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
-    """All runs, oldest first. `parts`: what the command was given outside of the root."""
+    """All runs, oldest first. `parts`: folders outside of the root that the command was given."""
     parts = tuple(parts)
     check_journal_folder(root)
     try:
@@ -256,22 +256,22 @@ def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
 
 
 def journal(root: Path) -> list[RunInfo]:
-    """What was done to this store, oldest first; empty if nothing ever was. Reads only."""
+    """The history of this store, oldest run first; empty if there is none. Read-only."""
     return [run.info() for run in runs(root)]
 
 
 def open_runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
-    """The runs that were neither finished nor undone: at most one, unless somebody copied journals."""
+    """The runs that were neither finished nor undone: at most one, unless journals were copied."""
     return [run for run in runs(root, parts) if run.state in ("unfinished", "undoing")]
 
 
 def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
-    """What a reading command says of earlier runs: one that is not complete, a journal that cannot be used."""
+    """Findings about earlier runs: one that is not complete, a journal that is unusable."""
     found = []
     try:
         for run in open_runs(root, parts):
             if url_of(root) is None:
-                _ = run.plan  # nobody is sent to resume or undo what they would refuse
+                _ = run.plan  # do not recommend resume or undo where they would refuse
             info = run.info()
             found.append(finding(
                 "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,
@@ -283,25 +283,25 @@ def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
 
 
 def leftovers(root: Path) -> list[Path]:
-    """What `recover.change.journal.tidy` clears away: runs killed before they touched the store, a note of an mtime."""
+    """What `recover.change.journal.tidy` removes: runs killed before they touched the store, a recorded mtime."""
     check_journal_folder(root)
     found = [*root.glob(f"{FRESH_JOURNAL}*"), *(root / JOURNAL_DIR / "runs").glob(f"{FRESH_RUN}*")]
     return found + [path for path in [root / ROOT_MTIME] if path.exists()]
 
 
-# --- The writing side: a run is built aside, with all content it needs, and then appears at once.
+# --- Writing: a run is built aside, with all its content, and then appears by one rename.
 
 
 _FOLDERS = ("staged", "preimages", "retired")
 
 
 def record(run: Run, event: str, **facts: Any) -> None:
-    """Add a record to the journal and sync it."""
+    """Append a record to the journal and sync it."""
     record_all(run, event, [facts])
 
 
 def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
-    """Add several records of one event with one write and one sync."""
+    """Append several records of one event with one write and one sync."""
     now = time.time_ns() // 1_000_000
     bodies = [
         {"event": event, "seq": number, "at": now, **each} for number, each in enumerate(facts, len(run.records))
@@ -310,7 +310,7 @@ def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
         try:
             disk.append(run.journal, b"".join(encode_record(body) for body in bodies))
         except OSError:
-            # What reached the file counts, synced or not: the records that take the run back must not repeat a number.
+            # records that reached the file count, synced or not: later ones must not repeat their numbers
             for body in decode_records(run.journal.read_bytes())[len(run.records):]:
                 run.add(body)
             raise
@@ -334,15 +334,15 @@ def tidy(root: Path) -> None:
 
 
 def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterable[str] = ()) -> Run:
-    """Build a run for a plan and register it. On failure nothing stays but what `tidy` removes."""
+    """Build a run for a plan and register it. After a failure only what `tidy` removes is left."""
     status = os.stat(root)
     name = f"{max([0, *(_number(run.id) for run in runs(root))]) + 1:06d}-{plan.id}"
     existing = existing_folders(root)
-    # the folders in which steps make or remove names
+    # the folders in which steps create or remove names
     touched = sorted({".", *(existing(step.file) for step in plan.steps if not isinstance(step, InPlace))})
     directories = {path: os.stat(resolve(root, path)).st_mtime_ns for path in touched}
     first = not (root / JOURNAL_DIR).exists()
-    # The name keeps the root's mtime, which this very directory changes, for `tidy` and for nobody else.
+    # the name keeps the root's mtime, which creating this directory changes, for `tidy`
     home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
     disk.mkdir(home, status)
     disk.mkdir(home / "runs", status)
@@ -351,7 +351,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
         disk.mkdir(path, status)
     contents = _stage(run, plan.steps, interrupted)
     disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
-    # Freed when the disk is full, so that taking the steps back can still be recorded.
+    # freed when the disk is full, so that reverting the steps can still be recorded
     disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
     record(
         run, "start", plan=plan.id, command=plan.command, steps=len(plan.steps), directories=directories,
@@ -369,7 +369,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
 
 
 def _who() -> dict[str, Any]:
-    """Who runs this, with what: for the journal."""
+    """User, host, tool and command line, for the journal."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -387,9 +387,9 @@ def _number(run_id: str) -> int:
 
 
 def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> list[dict[str, Any] | None]:
-    """Where the content of each step is kept, None for a step without; all of it is synced. Whole files are staged.
+    """Return where the content of each step is kept, None for a step without; all is synced. Whole files are staged.
 
-    `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
+    `OSError`; `Refusal` if content reads back differently; `Interrupted`. After any of these nothing more is written.
     """
 
     def is_staged(step: Step) -> bool:
@@ -410,7 +410,7 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
         if content is None or path not in made:
             continue
         if not isinstance(step, InPlace):
-            # owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs
+            # owner and mode as the broker left them on the old file or its neighbours, and the old file's xattrs
             target = resolve(run.root, step.file)
             if target.exists():
                 disk.set_owner_like(path, os.stat(target))
@@ -424,7 +424,7 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
 
 
 def _neighbour(directory: Path) -> os.stat_result:
-    """Stat whose owner and mode a new file in a directory takes."""
+    """The stat whose owner and mode a new file in a directory gets."""
     parent = os.stat(directory)
     for name in sorted(os.listdir(directory)):
         status = os.lstat(directory / name)

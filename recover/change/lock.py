@@ -1,4 +1,4 @@
-"""The store's lock byte: seen without touching anything, or held while a store is changed.
+"""The store's lock byte: probed without touching anything, or held while a store is changed.
 
 Brokers hold byte 0 of `STORE/lock` exclusively (`FileChannel.tryLock(0, 1)` in DefaultMessageStore.start, a POSIX
 record lock). A probe asks for its holder on a read-only descriptor. A change holds the byte through an open file
@@ -24,15 +24,15 @@ _FLOCK = struct.Struct("hhqqi")
 _MARKER = b"mqtool"
 _BUSY = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 ROOT_MTIME = ".mqtool/root-mtime"
-"""A note of the root directory's mtime (ns), there only while our lock file is being removed."""
+"""A file with the root directory's mtime (ns), which exists only while our lock file is being removed."""
 UNKNOWN_HOLDER = -1
-"""The holder's pid is not known: another mqtool (locks of open files have no pid), or another host."""
+"""The holder's pid is unknown: another mqtool (open file description locks have no pid), or another host."""
 
 
 def probe(store: Path) -> int | None:
-    """Pid of the process that holds the store, `UNKNOWN_HOLDER`, or None if nobody does. Creates and locks nothing.
+    """Return the pid of the process that holds the store, `UNKNOWN_HOLDER`, or None. Creates and locks nothing.
 
-    `Refusal` if the lock file is there but cannot be read. None of a store on a server, which knows no locks.
+    `Refusal` if the lock file exists but cannot be read. None for a store on a server, which has no locks.
     """
     root = store.behind if isinstance(store, StorePath) else store
     if root is None:
@@ -50,7 +50,7 @@ def probe(store: Path) -> int | None:
 
 
 def holder_of(store: Store) -> int | None:
-    """As `probe` of its root, asked once."""
+    """The result of `probe` of its root, cached."""
     if store.lock_holder is None:
         store.lock_holder = (probe(store.root),)
     return store.lock_holder[0]
@@ -72,7 +72,7 @@ def _held_by(holder: int | None, remedy: str) -> Refusal:
 
 
 def _holder(fd: int) -> int | None:
-    """Who holds byte 0 against us. Does not report locks of this process itself made with F_SETLK."""
+    """The holder of byte 0, if it conflicts with us. Does not report locks of this process itself made with F_SETLK."""
     request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, request))
@@ -82,7 +82,8 @@ def _holder(fd: int) -> int | None:
 
 
 def holder_text(root: Path, pid: int) -> str:
-    """Who holds the lock of the store at `root`: a process by its name, or another mqtool. `pid` as of `probe`."""
+    """Describe the holder of the lock of the store at `root`: process and name, or another mqtool. `pid` as of
+    `probe`."""
     if pid != UNKNOWN_HOLDER:
         try:
             name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
@@ -96,13 +97,13 @@ def holder_text(root: Path, pid: int) -> str:
 
 
 def is_own_lock_file(path: Path) -> bool:
-    """Whether a lock file was made by an mqtool (that is at work, or was killed) and not by a broker."""
+    """Whether a lock file was created by an mqtool (running or killed) and not by a broker."""
     return _read(path).startswith(_MARKER)
 
 
 def _read(path: Path) -> bytes:
     try:
-        # a link is not ours, whatever it leads to: what is ours is removed
+        # a link is never ours, whatever its target: our own file is going to be removed
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return b""
@@ -116,11 +117,11 @@ def _read(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def store_lock(store: Path) -> Iterator[None]:
-    """Holds byte 0 of `STORE/lock` exclusively; `Refusal` if somebody else does.
+    """Hold byte 0 of `STORE/lock` exclusively; `Refusal` if another process does.
 
-    A missing lock file is made, with a mark in it and the lock already on it, and removed at the end while still held.
-    Making and removing it changes the root directory's mtime, which is put back; the mark, and at the end a note in the
-    journal's folder, keep it meanwhile, so that a kill does not lose it.
+    A missing lock file is created with a mark in it and already locked, and removed at the end while still held.
+    Creating and removing it changes the root directory's mtime, which is restored; the mark, and at the end a file in
+    the journal's folder, record it meanwhile, so that a kill does not lose it.
     """
     check_journal_folder(store)
     fd, is_own = _acquire(store)
@@ -129,7 +130,7 @@ def store_lock(store: Path) -> Iterator[None]:
     finally:
         try:
             if is_own:
-                # What could not be removed carries our mark: the next mqtool does it, and no broker minds.
+                # a file that could not be removed carries our mark: the next mqtool removes it, and no broker minds
                 with contextlib.suppress(OSError):
                     _remove(store)
         finally:
@@ -137,7 +138,7 @@ def store_lock(store: Path) -> Iterator[None]:
 
 
 def _acquire(store: Path) -> tuple[int, bool]:
-    """A descriptor that holds the byte, and whether the file is ours."""
+    """Return a descriptor that holds the byte, and whether the file is ours."""
     path = store / "lock"
     for _ in range(100):
         made_at, status = None, os.stat(store)
@@ -152,7 +153,7 @@ def _acquire(store: Path) -> tuple[int, bool]:
                     fd = disk.create_locked(path, mark, status, _lock_byte)
                     stack.callback(os.close, fd)
                     made_at = status.st_mtime_ns
-                # Another mqtool may have removed its lock file between our open and our lock.
+                # another mqtool may have removed its lock file between our open and our lock
                 if path.exists() and os.path.samestat(os.fstat(fd), os.stat(path)):
                     is_own = _settle(store) or made_at is not None
                     stack.pop_all()
@@ -180,7 +181,7 @@ def _lock_or_refuse(fd: int) -> None:
 
 
 def _settle(store: Path) -> bool:
-    """Whether the file is ours; the root's mtime is put back if it says so, and from then on it does not."""
+    """Whether the file is ours; if it records the root's mtime, restore that and clear the record."""
     text = _read(store / "lock")
     pending = text.removeprefix(_MARKER).strip()
     if text.startswith(_MARKER) and pending.isdigit():

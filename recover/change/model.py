@@ -1,7 +1,7 @@
 """A plan: the steps that change a store, as data that can be shown, saved, reviewed, refused and applied.
 
-Three families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing steps
-give a name a new file, or take the file away; one takes a whole folder away. What each family does is in
+There are three families of steps: in-place steps overwrite a range of a file and keep everything else of it; replacing
+steps put a new file in place, or remove the file; one kind removes a whole folder. What each family does is in
 `recover.change.steps`.
 """
 
@@ -47,7 +47,7 @@ class Step(Struct, frozen=True):
 
     @property
     def content(self) -> Content | None:
-        """The bytes this step writes; None for zeros, or for a file taken away."""
+        """The bytes this step writes; None for zeros, or for a removed file."""
         return None
 
     def json(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Step(Struct, frozen=True):
 
 
 class InPlace(Step, frozen=True):
-    """Changes [start, stop) of a file (bytes) and nothing else; `stop` after the end lengthens the file."""
+    """Changes [start, stop) of a file (bytes) and nothing else; a `stop` after the end lengthens the file."""
 
     start: int
 
@@ -72,11 +72,11 @@ class InPlace(Step, frozen=True):
         return {**super().json(), "start": self.start, "stop": self.stop}
 
     def new_bytes(self) -> Iterator[Buffer]:
-        """What the range holds when the step is done."""
+        """The bytes of the range after the step."""
         return zeros(self.stop - self.start) if self.content is None else self.content.chunks()
 
     def new_crc(self) -> int:
-        """CRC-32C of that."""
+        """CRC-32C of `new_bytes`."""
         known = self.content.crc32c if self.content is not None else None
         return crc_of(self.new_bytes())[1] if known is None else known
 
@@ -89,7 +89,7 @@ class ZeroRange(InPlace, frozen=True):
 
 
 class _Given:
-    """What a step writes, `given` as bytes or as content."""
+    """Mixin for the content of a step, `given` as bytes or as content."""
 
     __slots__ = ()
     given: Content | bytes
@@ -117,13 +117,13 @@ class Retire(Step, frozen=True):
 
 
 class RetireFolder(Step, frozen=True):
-    """Moves a folder with all that is in it into the journal's `retired` folder; only an empty one to another disk."""
+    """Moves a folder with its content into the journal's `retired` folder; to another file system only an empty one."""
 
     kind: ClassVar[str] = "retire-folder"
 
 
 class Install(_Given, Step, frozen=True):
-    """Puts a whole file in place of the old one, or where none was; missing directories are made.
+    """Puts a whole file in place of the old one, or where none was; missing directories are created.
 
     It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
     replaces, else owner and mode from its neighbours, so that the broker can still open it.
@@ -134,7 +134,7 @@ class Install(_Given, Step, frozen=True):
 
 
 class WriteFile(Install, frozen=True):
-    """A small file written whole, such as checkpoint or a config file. Done the way `Install` is."""
+    """A small file written whole, such as the checkpoint or a config file. Carried out like `Install`."""
 
     kind: ClassVar[str] = "write-file"
 
@@ -145,7 +145,7 @@ STEP_KINDS: dict[str, type[Step]] = {
 
 
 def step_from_json(value: dict[str, Any], content: Content | None) -> Step:
-    """The reverse of `Step.json`; `ValueError` or `KeyError` if a field is missing or senseless."""
+    """The reverse of `Step.json`; `ValueError` or `KeyError` if a field is missing or invalid."""
     kind = STEP_KINDS.get(value["kind"])
     if kind is None:
         raise ValueError(f"unknown step kind {value['kind']!r}")
@@ -160,17 +160,17 @@ def step_from_json(value: dict[str, Any], content: Content | None) -> Step:
 
 
 def replacing(steps: Iterable[Step]) -> list[Step]:
-    """The steps without those that take away what another replaces: something odd under the name of a queue's file."""
+    """Drop steps that remove what another step replaces, such as an odd entry under the name of a queue file."""
     steps = list(steps)
     replaced = {step.file for step in steps if isinstance(step, Install)}
     return [step for step in steps if not (isinstance(step, (Retire, RetireFolder)) and step.file in replaced)]
 
 
 class FileState(Struct, frozen=True, omit_defaults=True):
-    """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
+    """The state of a file that a plan is based on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
 
-    `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime. Of a `folder`, `size` is that of all files
-    in it, and `crc32c` that of their names, sizes and times.
+    `ctime_ns` (0 if not recorded) reveals a change that keeps the mtime. For a `folder`, `size` is that of all files in
+    it, and `crc32c` that of their names, sizes and times.
     """
 
     file: str
@@ -185,7 +185,7 @@ class FileState(Struct, frozen=True, omit_defaults=True):
 
 
 class StoreIdentity(Struct, frozen=True):
-    """Which store a plan is for: its real path, the inode of its root, a digest of its commitlog's file names."""
+    """The store that a plan is for: its real path, the inode of its root, a digest of its commitlog's file names."""
 
     root: str
     inode: int
@@ -193,11 +193,11 @@ class StoreIdentity(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """Steps in the order they run, with what they cost and what they were planned on.
+    """Steps in execution order, with their cost and the state they were planned on.
 
     `loss` has one dict per topic, queue and time span that loses messages; `summary` is free for the command.
     `parts` are the absolute directories outside of the root that steps may touch. `store`, `preconditions` (one per
-    step) and `watched` are filled in by `recover.change.preconditions.seal`.
+    step) and `watched` are set by `recover.change.preconditions.seal`.
     """
 
     command: str
@@ -216,9 +216,9 @@ class Plan(Struct, frozen=True):
 
 
 def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:
-    """`Refusal` for a path outside of the store; `ValueError` for steps that get in each other's way.
+    """`Refusal` for a path outside of the store; `ValueError` for steps that conflict.
 
-    Each precondition is about the store as it was before the first step, so no step may touch what another wrote.
+    Each precondition describes the store before the first step, so no step may touch what another one wrote.
     """
     ranges: dict[str, list[tuple[int, int]]] = {}
     whole: set[str] = set()
@@ -252,12 +252,12 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
 
 @lru_cache(maxsize=4096)
 def resolve(root: Path, file: str) -> Path:
-    """The path of a step's file; the part after `root` if it is relative."""
+    """The path of a step's file."""
     return root / file
 
 
 def existing_folders(root: Path) -> Callable[[str], str]:
-    """A function from a step's file to the nearest folder above it that is there; it looks at each folder once."""
+    """Return a function from a step's file to the nearest existing folder above it; each folder is looked up once."""
 
     @cache
     def nearest(folder: Path) -> str:
@@ -268,7 +268,7 @@ def existing_folders(root: Path) -> Callable[[str], str]:
 
 # --- Plans as JSON documents: a body, the CRC-32C of its canonical form, and a format version.
 #
-# Small content stands in the document, larger content in files of a folder next to it, each with its size and CRC-32C.
+# Small content is stored in the document, larger content in files of a folder next to it, each with size and CRC-32C.
 
 
 FORMAT = "mqtool-plan"
@@ -277,12 +277,12 @@ _LARGEST = 512 << 20
 
 
 def canonical(value: object) -> bytes:
-    """The one byte form of a JSON value that checksums are taken over (ASCII, sorted keys, no blanks)."""
+    """The canonical bytes of a JSON value, over which checksums are computed (ASCII, sorted keys, no blanks)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str) -> bytes:
-    """The plan file's bytes; `contents` says of each step where its content is kept."""
+    """The plan file's bytes; `contents` says for each step where its content is kept."""
     steps = []
     for number, step in enumerate(plan.steps):
         value = step.json()
@@ -304,10 +304,10 @@ def stage(
     folder: Path, steps: Sequence[Step], is_kept: Callable[[Step], bool], interrupted: Callable[[], bool],
     like: os.stat_result | None = None,
 ) -> tuple[list[dict[str, Any] | None], dict[Path, tuple[int, int]]]:
-    """Write the content of the steps of which `is_kept` says so into files of a folder, which are not synced yet.
+    """Write the content of the steps for which `is_kept` holds into files of a folder; they are not synced yet.
 
-    What the document says of the content of each step, None for a step without; and (size, CRC-32C) of each file.
-    `OSError`, `Interrupted`, `Refusal` as of `make`; `like` is the folder's neighbour.
+    Returns the document's entry for the content of each step, None for a step without; and (size, CRC-32C) of each
+    file. `OSError`, `Interrupted`, `Refusal` as of `make`; `like` is the folder's neighbour.
     """
     wanted = {folder / f"{number:06d}": step.content for number, step in enumerate(steps) if is_kept(step)}
     made = make(folder / "making", wanted, interrupted=interrupted, like=like)
@@ -331,14 +331,14 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
 
 
 def refuse_taken(path: Path) -> None:
-    """`Refusal` if something is there already where a new file is to be."""
+    """`Refusal` if the path of a new file exists already."""
     if os.path.lexists(path):
         raise Refusal(f"{path} exists already", "Name a new file, or remove that one.", path=str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:
-    """Write a plan file and the folder of its large contents, if it has any: that folder. `Refusal` from the disk, or
-    where one is there already."""
+    """Write a plan file and a folder for its large contents, if any; return that folder. `Refusal` if the disk fails,
+    or if the file exists."""
     refuse_taken(path)
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
 
@@ -358,7 +358,7 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
     return sidecar if has_large else None
 
 
-# The types of what commands read of a plan, beside its steps.
+# types of the plan's fields that commands read, steps aside
 
 
 class _Loss(Struct):
@@ -374,7 +374,7 @@ class _ConfigChoice(Struct):
 
 
 class _StoreOptions(Struct):
-    """Those of `StoreOptions` that a plan is believed about: others, such as folders, are passed over."""
+    """The `StoreOptions` that are accepted from a plan; others, such as folders, are ignored."""
 
     mapped_file_size: int | None = None
     index_slots: int | None = None
@@ -399,7 +399,7 @@ class _Said(Struct):
 
 
 def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
-    """Read a plan file; `Refusal` if it is none, damaged, or of another format version. `sidecar`: the only folder
+    """Read a plan file; `Refusal` if it is invalid, damaged, or of another format version. `sidecar`: the only folder
     beside it that may hold content."""
     try:
         if path.stat().st_size > _LARGEST:
@@ -452,7 +452,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     )
 
 
-# --- Where a file differs from what it shall hold, as steps that turn the one into the other.
+# --- Differences between a file and its desired content, as steps.
 
 
 _JOIN_DISTANCE = 4096
@@ -460,7 +460,7 @@ _CHUNK = 1 << 20
 
 
 def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
-    """Steps on the ranges of `file` that differ, near ones joined. After their ends both contents are zeros."""
+    """Yield steps on the ranges of `file` that differ, near ones joined. After their ends both contents are zeros."""
     size = max(len(old), len(new))
     a = np.frombuffer(old.ljust(size, b"\0"), dtype=np.uint8)
     b = np.frombuffer(new.ljust(size, b"\0"), dtype=np.uint8)
@@ -475,7 +475,7 @@ def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
 
 
 def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
-    """Zeroes in the file at `path` from `start` to its last byte that is not zero already; `OSError` from reading."""
+    """Yield a step that zeroes the file at `path` from `start` to its last nonzero byte; `OSError` from reading."""
     stop = start
     with FileReader(path) as reader:
         for first, last in reader.data_ranges(start, reader.length):
@@ -489,7 +489,7 @@ def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
 def changed_file(path: Path, size: int, changes: Sequence[InPlace], allocated: int | None = None) -> LazyContent:
     """The first `size` bytes of the file at `path` with these changes; zeros where neither has any.
 
-    What changes write from `size` on is left out. `ValueError` if two of them concern the same bytes.
+    What changes write from `size` on is left out. `ValueError` if two of them overlap.
     """
     ordered = sorted(changes, key=lambda change: change.start)
     if any(one.stop > other.start for one, other in pairwise(ordered)):

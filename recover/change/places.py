@@ -1,8 +1,8 @@
-"""Where a command may write, and whether it can: folders, links, flags, free space; looked at before the first step.
+"""Where a command may write, and whether it can: folders, links, flags, free space; checked before the first step.
 
-A store is hostile input, and so are its journal and a plan that somebody hands over: both name files, and neither may
-widen what the command was given. No folder between a part and a file may be a link, or the link would widen it. A
-part's own folder may be one if the command line names that part (commitlog on another disk, say).
+A store is hostile input, and so are its journal and a plan from elsewhere: both name files, and neither may reach
+beyond what the command was given. Therefore no folder between a part and a file may be a link. A part's own folder may
+be one if the command line names that part (for instance commitlog on another disk).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index
 
 
 class Places:
-    """The folders that may be written below `root` and in the parts that are `given` (paths), each looked at once: make
-    a new one for the next look."""
+    """The folders that may be written below `root` and in the parts that are `given` (paths). Each is checked once:
+    create a new instance for the next check."""
 
     def __init__(self, root: Path, given: Iterable[Path | str] = ()) -> None:
         self._root = os.path.abspath(root)
@@ -50,7 +50,7 @@ class Places:
             self.folders_of(step)
 
     def folders_of(self, step: Step) -> tuple[str, ...]:
-        """The folders, as plans name them, in which a step may make or remove names; `Refusal` for a foreign one."""
+        """The folders, as plans name them, in which a step may create or remove names; `Refusal` for a foreign one."""
         if step.file in _FILES or (isinstance(step, RetireFolder) and step.file in _PARTS):
             return (".",)
         folders = [os.path.dirname(os.path.normpath(os.path.join(self._root, step.file)))]
@@ -93,7 +93,7 @@ def _foreign(path: str) -> Refusal:
 
 
 def check_alone(root: Path, file: str) -> None:
-    """`Refusal` unless a file that is about to be written in place is a file, and has no other name."""
+    """`Refusal` unless a file that is about to be written in place is a regular file with a single name."""
     try:
         status = os.lstat(root / file)
     except OSError:
@@ -111,7 +111,7 @@ _ODD_NAMES = frozenset({"commitlog-odd-name", "consumequeue-odd-name", "index-od
 
 
 def stray_folders(findings: Iterable[Finding], store: Store) -> list[str]:
-    """The folders that findings warn of because only data files belong where they are, as plans name them."""
+    """The folders, as plans name them, that findings report because only data files belong in their place."""
     return [
         item.file for item in findings
         if item.code in _ODD_NAMES and item.severity != "info" and item.file is not None
@@ -120,7 +120,7 @@ def stray_folders(findings: Iterable[Finding], store: Store) -> list[str]:
 
 
 def can_be_retired(root: Path, file: str) -> bool:
-    """Whether a folder can leave the store in one move: on the journal's file system, or if nothing is in it."""
+    """Whether a folder can leave the store in one move: it is on the journal's file system, or empty."""
     path = resolve(root, file)
     home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
     try:
@@ -132,14 +132,14 @@ def can_be_retired(root: Path, file: str) -> bool:
 
 
 _GET_FLAGS = 0x80086601
-"""FS_IOC_GETFLAGS of 64-bit x86 and ARM; where it is another number, or the file system has no flags, none are seen."""
+"""FS_IOC_GETFLAGS of 64-bit x86 and ARM; elsewhere, or on file systems without flags, none are seen."""
 _FLAGS = ((0x10, "immutable", "i"), (0x20, "append-only", "a"))
 _LONG = struct.Struct("l")
 
 
 def check_changeable(root: Path, steps: Iterable[Step], run: Path | None = None, kept: Iterable[Path] = ()) -> None:
-    """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system will not.
-    `run`: the folder of a begun run, whose journal is written, too, and whose `kept` files are moved."""
+    """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system does not
+    allow. `run`: the folder of a begun run, whose journal is written too, and whose `kept` files are moved."""
     steps = list(steps)
     existing = existing_folders(root)
     folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}
@@ -173,7 +173,7 @@ def _check(root: Path, path: Path, *, written: bool) -> None:
 
 
 def _flags(path: Path) -> Iterator[tuple[str, str]]:
-    """The flags of a file or folder itself that keep it from being written or renamed, with their letters."""
+    """The flags of a file or folder itself that prevent writing or renaming, with their letters."""
     try:
         mode = os.lstat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -191,7 +191,7 @@ def _flags(path: Path) -> Iterator[tuple[str, str]]:
 
 
 RESERVE = 64 << 10
-"""Bytes kept in a run and freed when the disk is full, so that taking the steps back can still be recorded."""
+"""Bytes reserved in a run and freed when the disk is full, so that reverting the steps can still be recorded."""
 _SLACK = 1 << 20
 _PER_STEP = 16 << 10
 

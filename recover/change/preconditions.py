@@ -1,7 +1,7 @@
-"""What a plan was made on, noted when it is sealed and compared before its first step.
+"""The state that a plan is based on, recorded when it is sealed and compared before its first step.
 
-Every touched file: whether it exists, its size and mtime, and the CRC-32C of what the step touches (the range of an
-in-place step, all of a file that is replaced). Beyond those, files that a starting broker always changes.
+For every touched file: whether it exists, its size and mtime, and the CRC-32C of what the step touches (the range of an
+in-place step, all of a replaced file). In addition, files that a starting broker always changes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from recover.store.reading import READ, crc32c, file_crc, kind_of
 
 
 def detach(plan: Plan, root: Path) -> Plan:
-    """The plan with the in-place steps of each shared file joined into one `Install` of its changed copy. Call with the
-    lock held and the preconditions checked: the whole file is noted as it is now."""
+    """Return the plan with the in-place steps of each hard-linked or symbolic file joined into one `Install` of its
+    changed copy. Call with the lock held and the preconditions checked: the whole file is recorded as it is now."""
     patches: dict[str, list[InPlace]] = defaultdict(list)
     for step in plan.steps:
         path = resolve(root, step.file)
@@ -73,8 +73,8 @@ _TOUCHED = "was changed after the plan was made, though its time of writing says
 
 
 def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> Plan:
-    """The plan bound to this store as it is now. `seen`: files and folders as the scan found them; `Refusal` where one
-    has changed since, here or when the plan is carried out."""
+    """Bind the plan to this store as it is now. `seen`: files and folders as the scan found them; `Refusal` if one has
+    changed since, now or when the plan is carried out."""
     seen = seen or {}
     for file, stamp in seen.items():
         if stamp_of(resolve(root, file)) != stamp:
@@ -82,7 +82,7 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
     gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
-    # a broker that starts writes its lock file, makes `abort`, and sooner or later syncs its checkpoint
+    # a starting broker writes its lock file, creates `abort`, and sooner or later syncs its checkpoint
     watched_by_default = {"lock", "abort", "checkpoint", *_commitlog_names(root, plan.parts)}
     names = sorted((watched_by_default | set(seen)) - touched)
     watched = tuple(observe(root, name, watched=True) for name in names
@@ -92,7 +92,7 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
 
 
 def _id_of(plan: Plan) -> str:
-    """The same for the same plan of an unchanged store, whenever it is made."""
+    """An id that is the same for the same plan of an unchanged store, whenever it is made."""
     contents = [None if step.content is None else [step.content.size, step.content.crc32c] for step in plan.steps]
     said = [
         plan.command, [step.json() for step in plan.steps], contents, plan.loss, plan.summary, plan.parts,
@@ -118,10 +118,10 @@ def _commitlog_names(root: Path, parts: Iterable[str]) -> Iterator[str]:
 
 
 def observe(root: Path, file: str, *, folder: bool = False, watched: bool = False) -> FileState:
-    """Existence, size and times of a file now; `Refusal` if it is something other than a file, or cannot be read.
+    """Return existence, size and times of a file now; `Refusal` if it is not a regular file, or cannot be read.
 
-    `folder`: of a folder (or a symbolic link to one), with what is in it; no file is opened. `watched`: of whatever a
-    plan was derived from.
+    `folder`: of a folder (or a symbolic link to one), with its entries; no file is opened. `watched`: of anything that
+    a plan was derived from.
     """
     path = resolve(root, file)
     try:
@@ -192,11 +192,11 @@ def _checksum(root: Path, file: str, start: int, stop: int) -> int:
 
 
 def check(plan: Plan, root: Path) -> None:
-    """`Refusal` naming the first thing that is not as the plan found it; reads only."""
+    """`Refusal` naming the first thing that is not as the plan found it. Read-only."""
     planned = check_same_store(plan, root)
     if identify(root, plan.parts).commitlog != planned.commitlog:
         raise Refusal("the commitlog has other files than when the plan was made", STALE)
-    # what this very plan changed and undo put back has another time of change, and is the same
+    # a file that this plan changed and undo restored has another ctime, and is the same
     was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         now = compare(root, sealed, whole_file=not isinstance(step, InPlace))
@@ -230,8 +230,8 @@ def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
 def check_watched(plan: Plan, root: Path, *, at_first: bool = False) -> None:
     """`Refusal` if a file or folder that the plan was derived from changed.
 
-    `at_first`: before the first step times of change count, too, and folders that its steps change. (Times of change
-    are new in a copy, which may be completed like the store itself.)
+    `at_first`: before the first step ctimes count too, and folders that its steps change. (A copy has new ctimes, and
+    may be completed like the store itself.)
     """
     own = {folder for step in plan.steps for folder in folders_above(step.file)}
     for sealed in plan.watched:
@@ -252,7 +252,7 @@ def folders_above(file: str) -> list[str]:
 
 
 def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> FileState:
-    """The state of a file now; `Refusal` naming what differs from the noted one."""
+    """Return the state of a file now; `Refusal` naming the difference to the recorded one."""
     now = observe(root, sealed.file, folder=sealed.folder)
     _check_existence(sealed, now)
     if not now.exists:

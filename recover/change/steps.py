@@ -1,9 +1,9 @@
 """What each family of steps does: save, change, check, revert.
 
-A change in a file keeps its old bytes and what else it changes (length, holes, mtime) in the journal. A replaced file
-keeps its inode: a second name in `retired` where the file system allows it, so that at any instant the store has the
-old file or the whole new one; a rename where it does not; a copy from another file system. A folder leaves by one
-rename; on another file system only an empty one can go, and is made again with what it had.
+An in-place step keeps the old bytes and the other attributes that it changes (length, holes, mtime) in the journal. A
+replaced file keeps its inode: by a second name in `retired` where the file system allows it, so that at any instant the
+store has the old file or the whole new one; by a rename where it does not; by a copy from another file system. A folder
+is renamed into the journal; on another file system only an empty one can be removed, and is recreated by undo.
 
 `prepare`, `make_room`, `perform` and `revert` may be repeated after a kill, and return the paths to sync.
 """
@@ -27,13 +27,13 @@ from recover.store.reader import FileReader
 from recover.store.reading import between_extents, file_crc, identity, read_chunks
 
 LARGEST = 512
-"""Steps in a batch."""
+"""Most steps in a batch."""
 _BYTES = 64 << 20
 
 
 def batches(root: Path, steps: Sequence[Step]) -> Iterator[list[int]]:
-    """The numbers of the steps, in order, in batches of one family in one part of the store. A step that lengthens its
-    file is alone: what a later step on that file finds depends on it."""
+    """Yield the numbers of the steps, in order, in batches of one family in one part of the store. A step that
+    lengthens its file is alone: later steps on that file depend on it."""
     batch: list[int] = []
     size = 0
     for number, step in enumerate(steps):
@@ -63,7 +63,8 @@ def _lengthens(root: Path, step: Step) -> bool:
 
 
 class Work:
-    """One step of a run at work: one that gives a name a new file, or none. The other families do it otherwise."""
+    """Carries out one step of a run: here one that puts a new file in place, or removes one. Other families override
+    it."""
 
     def __init__(self, run: Run, number: int, step: Step) -> None:
         self.run, self.number, self.step = run, number, step
@@ -72,20 +73,20 @@ class Work:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `prepare` noted."""
+        """The facts recorded by `prepare`."""
         return self.run.begins[self.number]
 
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
-        """Save what the step destroys: the facts for the journal, and what to sync before they are written.
+        """Save what the step destroys; return the facts for the journal, and the paths to sync before they are written.
 
-        `promised`: the folders that begun steps make; those of this step are added.
+        `promised`: the folders that begun steps create; those of this step are added.
         """
         disk.unlink(self.retired)
         missing: list[str] = []
         folder = Path(self.step.file).parent
         while self.step.content is not None and not resolve(self.run.root, str(folder)).is_dir():
             if str(folder) in promised:
-                break  # what it stands in is there, or promised with it
+                break  # its parent exists, or is promised with it
             missing.append(str(folder))
             folder = folder.parent
         promised.update(missing)
@@ -106,8 +107,8 @@ class Work:
             raise
 
     def make_room(self) -> list[Path]:
-        """Make the folders that the step needs. If the power fails, a file must not be on its way into a folder that
-        never was: synced before it moves."""
+        """Create the folders that the step needs. They are synced before a file moves there: after a power cut the file
+        must not be in a folder that does not exist."""
         folders = [resolve(self.run.root, name) for name in self.facts.get("mkdirs", ())]
         for folder in folders:
             disk.mkdir(folder, os.stat(folder.parent))
@@ -132,14 +133,14 @@ class Work:
         return changed
 
     def holds_new(self) -> bool:
-        """Whether all is as the step leaves it."""
+        """Whether everything is as the step leaves it."""
         content = self.step.content
         if content is None:
             return not os.path.lexists(self.path)
         return os.path.lexists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
 
     def holds_old(self) -> bool:
-        """Whether all is as it was before the step."""
+        """Whether everything is as before the step."""
         sealed, state = self.sealed, observe(self.run.root, self.step.file)
         if not state.exists:
             return not sealed.exists
@@ -147,13 +148,13 @@ class Work:
         return same and file_crc(self.path)[1] == sealed.crc32c
 
     def holds_either(self) -> bool:
-        """Whether a kill half way through can have left this: the name has the old file, the new one, or neither."""
+        """Whether a kill half way can have left this state: the name has the old file, the new one, or neither."""
         if not os.path.lexists(self.path):
             return not self.sealed.exists or os.path.lexists(self.retired) or self.step.content is None
         return self.holds_old() or self.holds_new()
 
     def revert(self) -> list[Path]:
-        """Take the step back: put the old file in its place, or remove the new one and the folders made for it."""
+        """Revert the step: restore the old file, or remove the new one and the folders made for it."""
         changed = [self.path.parent, self.retired.parent]
         if self.facts["aside"] is None:
             if self.path.parent.is_dir():
@@ -174,20 +175,20 @@ class Work:
         if self.facts["aside"] == "copy":
             disk.copy_into_place(self.retired, self.path)
         elif os.path.lexists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
-            # The step never got to the replacing. (A rename between two names of one file would leave both.)
+            # the step did not get to the replacement (a rename between two names of one file would leave both)
             disk.unlink(self.retired)
         else:
             disk.rename(self.retired, self.path)
 
     def settle(self) -> dict[str, Any]:
-        """Check what was done: size and mtime for the journal. `OSError` if it reads back differently."""
-        known = self.run.read_back.get(self.number)  # the very file, unwritten since, is not read again
+        """Verify the step; return size and mtime for the journal. `OSError` if the file reads back differently."""
+        known = self.run.read_back.get(self.number)  # that same file, not written since, is not read again
         if (known is None or identity(self.path) != known) and not self.holds_new():
             raise OSError(errno.EIO, "what was written reads back differently", self.step.file)
         return self.look()
 
     def settle_reverted(self) -> dict[str, Any]:
-        """Check what was reverted: size and mtime for the journal."""
+        """Verify the revert; return size and mtime for the journal."""
         if not self.holds_old():
             raise Refusal(f"{self.step.file} could not be put back as it was", file=self.step.file)
         return self.look()
@@ -200,7 +201,8 @@ class Work:
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
     def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
-        """Whether the step's file is as its status says; `look` is the last one of that file, if no step is half done.
+        """Whether the step's file is as its status says; `look` is its last recorded state, None if a step is half
+        done.
 
         `OSError` from reading.
         """
@@ -210,7 +212,7 @@ class Work:
 
 
 def work_of(run: Run, number: int) -> Work:
-    """The work of one step."""
+    """Return the worker for one step."""
     step = run.plan.steps[number]
     family = _InPlace if isinstance(step, InPlace) else _Folder if isinstance(step, RetireFolder) else Work
     return family(run, number, step)
@@ -221,7 +223,7 @@ class _InPlace(Work):
 
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         step, status = self.step, os.stat(self.path)
-        # What a step before this one appended is not saved: taking that step back removes it.
+        # bytes appended by an earlier step are not saved: reverting that step removes them
         stop = min(step.stop, self.sealed.size)
         # the blocks whose allocation the step can change
         block = status.st_blksize or 4096
@@ -276,7 +278,7 @@ class _InPlace(Work):
         return super().is_as_left(status, look)
 
     def revert(self) -> list[Path]:
-        """Put back bytes, length, holes, owner, mode, mtime; `Refusal` if the saved bytes are damaged."""
+        """Restore bytes, length, holes, owner, mode, mtime; `Refusal` if the saved bytes are damaged."""
         path, step, facts = self.path, self.step, self.facts
         if file_crc(self.preimage)[1] != self.sealed.crc32c:
             raise Refusal(
@@ -287,18 +289,18 @@ class _InPlace(Work):
             disk.truncate(path, facts["size"])
         low, high = facts["blocks"]
         extents = [(int(start), int(stop)) for start, stop in facts["extents"]]
-        # A hole that reached beyond the range is made whole again only if nobody has put bytes into it since.
+        # a hole that reached beyond the range is restored only if nothing was written into it since
         if _reads_zero(path, low, step.start, extents) and _reads_zero(path, step.stop, high, extents):
             disk.punch_holes(path, extents, low, high)
         self._write_back(extents)
-        # bits that let a program run as somebody else no change takes away, so none come from a journal
+        # setuid, setgid and sticky bits are kept as they are, never taken from a journal
         mode = facts["mode"] & 0o777 | os.stat(path).st_mode & 0o7000
         disk.set_owner(path, facts["uid"], facts["gid"], mode)
         disk.set_times(path, facts["mtime_ns"])
         return [path]
 
     def _write_back(self, extents: list[tuple[int, int]]) -> None:
-        """Old bytes where blocks were; and where the file system does not report holes, everywhere that now differs."""
+        """Write old bytes where blocks were; if the file system does not report holes, everywhere that now differs."""
         begin, end = self.step.start, self.step.start + self.preimage.stat().st_size
         for first, last in extents:
             start, stop = max(first, begin), min(last, end)
@@ -340,10 +342,10 @@ class _Folder(Work):
         return observe(self.run.root, self.step.file, folder=True) == self.sealed
 
     def holds_either(self) -> bool:
-        """Whether all of the folder is there, or nothing."""
+        """Whether the whole folder exists, or none of it."""
         if self.holds_new():
             return self._is_removed or os.path.lexists(self.retired)
-        # made again, it gets its owner, mode and time last
+        # a recreated folder gets its owner, mode and time last
         return (self._is_removed and not os.listdir(self.path)) or self.holds_old()
 
     def revert(self) -> list[Path]:

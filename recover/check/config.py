@@ -1,4 +1,4 @@
-"""The files in config/: their text, their backups, and the offsets in them."""
+"""Checks of config/: the text of each file, its backup, and the offsets in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 
-# --- Consumer offsets and delay offsets against the queues they count in.
+# --- Consumer offsets and delay offsets against the queues that they refer to.
 
 
 TOPICS_FILE = "topics.json"
@@ -46,9 +46,10 @@ MAPPING_FILE = "topicQueueMapping.json"
 
 
 class AboveMax(Struct, frozen=True):
-    """An offset after the end of its queue: where it stands (file, table, member, queue id), and the queue's end.
+    """An offset after the end of its queue: its location (file, table, member, queue id), its value, and the queue's
+    end.
 
-    For delay offsets `member` is empty and `queue_id` the delay level.
+    For delay offsets `member` is empty and `queue_id` is the delay level.
     """
 
     file: str
@@ -60,7 +61,7 @@ class AboveMax(Struct, frozen=True):
 
 
 def queue_ranges(look: Survey) -> dict[QueueKey, range]:
-    """Each queue's offsets, from the first message left to the last, as they will be once it agrees with the log."""
+    """Return each queue's offsets, from the first remaining message to the last, once the queue agrees with the log."""
     least, most = look.log.tally.least, look.log.tally.most
     ranges = {
         QueueKey(topic_text(topic), queue_id): range(int(least[number]), int(most[number]) + 1)
@@ -82,10 +83,10 @@ def queue_ranges(look: Survey) -> dict[QueueKey, range]:
 
 
 class ConfigReport:
-    """Every known config file and its backup, and the offsets against the queues: what is wrong with them.
+    """Findings about every known config file and its backup, and about the offsets in them.
 
-    `above` are the offsets after the end of their queues, which --clamp-offsets lowers. Those of the copies are judged
-    that recover would keep; batch and static topics count otherwise.
+    `above`: offsets after the end of their queues, which --clamp-offsets lowers. The copies judged are those that
+    recover would keep; batch and static topics are skipped, they count differently.
     """
 
     def __init__(self, look: Survey) -> None:
@@ -167,12 +168,12 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 READ_AND_WRITE = 6
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
 _MARK = "guessedBy"
-"""A key beside the table. Brokers pass over what they do not know, and leave it out when they write the file."""
+"""A key beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 Members = dict[str | int, Json]
 
 
 class TopicGuess(Struct, frozen=True):
-    """Members of topicConfigTable by topic; `read` are those taken from the broken text as they stand."""
+    """Members of topicConfigTable by topic; `read` names those taken unchanged from the broken text."""
 
     topics: dict[str, Members]
     read: frozenset[str]
@@ -186,20 +187,20 @@ class TopicGuess(Struct, frozen=True):
 
 
 def is_guess(pair: ConfigPair) -> bool:
-    """True for a topics.json that mqtool wrote, and no broker since."""
+    """Whether a topics.json was written by mqtool, and by no broker since."""
     return _MARK in pair.main.value
 
 
 def guesses(pairs: Iterable[ConfigPair]) -> Iterator[Finding]:
-    """Of each topics.json that is still as mqtool wrote it."""
+    """Yield a finding for each topics.json that is still as mqtool wrote it."""
     for pair in filter(is_guess, pairs):
         yield finding(GUESS, f"{CONFIG}/{pair.name}", None, topics=len(pair.main.table))
 
 
 def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
-    """Topics from folders and records; the brokers make their own ones again (TopicConfigManager's constructor).
+    """Return topics from folders and records; brokers recreate their own (TopicConfigManager's constructor).
 
-    `log` None: it was not read, and folders alone tell.
+    `log` None: the log was not read, only folders are used.
     """
     queues: dict[str, int] = {}
     batch = known.batch
@@ -232,7 +233,7 @@ def _member(name: str, queues: int, batch: bool) -> Members:
 
 
 def _style(store: Store) -> Style:
-    """As the store's brokers write; every release reads both styles."""
+    """The style in which the store's brokers write; every release reads both."""
     broker = store.options.broker
     recent = (store.root / "rocksdbstore").exists() if broker is None else BrokerVersion.parse(broker) >= _EXPANDED
     return Style.FASTJSON2 if recent else Style.FASTJSON1
@@ -251,7 +252,8 @@ _IN_ROCKSDB = {
 
 
 def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """The databases below config/ that hold topics, groups and consumer offsets by the settings (BrokerController)."""
+    """The databases below config/ that hold topics, groups and consumer offsets under these settings
+    (BrokerController)."""
     if settings.get("configManagerVersion", "").strip() == "v2":
         return ("rdb",)
     in_rocksdb = settings.get("storeType", "").strip() == ROCKSDB_QUEUES
@@ -259,7 +261,8 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int = 0) -> list[ConfigPair]:
-    """All known config files, each with what the store shows of it; a text that cannot be right is `emptied`.
+    """All known config files, each with the evidence that the store has of it; a text that cannot be right is
+    `emptied`.
 
     `newest`: the store timestamp (ms) of the last message, for a log that was not read.
     """
@@ -296,7 +299,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
 
 
 def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
-    """False when no delayed message is left, or none was due at the newest one: until then a broker writes an empty
+    """False if no delayed message is left, or none was due by the newest message: until then a broker writes an empty
     table."""
     dues = []
     for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
@@ -319,7 +322,7 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
 
 
 def _marked(pair: ConfigPair, users: frozenset[str] | None) -> ConfigPair:
-    """The pair, a text `emptied` that names nothing, or of the topics of `users` none."""
+    """The pair, with a text marked `emptied` if its table is empty or names none of the topics of `users`."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
     if not (_names_nothing(main, users) and (pair.shown or known_better)):
@@ -339,10 +342,11 @@ _NAMED_CONFIG = 20
 
 
 def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Consumer offsets in that of two files which a broker of these settings does not read, while its own has none.
+    """Yield a finding if consumer offsets are in the file that a broker of these settings does not read, and its own is
+    empty.
 
-    What a configuration leaves out is named before the start; without either, any broker may have written them
-    (LmqConsumerOffsetManager).
+    A setting that the configuration leaves out is reported before the start; without setting and configuration, any
+    broker may have written the offsets (LmqConsumerOffsetManager).
     """
     said, conf = settings.get("enableLmq"), store.options.conf
     if not (said or conf) or config_databases(settings):
@@ -362,8 +366,8 @@ def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, 
 
 
 def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:
-    """What is wrong with the files and their backups; `log` None: it was not read."""
-    # nothing at all is left of config/, and the store shows that it was there
+    """Findings about the files and their backups; `log` None: the log was not read."""
+    # config/ is empty or missing, and the store shows that it was not
     if not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs):
         return [_all_gone(store, topics, log, pairs)]
     return [found for pair in pairs for found in _judge(store, topics, log, pair)]

@@ -1,12 +1,12 @@
-"""Bits of intact messages that something else gives away: rejected messages, and tags and keys that units remember.
+"""Flipped bits of intact messages that other evidence reveals: rejected messages, and tags and keys in units.
 
-What no checksum covers, unless brokers were told to write one, can stop more than its own message: clients throw at a
-body that is not compressed as its sysFlag says, and drop what came after it in the same answer; services stop at a
-message of theirs that does not say where it is to go, and when. The queue's unit, made when the message was stored, has
-the hash of its tag: a consumer that asks for this tag is sent the message, and drops it for what the record says by
-now. The units of the index have the hashes of its keys.
+Fields without a checksum (brokers write the property CRC only when configured to) can affect more than their own
+message: clients fail on a body that is not compressed as its sysFlag says, and drop the rest of the response; services
+stop at one of their messages without a valid destination or time. A queue unit holds the hash of the tag from when the
+message was stored: a consumer of that tag is sent the message, and drops it for the tag that the record has now. Units
+of the index hold the hashes of its keys.
 
-Each is looked for in a record as the edits before it make it, so that several bits of one record take one run.
+Each bit is searched in the record as edited before, so that several bits of one record take one run.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _NOT_ENDED = "its transaction cannot be ended"
 class Rejected(Struct):
     """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
 
-    They are one after the other, or all of the file where there are too many. Of one alone there is the `record`, if it
-    can be read, as the edits before make it, and the edit, where one bit explains it.
+    They are adjacent, or all of the file if there are too many. A single message has its `record`, if readable, with
+    earlier edits applied, and its `edit` if one bit explains it.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Rejected(Struct):
 
     @property
     def starts(self) -> list[int]:
-        """Physical offsets of the messages, none where they are too many to be damaged."""
+        """Physical offsets of the messages; empty if they are too many to be damage."""
         return [] if self.severity else self.rows["phy_offset"].tolist()
 
 
@@ -88,7 +88,7 @@ def rejected(look: Survey) -> list[Rejected]:
 
 
 def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
-    """One for each of `found`, and one for each bit that explains it."""
+    """Yield a finding for each of `found`, and for each bit that explains one."""
     for item in found:
         first, code = item.rows[0], POLICIES[item.kind].finding
         start = int(first["phy_offset"])
@@ -107,14 +107,14 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
 
 
 def _about_flag(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
-    """Where in the first record it is, and what is to be said of it."""
+    """Return the position in the first record, and the facts of the finding."""
     flag = int(item.rows[0]["sys_flag"])
     result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS
     return OFFSET_SYS_FLAG, {"sys_flag": flag, "says": _says(flag), "result": result}
 
 
 def _about_properties(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
-    """The same."""
+    """Return the position in the first record, and the facts of the finding."""
     names = ["a property"] if item.record is None else unserved(item.record)
     values = {} if item.record is None else item.record.property_map()
     place = 0 if item.edit is None else item.edit.position
@@ -148,7 +148,7 @@ def _rows(pieces: list[Rows], bit: int) -> Rows:
 
 
 def _runs(rows: Rows) -> list[Rows]:
-    """The rows, cut wherever one does not begin where that before it ends."""
+    """The rows, split wherever a record does not begin at the end of the one before."""
     if not rows.size:
         return []
     cuts = np.flatnonzero(rows["phy_offset"][1:] != rows["phy_offset"][:-1] + rows["size"][:-1]) + 1
@@ -164,7 +164,7 @@ def _flag_edit(record: Record, alike: Counter[int]) -> Edit | None:
 
 
 def _compressed_alike(log: LogView) -> Counter[int]:
-    """How often sound records say that they are compressed, by what they say of it."""
+    """Count the compression bits of sound records that are marked compressed."""
     found: Counter[int] = Counter()
     for split in log.live():
         flags = split.records["sys_flag"][(split.records["bits"] & BIT_CONTRADICTED_FLAG) == 0]
@@ -176,9 +176,10 @@ _YEAR_MS = 366 * 24 * 3600 * 1000
 
 
 def served_again(record: Record, queues: Collection[QueueKey]) -> Edit | None:
-    """The bit without which services can read a record and its keys stay, or None if there is none or more than one.
+    """Return the bit after whose flip services can read a record and its keys stay; None if there is none or more than
+    one.
 
-    Of several the one that names one of these `queues`, and no time that is years away.
+    Of several, the one that names one of these `queues` and a time less than a year away.
     """
     keys = [*iter_index_keys(record)]
 
@@ -203,10 +204,10 @@ _LARGEST_BODY = 16 << 20
 
 
 def right_flag(record: Record, usual: Counter[int]) -> int | None:
-    """The sysFlag one bit away that the body agrees with; `usual` is how often others are compressed, by their bits.
+    """Return the sysFlag one bit away that the body agrees with; `usual` counts the compression bits of other messages.
 
-    Of several that do, the one that other messages have most; where none has, that which clients of every version read,
-    or None if the body may be a stream of the producer's own, or one of a type that is more than a bit away.
+    Of several, the most common one in other messages; if none of them occurs, the one that clients of every version
+    read. None if the body may be a stream of the producer's own, or one of a type that is more than one bit away.
     """
     found = [flag for flag in (record.sys_flag ^ bit for bit in _BITS) if _agrees(flag, record.body)]
     compressed = [flag for flag in found if flag & sysflag.COMPRESSED]
@@ -234,13 +235,13 @@ def _agrees(sys_flag: int, body: bytes) -> bool:
 
 
 def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
-    """One finding for each damaged message that one bit explains, at the byte that has the bit."""
+    """Yield a finding for each damaged message that one bit explains, at the byte of that bit."""
     for edit in flipped_bits(look.log, look.losses):
         yield _bit_finding(store, look.log, edit, field=edit.field, odds=edit.odds)
 
 
 def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
-    """One finding for each record of which a tag or key is not what units remember, and was before a bit flipped."""
+    """Yield a finding for each record whose tag or key differs by one bit from what units hold."""
     for edit in edits:
         witness = POLICIES[edit.kind].witness
         yield _bit_finding(store, log, edit, name=edit.field, value=edit.after, witness=witness)
@@ -259,9 +260,9 @@ _ALL_BITS = (1 << 64) - 1
 
 
 def flipped_properties(look: Survey, index: IndexReport | None, mended: Iterable[Edit]) -> Iterator[Edit]:
-    """Those that units show; none by the queues, or the index, where these name too many.
+    """Yield edits that units reveal; none from the queues, or the index, if these contradict too many records.
 
-    `mended`: what is wrong with records in other ways; these are judged as the edits make them.
+    `mended`: other edits of the records; these are judged with them applied.
     """
     records = look.log.written | {edit.start: edit.record for edit in mended}
     with LogReader(look.log.queue) as reader:
@@ -274,8 +275,8 @@ def flipped_properties(look: Survey, index: IndexReport | None, mended: Iterable
 
 
 def _told(look: Survey, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
-    """(kind, phy offset, size if known, what is told of the record): by wrong units, and by units of the index that
-    hang in the chain of a key that their record has not."""
+    """Yield (kind, phy offset, size if known, values) of each contradicted record: from wrong queue units, and from
+    index units in the chain of a key that their record does not have."""
     verdicts = look.queues.verdicts if look.queues is not None else {}
     tags = [
         ("tag", phy_offset, size, (key, queue_offset, code)) for key, verdict in verdicts.items()
@@ -291,7 +292,7 @@ def _told(look: Survey, index: IndexReport | None) -> Iterator[tuple[str, int, i
 
 
 def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit | None:
-    """By a unit at the record's own place. One a bit away from what the record asks for is as likely wrong itself."""
+    """From a unit at the record's own place. If it is one bit off the record's code, the unit is as likely wrong."""
     off = (tags_code(record) ^ code) & _ALL_BITS
     if (record.topic_name, record.queue_id, record.queue_offset) != (*key, queue_offset) or off.bit_count() < 2:
         return None
@@ -299,7 +300,8 @@ def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit
 
 
 def _by_keys(record: Record, told: set[int]) -> Edit | None:
-    """It may lose keys, but gets none that no unit has. A hash a bit away from one of its own is as likely wrong."""
+    """The record may lose keys but must gain none without a unit. A hash one bit off one of its own is as likely
+    wrong."""
     before = key_hashes(record)
     if told <= before or any((mine ^ its).bit_count() == 1 for mine in told - before for its in before):
         return None
@@ -307,5 +309,5 @@ def _by_keys(record: Record, told: set[int]) -> Edit | None:
 
 
 def key_hashes(record: Record) -> set[int]:
-    """The hashes of a record's keys, tags among them, as units of the index have them."""
+    """The index hashes of a record's keys, tags included."""
     return {index_key_hash(text) for text in iter_index_keys(record)}

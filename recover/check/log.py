@@ -1,4 +1,4 @@
-"""What the scan of the commitlog means: findings of its files, its damage and its end."""
+"""Findings about the commitlog: its files, its damage and its end."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _HOUR_MS = 3_600_000
 
 
 def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
-    """True when the range is the end mark of a file and held no message.
+    """Whether a damaged range is the end mark of a file and held no message.
 
-    Either what is left there shows it (its magic, or its size, or no room for a record), or, with
-    `proven`, the queues do: they are complete, and none of them lost a position there.
+    Either the remains show it (magic, size, or no room for a record), or, with `proven`, the queues do: they are
+    complete and lost no position there.
     """
     if damage.ended_by != "file-end" or damage.envelope or lost or damage.mapped_file is None:
         return False
@@ -51,8 +51,8 @@ def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
 
 
 def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
-    """How many messages the damaged ranges (that begin below `before`) held, as far as anything still tells; at least
-    one where a record ended."""
+    """Return how many messages the damaged ranges (that begin before `before`) held, as far as any evidence is left; at
+    least one where a record ended."""
     total = 0
     for number, damage in enumerate(log.damaged):
         if number in end_marks or (before is not None and damage.start >= before):
@@ -67,7 +67,7 @@ def check_commitlog(store: Store, look: Survey) -> list[Finding]:
     found = [*_file_findings(store, log), *untold]
     for number, damage in enumerate(log.damaged):
         if untold and damage.reason == MISSING_FILE:
-            continue  # what is named after the end may have stood in the rest of this file
+            continue  # messages named after the end may have been in the rest of this file
         lost = len(look.losses.by_damage[number])
         found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
     if log.tail is not None:
@@ -92,9 +92,9 @@ def check_commitlog(store: Store, look: Survey) -> list[Finding]:
 
 
 def untold_size(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Finding]:
-    """The finding that asks how long log files are, where neither a setting nor a whole file tells it.
+    """Yield the finding that asks for the log file size, if neither a setting nor a complete file determines it.
 
-    `end`: of the log's last record; where it has none, nothing is asked.
+    `end`: end of the log's last record; nothing is asked of a log without records.
     """
     if end == queue.min_offset or store.log_file_size_is_told:
         return
@@ -109,19 +109,20 @@ def untold_size(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Find
 
 
 def _ends_within_a_record(queue: MappedFileQueue, only: MappedFile, end: int) -> bool:
-    """Whether the log's only file ends within a record, or with less room than an end mark takes."""
+    """Whether the log's only file ends within a record, or leaves less room than an end mark takes."""
     with LogReader(queue) as reader:
         head = reader.read(end, HEAD.size).ljust(HEAD.size, b"\0")
     torn, room = HEAD.decode(head), only.end - end
-    # no record of a whole file takes the room of its end mark; old bytes may stand at its end, but none of this place
+    # a record leaves room for the end mark of its file; old bytes may follow the end, but none with this offset
     own = torn.magic in (MAGIC_V1, MAGIC_V2) and (room < HEAD.size or torn.phy_offset == end)
     return room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE)
 
 
 def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    """Whether the files before the first one can have expired: that takes a first message as old as retention allows.
+    """Judge whether the files before the first one can have expired: its first message must be as old as retention
+    allows.
 
-    Only times of messages count: the clock of whoever looks at a copy says nothing.
+    Only message times count, not the clock of the machine where a copy is checked.
     """
     if log.min_offset == 0 or not log.files or not log.tally.newest_timestamp:
         return
@@ -150,9 +151,9 @@ def _first_timestamp(log: LogView) -> int:
 
 
 def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -> Finding:
-    """What does not belong among the log's files; `severity` None: as its code has it."""
+    """The finding about an entry among the log files that does not belong there; `severity` None: that of its code."""
     file, name = store.relative(odd.path), odd.path.name
-    # an empty file at an odd offset is no part of the log, whatever it was made for
+    # an empty file at an odd offset is no part of the log, whatever it was created for
     if odd.stands_for_a_file and (odd.length or odd.kind != FILE):
         where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
@@ -169,8 +170,8 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
 
 
 def only_copies(store: Store) -> list[Finding]:
-    """Of the files whose names begin (or begin after a dot) like that of a log file which is not there: `0...0.gz`; and
-    of those whose first record is that of one."""
+    """Findings about files that may be the only copy of a missing log file: the name begins (perhaps after a dot) like
+    that file's, such as `0...0.gz`, or the first record belongs there."""
     return [odd_log_name(store, odd) for odd in store.commitlog.odd
             if _only_copy(store, odd) or _place_left_open(store, odd) is not None]
 
@@ -184,7 +185,7 @@ def _only_copy(store: Store, odd: OddName) -> bool:
 
 
 def _place_left_open(store: Store, odd: OddName) -> int | None:
-    """Where in the log an odd file belongs by its first record, if no file stands there."""
+    """The log offset where an odd file belongs by its first record, if no file stands there."""
     place = named_by_record(odd.path) if odd.kind == FILE and odd.length else None
     queue = store.commitlog
     open_places = [*queue.missing_ranges(), (queue.max_offset, queue.max_offset + 1)]
@@ -204,7 +205,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         if stop not in missing and far is not None:
             yield far_file(store, far, start, log.log_end)
     for odd in queue.odd:
-        # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
+        # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
         yield odd_log_name(store, odd, "info" if skipped else None)
     for twin in queue.duplicates:
@@ -214,12 +215,13 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
-    """Of an empty file far after the log, which ends at `log_end`; `start`: of the room before it."""
+    """The finding about an empty file far after the log, which ends at `log_end`; the room before it begins at
+    `start`."""
     return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)
 
 
 def missing_files(store: Store, file_size: int, *, start: int, stop: int, **facts: Any) -> Finding:
-    """Of the log files from `start` on up to `stop`, which are not here; one is called by its name."""
+    """The finding about the missing log files from `start` to `stop`; a single one is called by its name."""
     one = ONE_MISSING.replace("{name}", offset_to_name(start)) if stop - start <= file_size else None
     return finding("commitlog-missing-file", "commitlog", None, message=one, remedy=look_beside(store),
                    **{"start": start, "stop": stop, "bytes": stop - start, **facts})
@@ -265,7 +267,7 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
 
 
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
-    """The first record of each form that some release cannot read; such a release would truncate there."""
+    """Yield the first record of each form that some release cannot read; such a release would truncate there."""
     forms = {
         "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
         "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
@@ -281,7 +283,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
-    """One finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
+    """A finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
     return [
         finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
         for mapped_file, right in misnamed
@@ -289,7 +291,7 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
 
 
 def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> list[Finding]:
-    """One finding for each record of which a queue shows that one field is damaged."""
+    """A finding for each record with a field that a queue shows to be damaged."""
     found = []
     for edit in denied:
         (topic, queue), queue_offset = edit.place
@@ -301,7 +303,7 @@ def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> li
 
 
 def place_in_file(store: Store, log: LogView, phy_offset: int) -> tuple[str, int]:
-    """The name in the store of the file that holds a physical offset, and where in it that lies."""
+    """Return the file that holds a physical offset, as named in the store, and the position in it."""
     mapped_file = log.queue.find(phy_offset)
     assert mapped_file is not None
     return store.relative(mapped_file.path), phy_offset - mapped_file.file_from_offset

@@ -1,4 +1,4 @@
-"""What stands around log, queues and index: abort, lock, a log that is gone, settings that would cut it."""
+"""Checks of everything around log, queues and index: abort, lock, a missing log, settings, parts that are not read."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from recover.store.unread import (
     unread_parts,
 )
 
-# --- Parts that must be there, or must be whole, although mqtool does not read what they hold.
+# --- Parts that must exist and be complete although mqtool does not read their content.
 #
-# One row a part: who says that it must be there (a setting, topics.json, another file, records of the log), and what
-# can be said of it from outside. What is not listed here of an unread part is not checked.
+# One row per part: the evidence that it must exist (a setting, topics.json, another file, records of the log), and what
+# can be checked from outside. Anything not listed here about an unread part is not checked.
 
 
 _ROCKSDB = {
@@ -70,9 +70,9 @@ _ROCKSDB = {
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
 _MADE_ANEW = "rocksdbstore"
-"""A 5.5.0 starts and serves without it, even with timers, index or transactions in it."""
+"""5.5.0 starts and serves without it, even if it held timers, index or transactions."""
 _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
-"""A start reads every entry of these, and ends where one cannot be read (5.5.0 was asked); of the others none."""
+"""A start reads every entry of these and fails if one is unreadable (tried on 5.5.0); of the others it reads none."""
 _LOCAL = "Local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
@@ -81,11 +81,11 @@ _SAYS_SO = {
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
     "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
 }
-"""Part -> a setting, what its value holds, and what is lost with the part."""
+"""Part -> a setting, the value that puts it to use, and what is lost with the part."""
 
 
 class Needed(Struct, frozen=True):
-    """One part that is damaged or missing: `problem` in words; `stops`: no broker starts on it (5.5.0 was asked)."""
+    """A damaged or missing part: `problem` in words; `stops`: no broker starts on it (tried on 5.5.0)."""
 
     part: str
     what: str
@@ -99,7 +99,7 @@ class Needed(Struct, frozen=True):
 
 
 def needed_parts(store: Store, topics: Topics, log: LogView) -> list[Needed]:
-    """Every part that must be there and is not, or that is damaged as far as one can see from outside."""
+    """Every part that must exist and does not, or that is damaged as far as can be seen from outside."""
     return [
         *_rocksdb(store), *_by_setting(store), *_config(store, log), *_queues(store, log), *_batch(store, topics, log),
         *_compaction(store), *_epochs(store), *_identity(store),
@@ -127,7 +127,7 @@ def _by_setting(store: Store) -> Iterator[Needed]:
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
     for name in config_databases(store.options.settings):
         part = f"{CONFIG}/{name}"
-        # a start takes over what files hold, but for the second version (TopicConfigManagerV2.load)
+        # a start imports what the files hold, except with the second version (TopicConfigManagerV2.load)
         taken_over = name != "rdb" and store.path(f"{CONFIG}/{TOPICS_FILE}").exists()
         if log.tally.messages and not taken_over and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part], "the settings name it, the log holds messages, and no database is there",
@@ -173,7 +173,7 @@ def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
 
 
 def _compaction(store: Store) -> Iterator[Needed]:
-    """With log or queue gone 5.5.0 starts, and delivers nothing of the queue; it gets over a single missing file."""
+    """Without log or queue 5.5.0 starts and delivers nothing of that queue; it survives a single missing file."""
     root = store.root / "compaction"
     logs, queues = (_with_data(root / name) for name in (LOG_DIRECTORY, CQ_DIRECTORY))
     said = {queue: f"{CQ_DIRECTORY} has units of it" for queue in queues}
@@ -210,7 +210,7 @@ def _has_controller(store: Store) -> bool:
 
 
 def _epochs(store: Store) -> Iterator[Needed]:
-    """5.5.0 takes the backup for a wrong list; an invalid count stops it (NumberFormatException)."""
+    """5.5.0 uses the backup instead of an invalid list; an invalid count stops it (NumberFormatException)."""
     controlled = _has_controller(store)
     what = "terms of a controller's masters"
     for name in (dledger.EPOCH_FILE, dledger.EPOCH_FILE + BACKUP_SUFFIX):
@@ -232,7 +232,7 @@ def _identity(store: Store) -> Iterator[Needed]:
     try:
         known = dledger.decode_identity(read_small(store.root / dledger.IDENTITY_FILE, _EPOCHS))
     except FileNotFoundError:
-        # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
+        # older releases have no identity but have terms; from 5.4.0 on, which creates a rocksdbstore, they have one
         if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _MADE_ANEW).exists():
             yield Needed(dledger.IDENTITY_FILE, what, f"there are terms of masters; {then}", True)
     except OSError as error:
@@ -252,9 +252,9 @@ NOT_SUPPORTED = "part-not-supported"
 def check_other_parts(
     store: Store, elsewhere: Mapping[str, Elsewhere], wanted: frozenset[str] | None
 ) -> Iterator[Finding]:
-    """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
+    """Report each other part: `part-not-supported` if it holds data that a wanted question needs, else an info.
 
-    `wanted` None: every question, and then the skeletons are listed, too.
+    `wanted` None: every question; then empty skeletons are listed too.
     """
     for part in unread_parts(store, queues=wanted is None or CONSUMEQUEUE in wanted):
         name = store.relative(part.path)
@@ -293,7 +293,7 @@ class _Rights(NamedTuple):
 
 
 def check_owners(store: Store) -> Iterator[Finding]:
-    """One finding for each part in which files differ from what most there have, or most of the store."""
+    """A finding for each part whose files differ in owner or mode from most files of the part, or of the store."""
     parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
     found = {part: _files(part) for part in parts}
     in_all = _usual([rights for files in found.values() for rights in files.values()])
@@ -316,7 +316,7 @@ def _files(part: Path) -> dict[str, _Rights]:
 
 
 def _usual(rights: list[_Rights]) -> _Rights | None:
-    """What more than half of them have; None where nothing is usual."""
+    """The rights of more than half of them, or None."""
     for most, count in Counter(rights).most_common(1):
         return most if 2 * count > len(rights) else None
     return None
@@ -332,13 +332,13 @@ OTHER_LOG = "commitlog-other-log"
 UNKNOWN = "an unknown number of"
 REMAINS = (MOSTLY_GONE, FOREIGN, OTHER_LOG)
 _LOST_PER_MESSAGE = 10
-"""From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
+"""With this many lost messages per readable one, the files are hardly the log of these queues."""
 
 
 def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
-    """Of a log that is there: whether hardly anything of it can be read, and whether it looks like a log at all."""
+    """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = look.log, look.losses.records
-    # once damage is bridged, nothing but the bridge may be left of a small log
+    # after damage is bridged, a small log may consist of the bridge alone
     units = 0 if lost or log.tally.messages or log.tally.fillers or log.tally.markers else _index_units_behind(index)
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
@@ -347,14 +347,14 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
-        # nothing but the owner's word, --max-loss all, makes a log of what is none at all
+        # if nothing in the log is readable, only --max-loss all accepts it as a log
         start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.fillers or log.tally.markers)
         held = UNKNOWN if alone else _named_in(look, start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 
 
 def _named_in(look: Survey, start: int, stop: int) -> int:
-    """How many messages are lost that anything names in this stretch of the log."""
+    """How many lost messages anything names in this range of the log."""
     damaged = [(damage, positions) for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
                if start <= damage.start < stop]
     indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
@@ -367,10 +367,10 @@ def _index_units_behind(index: IndexReport | None) -> int:
 
 
 def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
-    """Files that are no log's, each with what it seems to be.
+    """Yield files that are not log files, each with its apparent format.
 
-    Those without a record among the log that begin as another format does; if no file at all holds a record or a blank,
-    the first one with data that does not begin like a log file.
+    Of a log with records: files without one that begin like another format. If no file holds a record or a blank: the
+    first file with data, if it does not begin like a log file.
     """
     bare = [scan for scan in log.files if not scan.record_count and scan.blank is None]
     if len(bare) < len(log.files):
@@ -390,9 +390,9 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
 
 
 def contradicted_settings(store: Store) -> Iterator[Finding]:
-    """Sizes that the settings name and the files of the store do not have, where these agree with each other.
+    """Yield sizes that the settings state and the files contradict, where the files agree with each other.
 
-    A broker takes its default for a text that is no number, and for what its configuration leaves out (MixAll).
+    A broker uses its default for a value that is not a number, and for a setting that is not configured (MixAll).
     """
     settings, conf = store.options.settings, store.options.conf
     if not (settings or conf):
@@ -423,7 +423,7 @@ def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:
 
 
 def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator[Finding]:
-    """Records that this release cannot read: it would cut the log at the first of them."""
+    """Yield the first of the records that this release cannot read: it would cut the log there."""
     for item in needs_newer_broker(store, view):
         needed = item.facts["version"]
         if version < BrokerVersion.parse(needed):
@@ -436,7 +436,8 @@ _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
 def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Finding]:
-    """Findings that belong to no one file format. With less than all parts `wanted`, only those that bear on them."""
+    """Findings that belong to no single file format; if not all parts are `wanted`, only those that concern the
+    wanted."""
     whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, holder_of(store), with_abort=whole))
     findings.extend(log_is_gone(store))
@@ -454,17 +455,17 @@ def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Fin
 
 
 def earlier_runs(store: Store) -> list[Finding]:
-    """What is to be said of the runs in the store's journal, if it has one."""
+    """Findings about the runs in the store's journal, if it has one."""
     return run_findings(store.root, store.options.folders) if has_journal(store.root) else []
 
 
 def has_timer(store: Store) -> bool:
-    """Whether anything of a timer is there; its state alone is enough."""
+    """Whether the store has any timer file; config/timercheck alone is enough."""
     return any(store.root.glob("timer*")) or (store.config_dir / "timercheck").exists()
 
 
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
-    """abort and lock. `pid` as `recover.change.lock.probe` gives it; a lock file that nobody holds is normal."""
+    """abort and lock. `pid` as returned by `recover.change.lock.probe`; a lock file that nobody holds is normal."""
     if pid is not None:
         detail = "what is read here may change meanwhile" if store.settled_at is None else (
             f"checked as it was when the command began, the log up to {store.settled_at}, and without timers")
@@ -488,7 +489,7 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
 
 
 def settings_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    """forceVerifyPropCRC over records that carry no such checksum (CommitLog.checkMessageAndReturnSize)."""
+    """forceVerifyPropCRC over records without that checksum (CommitLog.checkMessageAndReturnSize)."""
     if store.options.settings.get(_VERIFY_PROPERTY_CRC, "").strip().lower() != "true":
         return
     first: int | None = None

@@ -1,4 +1,4 @@
-"""verify: all checks over one survey, as one report."""
+"""verify: all checks over one survey, in one report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from recover.store.unread import held_elsewhere
 
 
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
-    """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
+    """Records that fit nowhere in the queue that they name, and queue positions for which no record is left."""
     known = {edit.start for edit in look.contradictions}
     for key, records in misnumbered(look.log, look.expectation).items():
         for queue_offset, phy_offset, _ in records:
@@ -62,9 +62,9 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                     "commitlog-unplaced-record", *place_in_file(store, look.log, phy_offset), start=phy_offset,
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
-    # a bridge leaves such places where it has no markers, or no room for all
+    # a bridge leaves such positions where it has no markers, or no room for all
     for gap in look.losses.unexplained if not (look.log.tally.fillers or look.log.tally.markers) else ():
-        # what leaves them out is wrong itself
+        # if a record next to the gap is itself wrong, the gap is not reported
         if known.isdisjoint((gap.before, gap.behind)):
             yield finding(
                 "commitlog-number-missing", "commitlog", None, topic=gap.key.topic, queue=gap.key.queue_id,
@@ -73,10 +73,10 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
 
 
 class VerifyReport(Struct):
-    """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds.
+    """The result of verify. Parts that were not requested are None; sizes in bytes, times in seconds.
 
-    `flipped` are tags and keys that one bit would make what their units remember, `rejected` messages that no client or
-    no service can read.
+    `flipped`: tags and keys that are one flipped bit away from what their units hold. `rejected`: messages that no
+    client or no service can read.
     """
 
     survey: Survey
@@ -90,31 +90,31 @@ class VerifyReport(Struct):
 
     @property
     def exit_code(self) -> int:
-        """The bits of everything found."""
+        """The exit bits of all findings."""
         return self.findings.bits
 
     @property
     def damaged_messages(self) -> int:
-        """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
+        """Messages that damaged ranges held, as far as any evidence is left, plus those with a wrong field."""
         look = self.survey
         return damaged_messages(look.log, look.losses, look.end_marks) + len(self.wrong_messages)
 
     @property
     def unread(self) -> set[str]:
-        """What answers for the log or the queues in place of the files that mqtool reads."""
+        """Parts that hold the log or the queues in place of the files that mqtool reads."""
         return {held.what for held in self.survey.elsewhere.values()}
 
     @property
     def wrong_messages(self) -> dict[int, bool]:
-        """Intact messages with a wrong field, and those that no client or no service can read, by physical offset:
-        whether edits explain all that is wrong with them."""
+        """Intact messages with a wrong field or that no client or no service can read: physical offset -> whether edits
+        explain everything that is wrong with them."""
         found = {edit.start: True for edit in self.survey.contradictions}
         for item in self.rejected:
             found |= {start: found.get(start, True) and item.edit is not None for start in item.starts}
         return found
 
     def json(self) -> dict[str, Any]:
-        """The verify document without its envelope (schema, store, exit code, findings)."""
+        """The verify document without its common keys (schema, store, exit code, findings)."""
         log = self.survey.log
         store = self.survey.store
         document: dict[str, Any] = {
@@ -141,15 +141,15 @@ class VerifyReport(Struct):
 
 @opened_once()
 def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = PARTS) -> VerifyReport:
-    """Check the parts named by `only`. Reads, and changes nothing.
+    """Check the parts named by `only`. Read-only.
 
-    `Refusal` (8) when a file cannot be opened; every other problem is a finding.
+    `Refusal` (8) if a file cannot be opened; every other problem is a finding.
     """
     began = time.monotonic()
     options = options or ScanOptions()
     wanted = set(only)
     queues_needed = bool(wanted & {"consumequeue", "config"})
-    # what is kept elsewhere, no file here speaks for
+    # files here say nothing about what is kept elsewhere
     wanted -= not_looked_at(store, with_queues=queues_needed).keys() - {COMMITLOG}
     look = survey(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
@@ -172,7 +172,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         findings.extend(remains_findings(store, look, index))
     checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
-        # without a log every unit would be "after its end": one finding says it better
+        # without a log every unit would be "after its end": one finding is enough
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
@@ -185,11 +185,11 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     )
 
 
-# --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.
+# --- Findings of `inspect`: problems of a store's parts that show before its log is read. Same codes as verify's.
 
 
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:
-    """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
+    """Findings about what `inspect` shows. `OSError` if a folder cannot be listed."""
     found = [*lock_findings(store, report.exit_state.lock_holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store)
@@ -206,7 +206,7 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
 
 
 def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
-    """Files that are missing, far after the log or under a wrong name; files of a size that nothing tells."""
+    """Files that are missing, far after the log or misnamed, and an unknown file size."""
     yield from misnamed_findings(store, pointers.misnamed)
     yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
     untold = [*untold_size(store, pointers.log, pointers.log_end)]
@@ -216,7 +216,7 @@ def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
 
 
 def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
-    """Queues or an index that are not there at all, beside a log with messages; files of them that cannot be read."""
+    """Queues or an index that are missing beside a log with messages, and their unreadable files."""
     at, elsewhere = report.pointers, held_elsewhere(store)
     for error in at.unread:
         name = store.relative(Path(error.filename))

@@ -1,4 +1,4 @@
-"""One look at a whole store: what verify reports, recover plans from, and predict counts with."""
+"""The survey of a whole store: the basis of verify's report, recover's plan and predict's counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: bytes of memory for columns, what counts, by which engine. `known`: a scan that may still hold."""
+    """How to scan: memory for columns (bytes), deleted topics, progress, engine. `known`: an earlier scan to reuse if
+    valid."""
 
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
@@ -50,15 +51,15 @@ class ScanOptions(Struct, frozen=True):
 
 
 class IndexCheck:
-    """Judges the index of a store by a log, once for each state of the log that it is asked about."""
+    """Checks the index of a store against a log; repeats the check only if the log or its damage changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last: tuple[LogView, list[Damage], IndexReport] | None = None
 
     def __call__(self, log: LogView) -> IndexReport:
-        """The report; `OSError` where the folder cannot be listed."""
-        # what is found out of a log's damage is a new list of it
+        """Return the report; `OSError` if the folder cannot be listed."""
+        # a survey that finds more damage replaces the list
         if self._last is None or self._last[0] is not log or self._last[1] is not log.damaged:
             self._last = log, log.damaged, check_index(self._store, log)
         return self._last[2]
@@ -67,10 +68,10 @@ class IndexCheck:
 class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
-    `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
-    `by_names`: the log as brokers find it, with misnamed files where their names put them.
-    `foreign`: files of another log, `alone`: those that may be. `index` judges the index by the log. `old_end`: where
-    old records begin at the log's end that a start would stumble over.
+    `elsewhere`: what the files read do not hold; then, and when not requested, `queues` is None. `by_names`: the log as
+    brokers find it, with misnamed files at the offsets of their names. `foreign`: files of another log; `alone`: files
+    that may be. `index` checks the index against the log. `old_end`: the start of old records at the log's end at which
+    a start would fail.
     """
 
     store: Store
@@ -95,9 +96,9 @@ class Survey(Struct):
 def survey(
     store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True
 ) -> Survey:
-    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
+    """Scan the log and, with `with_queues`, judge the queues against it. `Refusal` (8) if a file cannot be opened.
 
-    `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
+    `with_keys`: the caller needs rows with their key hashes and tags codes.
     """
     elsewhere = not_looked_at(store, with_queues=with_queues)
     names_the_end = with_queues and COMMITLOG not in elsewhere
@@ -111,7 +112,7 @@ def survey(
             with_keys=with_keys or with_queues,
         )
     if with_queues:
-        # rows are changed in place: before anybody else looks at them
+        # this changes rows in place, so it comes before any other use of them
         log = correct_generations_by_units(log, store)
     by_names = log
     if misnamed:
@@ -145,14 +146,14 @@ def survey(
     old = _without_old_end(log, store)
     denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:
-        # what derives from these records is judged by what they are
+        # queues and losses are judged by the corrected records
         log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         old = _without_old_end(log, store)
         losses = lost_positions(log, expectation, queues, behind)
     losses.indexed = named_by_index_alone(by_index, log, losses)
-    # Queues that name every message up to the log's end prove that nothing else was lost.
+    # queues that name every message up to the log's end prove that nothing else was lost
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {
         number for number, damage in enumerate(log.damaged)
@@ -182,7 +183,7 @@ def _without_others(log: LogView, store: Store, found: Overwritten, memory: int)
 
 
 def _without_old_end(log: LogView, store: Store) -> int | None:
-    """Where old records begin at the log's end, see `old_end`; the damage of `log` ends before them."""
+    """Return the start of old records at the log's end, see `old_end`; removes damage from there on from `log`."""
     old = old_end(log, store.queue_file_size)
     if old is not None:
         log.damaged = [damage for damage in log.damaged if damage.start < old]
@@ -190,9 +191,9 @@ def _without_old_end(log: LogView, store: Store) -> int | None:
 
 
 def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
-    """What unread parts answer, by question. Queues that cannot be listed are among it where nobody asked for them.
+    """Return what unread parts answer, by question; includes queues that cannot be listed if they were not requested.
 
-    They count as none then. `OSError` if they are asked for.
+    These count as none then. `OSError` if they were requested.
     """
     try:
         return held_elsewhere(store)
@@ -205,7 +206,7 @@ def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
 
 
 def _last_time(store: Store) -> int:
-    """Store timestamp (ms) of the last message that the checkpoint knows of, 0 for none."""
+    """Store timestamp (ms) of the newest message that the checkpoint records, 0 for none."""
     checkpoint = store.checkpoint()
     return 0 if checkpoint is None else max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 

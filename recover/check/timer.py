@@ -1,8 +1,8 @@
-"""Timer messages: does every unit of the timerlog name a message, and has every pending message a unit?
+"""Timer checks: every unit of the timerlog must name a message, and every pending message must have a unit.
 
-Units that were delivered stay until their file expires, so those before the log's start are normal. Where the units
-stop, a broker's own recovery cuts the timerlog (TimerMessageStore.recoverAndRevise). What a broker took up from the
-timer topic, and up to what time it delivered, config/timercheck says; the log says whether that can be.
+Delivered units stay until their file expires, so units before the start of the log are normal. A broker's own recovery
+cuts the timerlog where the units stop (TimerMessageStore.recoverAndRevise). config/timercheck says how far a broker
+read the timer topic, and up to what time it delivered; the log tells whether that is possible.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
 _WHEEL_MS = 8 * 24 * 3600 * 1000
-"""What is pending was stored since, at first or when it was rolled on: longer than the wheel of a week reaches."""
+"""Pending messages were stored, or rolled on, within this time: it is longer than the reach of the week's wheel."""
 _READ = 100_000
 
 
 class _Units(Struct):
-    """Units of one file: their positions in it and the columns that matter. `after`: whole units after the stop."""
+    """Units of one file: positions and columns. `stop`: where they end; `behind`: whole units after the stop."""
 
     position: Rows
     columns: Rows
@@ -61,7 +61,7 @@ class _Units(Struct):
 
 
 class _State(Struct):
-    """What config/timercheck says, until when (ms) its words can be true, and what the units seen so far name."""
+    """config/timercheck, the times (ms) up to which it can be true, and what the units read so far name."""
 
     check: timer.TimerCheck | None
     newest: int
@@ -73,12 +73,12 @@ class _State(Struct):
 
 
 def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
-    """Findings about timerlog, timerwheel and timercheck; nothing without them."""
+    """Findings about timerlog, timerwheel and timercheck; none if these do not exist."""
     try:
         yield from check_lengths(store)
         queue = _timerlog(store)
         check, problem = _check_of(store)
-        # nothing was delivered later than the newest message: a delivery is one; without a message nothing tells
+        # no delivery is later than the newest message, because a delivery stores one; without messages nothing is known
         newest = log.tally.newest_timestamp + _SLACK_MS if log.tally.newest_timestamp > 0 else sys.maxsize
         state = _State(check, newest, 0 if check is None else min(check.last_read_timestamp, newest))
         for mapped_file in queue.files:
@@ -100,13 +100,13 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def _timerlog(store: Store) -> MappedFileQueue:
-    # without a setting the files themselves tell their size
+    # without a setting the size is inferred from the files
     size = java_integer(store.options.settings.get("mappedFileSizeTimerLog", "")) or 0
     return MappedFileQueue.load((store.root / TIMERLOG,), size)
 
 
 def check_lengths(store: Store) -> Iterator[Finding]:
-    """The timer files with a wrong length; but for snapshots no release from 5.0.0 on starts with it. `OSError`."""
+    """Timer files with a wrong length; snapshots aside, no release from 5.0.0 on starts with one. `OSError`."""
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
@@ -123,7 +123,7 @@ def check_lengths(store: Store) -> Iterator[Finding]:
 
 
 def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
-    """config/timercheck; or why it says nothing."""
+    """Return config/timercheck, or why it cannot be used."""
     try:
         content = read_small(store.config_dir / _CHECK, timer.TIMER_CHECK.size)
         if content and not any(content):
@@ -173,7 +173,7 @@ def _about(code: str, name: str, units: _Units, which: Rows, log: LogView) -> Fi
 
 
 def _claimed(units: _Units, state: _State) -> int:
-    """How many units timercheck takes for delivered, though nothing was stored since they are due."""
+    """Count units that timercheck treats as delivered although nothing was stored since they were due."""
     if state.check is None:
         return 0
     plain = units.columns["magic"] == timer.MAGIC_DEFAULT
@@ -182,7 +182,7 @@ def _claimed(units: _Units, state: _State) -> int:
 
 
 def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
-    """Units whose fields cannot be, told by the others: instants are whole, and a chain stays at one instant."""
+    """Units whose fields contradict the others: due times are multiples of the precision, a chain has one due time."""
     magic = units.columns["magic"]
     wrong = pending & ((magic & timer.MAGIC_DEFAULT) == 0)
     precision = next((p for p in _PRECISIONS if 2 * int((units.due % p == 0).sum()) > units.due.size), 1)
@@ -202,7 +202,7 @@ def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
 
 
 def _properties(reader: LogReader, phy_offset: int, size: int) -> dict[str, str]:
-    """Those of a record, none where it cannot be read."""
+    """The properties of a record; empty if it cannot be read."""
     try:
         return reader.record(phy_offset, size).property_map()
     except FormatError:
@@ -210,9 +210,9 @@ def _properties(reader: LogReader, phy_offset: int, size: int) -> dict[str, str]
 
 
 def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
-    """Messages that were taken up into a timerlog, are not due yet, and have no unit there.
+    """Messages that were read into the timerlog, are not due yet, and have no unit there.
 
-    With units in RocksDB there never was a timerlog.
+    If units are in RocksDB, there never was a timerlog.
     """
     reached = check.last_timer_log_flush_position
     number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
@@ -238,14 +238,14 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
 
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:
-    """When the timer message is due (ms); 0 for what cannot be read, or cancels another."""
+    """When the timer message is due (ms); 0 if it cannot be read, or cancels another."""
     found = _properties(reader, phy_offset, size)
     due = found.get(props.TIMER_OUT_MS, "")
     return int(due) if is_number(due, TIME_DIGITS) and props.TIMER_DEL_UNIQKEY not in found else 0
 
 
 def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
-    """For each unit, whether a record of this size starts there, or what did was lost with the damage."""
+    """For each unit, whether a record of this size starts there, or was lost to damage (bool array)."""
     found = log.in_damage(offsets)
     for split in log.splits():
         rows = split.records
@@ -261,7 +261,7 @@ def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
 
 
 def _units(reader: FileReader, length: int) -> Iterator[_Units]:
-    """The units of a file, a chunk at a time, up to its end mark or the first place that holds none."""
+    """The units of a file in chunks, up to its end mark or the first place without a unit."""
     position = 0
     while position < length:
         content = reader.read(position, min(_CHUNK, length - position))
@@ -283,7 +283,7 @@ def _units(reader: FileReader, length: int) -> Iterator[_Units]:
 
 
 def _why(content: bytes, offset: int) -> str:
-    """What is wrong where the units stop; "" for an end mark or an unwritten place."""
+    """The reason why the units stop; "" for an end mark or an unwritten place."""
     if offset + timer.TIMER_LOG_BLANK.size > len(content):
         return ""
     try:

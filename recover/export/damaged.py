@@ -1,4 +1,4 @@
-"""What is legible of damaged messages: fields whose bytes are there, what queues remember, and which are doubtful."""
+"""Legible parts of damaged messages: fields whose bytes are there, what queues hold, and which fields are doubtful."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
 
 
 def damaged_messages(look: Survey) -> Iterator[Selected]:
-    """What is left of each message in a damaged range: by its own bytes, else by the queue that names it.
+    """Yield what is left of each message in a damaged range: from its own bytes, else from the queue that names it.
 
-    The state is `damaged`, `doubtful` names the fields that no checksum or second witness backs; what cannot be read is
-    None. Messages that only queues name come without anything but their place.
+    The state is `damaged`; `doubtful` names the fields that no checksum or second witness confirms; unreadable fields
+    are None. Messages that only queues name have only their place.
     """
     with LogReader(look.log.queue) as reader:
         for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
@@ -42,8 +42,8 @@ def damaged_messages(look: Survey) -> Iterator[Selected]:
 
 
 def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes to the next head or the range's end) of what looks like a record: by its magic and own offset,
-    or because a queue names it."""
+    """Yield (offset, bytes to the next head or the range's end) of apparent records: recognised by magic and own
+    offset, or named by a queue."""
     if damage.mapped_file is None:
         return
     content = reader.read(damage.start, min(damage.stop - damage.start, _MOST_READ))
@@ -84,7 +84,7 @@ def _legible(at: int | None, content: bytes, position: LostPosition | None, dama
 
 
 def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
-    """Fields of a record whose lengths add up that something speaks against."""
+    """Fields of a record with consistent lengths that other evidence contradicts."""
     try:
         decode(content)
     except FormatError as error:
@@ -108,7 +108,7 @@ def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
 
 
 def _of_head(content: bytes) -> dict[str, Any]:
-    """The fields of a head, where so much is there; topic and the rest hang on lengths that do not add up."""
+    """The fields of a head, if it is complete; the topic and what follows depend on lengths that do not add up."""
     if len(content) < HEAD_SIZE or not content[:HEAD_SIZE].strip(b"\0"):
         return {}
     layout = HEADS[HEAD.decode(content).sys_flag & HOSTS_V6]

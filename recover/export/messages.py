@@ -1,4 +1,4 @@
-"""A message as it leaves the store (`mqtool/message/1`): one flat value, the same in every format."""
+"""A message as exported (`mqtool/message/1`): one flat value, the same in every format."""
 
 from __future__ import annotations
 
@@ -41,18 +41,17 @@ _SYSTEM = frozenset({
 """`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_LENGTH = struct.Struct(">h")
-"""Of a message inside a batch: size, magic, body CRC, flag, body length; after the body the length of its properties
-(`MessageDecoder.encodeMessage`)."""
+"""Head of a message inside a batch: size, magic, body CRC, flag, body length; the length of its properties follows the
+body (`MessageDecoder.encodeMessage`)."""
 
 
 class Message(Struct):
     """One message; times in ms since the epoch, offsets and sizes in bytes, queue offsets in messages.
 
-    `topic` and `queue` are those that consumers know: of a half, delayed or timer message the real ones, of a retry or
-    dead letter the original topic; `stored_topic` and `stored_queue` are where the record stands, and `queue_offset`
-    counts there. `kind` says which of these it is, None for an ordinary message. `body_problem` is why a body could not
-    be decompressed. Of a damaged message `damage` is the reason, `doubtful` names the fields that nothing vouches for,
-    and what cannot be read is None.
+    `topic` and `queue` are those that consumers know: for a half, delayed or timer message the real ones, for a retry
+    or dead letter the original topic. `stored_topic` and `stored_queue` are those of the record; `queue_offset` refers
+    to them. `kind` is one of these, None for an ordinary message. `body_problem`: why a body could not be decompressed.
+    For a damaged message `damage` is the reason, `doubtful` names unconfirmed fields, and unreadable ones are None.
     """
 
     topic: str
@@ -86,11 +85,11 @@ class Message(Struct):
 
 
 Counts = Counter[tuple[str, str]]
-"""Messages by topic and by what they are: see `count_key`."""
+"""Messages by topic and kind: see `count_key`."""
 
 
 def count_key(message: Message) -> tuple[str, str]:
-    """Topic, and "ordinary" or what else a message is: its state if it is not live, else the kind of copy."""
+    """Return the topic, and the message's state if it is not live, else the kind of copy or "ordinary"."""
     return message.topic, message.kind or "ordinary" if message.state == "live" else message.state
 
 
@@ -98,7 +97,7 @@ COLUMNS = tuple(item.name for item in structs.fields(Message))
 
 
 def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message:
-    """The message of an intact record; its body decompressed, unless `raw_body`."""
+    """The message of an intact record; its body is decompressed unless `raw_body`."""
     values = record.property_map()
     stored = record.topic_name
     topic, queue, kind = real_place(stored, record.queue_id, values)
@@ -114,7 +113,7 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
 
 
 def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str, int, str | None]:
-    """Topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
+    """Return the topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
     kind = _KINDS.get(stored)
     if kind in ("half", "delayed", "timer"):
         topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
@@ -127,17 +126,17 @@ def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str,
 
 
 def has_real_topic(stored: str) -> bool:
-    """Whether messages of this topic belong to others, which only their properties name."""
+    """Whether messages of this topic belong to other topics, which only their properties name."""
     return _KINDS.get(stored) in ("half", "delayed", "timer") or stored.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def is_system(topic: str) -> bool:
-    """Whether brokers made this topic for themselves (`TopicValidator.isSystemTopic`)."""
+    """Whether brokers created this topic for themselves (`TopicValidator.isSystemTopic`)."""
     return topic in _SYSTEM or topic.startswith(SYSTEM_PREFIX)
 
 
 def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
-    """Content, how it was compressed when it was stored (None: not at all), why it is given as stored."""
+    """Return the content, its compression as stored (None: not compressed), and why it is returned as stored."""
     if not record.sys_flag & sysflag.COMPRESSED:
         return record.body, None, None
     compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
@@ -146,7 +145,7 @@ def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
 
 
 def plain_body(record: Record) -> tuple[bytes, str | None]:
-    """The body as its producer wrote it and None; or as stored, and why it could not be decompressed."""
+    """Return the body as its producer wrote it and None; or as stored, and why it could not be decompressed."""
     try:
         return decompress(record.body, record.sys_flag), None
     except (FormatError, MissingCodecError) as error:
@@ -154,7 +153,7 @@ def plain_body(record: Record) -> tuple[bytes, str | None]:
 
 
 def encoded(content: bytes) -> tuple[str, str]:
-    """(text, "utf-8"), or ("…", "base64") for bytes that are no UTF-8."""
+    """Return (text, "utf-8"), or ("…", "base64") for bytes that are not UTF-8."""
     try:
         return content.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
@@ -165,8 +164,8 @@ _host = functools.lru_cache(maxsize=4096)(host_text)
 
 
 def unfolded(message: Message, content: bytes) -> Iterator[Message]:
-    """The messages of an inner batch, whose body is `content` (decompressed), with the queue offsets that a 5.x client
-    gives them (`MessageDecoder.decodeMessages`); for any other body the record as one message."""
+    """Yield the messages of an inner batch, whose body is `content` (decompressed), with the queue offsets that a 5.x
+    client gives them (`MessageDecoder.decodeMessages`); for any other body the record as one message."""
     at, number, found = 0, 0, []
     while at < len(content):
         whole = _inner(content, at)
@@ -186,7 +185,7 @@ def unfolded(message: Message, content: bytes) -> Iterator[Message]:
 
 
 def _inner(content: bytes, at: int) -> tuple[int, int, bytes, bytes] | None:
-    """(size, flag, body, properties) of one message in the body of a batch; None where the lengths do not add up."""
+    """Return (size, flag, body, properties) of one message in the body of a batch; None if lengths do not add up."""
     body_at = at + _INNER_HEAD.size
     if body_at > len(content):
         return None

@@ -1,4 +1,4 @@
-"""Which messages are wanted, and all of them in log order: by rows as far as rows tell, then by the record itself."""
+"""Filters of messages, and iteration over the matches in log order: by rows first, then by the records."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ Span = tuple[int, int]
 
 
 class Wanted(Struct, frozen=True):
-    """The filters of an export; None and empty leave one out. Spans are [from, to), times in ms and [since, until).
+    """The filters of an export; None and empty mean no filter. Spans are [from, to), times in ms and [since, until).
 
-    `topics` are globs, of which one fits the topic that consumers know or the one that the record is stored under.
+    `topics` are globs; one must match the topic that consumers know or the one that the record is stored under.
     `cut_at`: only records at or after this offset of the log. `include`: stale, superseded, system.
     """
 
@@ -64,17 +64,17 @@ class Wanted(Struct, frozen=True):
 
     @property
     def by_rows(self) -> bool:
-        """Whether the rows of a scan tell it of every message that stands under its own topic."""
+        """Whether scan rows alone decide about every message that is stored under its own topic."""
         return self.key is None and self.tag is None and self.msg_id is None and not self.properties and not self.limit
 
     @property
     def span(self) -> Span:
-        """Where in the log wanted records begin."""
+        """The range of the log in which wanted records begin."""
         return max(self.phy_offsets[0], self.cut_at), self.phy_offsets[1]
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing but `include` is asked for."""
+        """Whether no filter but `include` is set."""
         return self == Wanted(include=self.include)
 
 
@@ -86,7 +86,7 @@ class Selected(NamedTuple):
 
 
 def parse_span(text: str, option: str) -> Span:
-    """`A:B`, `A:` or `:B` as [A, B); a usage error (16) for anything else."""
+    """Parse `A:B`, `A:` or `:B` to [A, B); `UsageRefusal` (16) otherwise."""
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
         raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
@@ -97,7 +97,8 @@ def parse_span(text: str, option: str) -> Span:
 
 
 def parse_time(text: str, option: str) -> int:
-    """ms since the epoch, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w); a usage error (16) else."""
+    """Parse a time to ms since the epoch: ms, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w);
+    `UsageRefusal` (16) otherwise."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
@@ -117,8 +118,8 @@ def parse_time(text: str, option: str) -> int:
 def selected(
     scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: ProgressCallback | None = None,
 ) -> Iterator[Selected]:
-    """Every intact record of the log that is wanted, in log order; what cannot be read any more goes to `note`. Nothing
-    of the messages is kept."""
+    """Yield every intact record of the log that passes the filters, in log order; later read errors go to `note`. No
+    message is kept in memory."""
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
     left = wanted.limit or FOREVER
     for scan, split, rows in choice.rows():
@@ -133,19 +134,19 @@ def selected(
 
 
 class Choice:
-    """What is wanted of one log: rows first, then messages."""
+    """The filters applied to one log: to rows first, then to messages."""
 
     def __init__(self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted) -> None:
         self.files, self.wanted = files, wanted
         self._topic = re.compile("|".join(map(fnmatch.translate, wanted.topics)) or ".*", re.DOTALL)
         self.names = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self._queues = np.array([self._may_hold(*name) for name in self.names], dtype=bool)
-        # of the key under every topic
+        # hashes of the key under every topic
         self._hashes = None if wanted.key is None else np.array(
             [index_key_hash(f"{name}#{wanted.key}") for name, _ in self.names], dtype=np.int32)
 
     def _may_hold(self, name: str, queue_id: int) -> bool:
-        """Whether a queue can hold a wanted message, as far as its name tells."""
+        """Whether a queue can hold a wanted message, judging by its name."""
         if has_real_topic(name):
             return True
         if is_system(name) and "system" not in self.wanted.include:
@@ -153,18 +154,18 @@ class Choice:
         return self._topic.match(name) is not None and self.wanted.queue in (None, queue_id)
 
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
-        """The rows of each split that may be of a wanted message, in log order."""
+        """Yield the rows of each split that may hold wanted messages, in log order."""
         for scan in self.files:
             for split in filter(self.may_be_in, scan.splits):
                 yield scan, split, split.records[self.fitting(split)]
 
     def may_be_in(self, split: Split) -> bool:
-        """Whether a split can hold a wanted message, as far as is known without its rows."""
+        """Whether a split can hold a wanted message, judging without its rows."""
         first, stop = self.wanted.span
         return bool(split.size) and not split.lacks(self._queues) and split.first < stop and split.last >= first
 
     def fitting(self, split: Split) -> Rows:
-        """Which rows may be of a wanted message (bool array)."""
+        """Which rows may hold wanted messages (bool array)."""
         rows, wanted = split.records, self.wanted
         first, stop = wanted.span
         bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
@@ -179,7 +180,7 @@ class Choice:
                 mask &= (bits & bit) == 0
         if self._hashes is not None and mask.any():
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
-            # the rows of a rollback keep no hashes: the index has none of them
+            # the rows of rollbacks have no hashes, as the index has none of them
             hit = (rows["sys_flag"] & TRANSACTION_ROLLBACK) == TRANSACTION_ROLLBACK
             hit[owners[np.isin(split.hashes, self._hashes)]] = True
             mask &= hit
@@ -188,7 +189,7 @@ class Choice:
     def messages(
         self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
     ) -> Iterator[Selected]:
-        """The wanted messages of one record."""
+        """Yield the wanted messages of one record."""
         try:
             record = decode(content, check_crc=False)
         except FormatError as error:
@@ -204,8 +205,8 @@ class Choice:
             yield from (Selected(item, content) for item in found if self.fits(item, message))
 
     def fits(self, message: Message, whole: Message) -> bool:
-        """Whether the filters take a message, which may be one of a batch, the `whole` one. A field that is not legible
-        fits none of them."""
+        """Whether a message passes the filters; it may be part of a batch, `whole`. An illegible field passes no
+        filter."""
         wanted = self.wanted
         spans = ((message.queue_offset, wanted.queue_offsets), (message.phy_offset, wanted.phy_offsets),
                  (message.store_time, (wanted.since, wanted.until)))
@@ -221,7 +222,7 @@ class Choice:
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
-    """Each row with the bytes of its record, read in windows."""
+    """Yield each row with the bytes of its record, read in windows."""
     if not rows.size:
         return
     base = mapped_file.file_from_offset
@@ -244,7 +245,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
             yield row, window[start - at : start - at + size]
 
 
-# --- Messages of a store as an answer to a query, found by a scan of the whole log: no index and no queue is needed.
+# --- Messages as the answer to a query, found by a scan of the whole log without index or queues.
 
 
 def scan_for(
@@ -252,9 +253,9 @@ def scan_for(
     queue: int | None = None, only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
     lists: str | None = None,
 ) -> Answer:
-    """Every intact message that is wanted and stored under `topic` and `queue`, in log order; at most `limit`.
+    """Return every wanted intact message stored under `topic` and `queue`, in log order; at most `limit`.
 
-    One that `lists` a topic counts all, and has those, too, that are meant for that topic and stored under another.
+    With `lists` (a topic) all are counted, and messages for that topic that are stored under another one are included.
     """
     answer = Answer("scan" if lists is None else "list")
     scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
@@ -286,7 +287,7 @@ def scan_for(
 
 
 def list_messages(store: Store, topic: str, wanted: Wanted, **how: Any) -> Answer:
-    """The live messages of `topic` among those that are wanted, in log order."""
+    """Return the live messages of `topic` that pass the filters, in log order."""
     if topic.startswith(LMQ_PREFIX):
         raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
                            "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")

@@ -1,7 +1,7 @@
-"""Exported messages into a live 5.x cluster: which of them go out, as what, where a run stands, and the client.
+"""Sending exported messages to a live 5.x cluster: selection, conversion, the position of a run, and the client.
 
-Nothing of a store is written. A message counts as sent once the cluster has acknowledged it; only then the position
-file moves on, so that a run that was killed sends at most what was under way a second time.
+Nothing is written to a store. A message counts as sent when the cluster has acknowledged it; only then the position
+file advances, so a run that was killed sends again at most what was in flight.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSAC
 _LONGEST_LINE = 256 << 20
 _COMPACT = 1 << 20
 _PATIENCE = (1, 2, 4, 8, 16, 30)
-"""Seconds between attempts at a cluster that does not answer, or asks for a slower pace."""
+"""Seconds between attempts at a cluster that does not answer or throttles."""
 
 
 class Rules(NamedTuple):
-    """What goes out: the `kinds` of copies beside ordinary messages, delays, and topics by another name."""
+    """What to send: the `kinds` of copies beside ordinary messages, delays, and renamed topics."""
 
     kinds: frozenset[str] = frozenset()
     keep_delay: bool = False
@@ -55,7 +55,7 @@ class Rules(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """One message as it is sent. `deliver_at`: ms since the epoch, None for at once."""
+    """One message to send. `deliver_at`: ms since the epoch, None for immediately."""
 
     topic: str
     body: bytes
@@ -68,17 +68,17 @@ class Outgoing(NamedTuple):
 
 
 def origin_of(message: Message) -> str:
-    """Where a message first was: broker, topic, queue, queue offset and unique key (or the broker's id)."""
+    """The origin of a message: broker, topic, queue, queue offset and unique key (or the broker's id)."""
     name = message.unique_key or message.msg_id
     place = f"{message.store_host}/{message.stored_topic}/{message.stored_queue}/{message.queue_offset}/{name}"
     return message.properties.get(ORIGIN) or place
 
 
 class Outbox:
-    """Decides what is sent. Every message passes `look` before the first one passes `take`.
+    """Decides what to send. Every message goes through `look` before the first one goes through `take`.
 
-    A delayed message that was delivered is in the log twice: its second copy, which comes later, is the one that is
-    sent. Known by the unique key; memory grows with the delayed messages alone.
+    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. Copies are matched
+    by unique key, so memory grows only with the delayed messages.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -95,7 +95,7 @@ class Outbox:
             self._delivered.add(message.unique_key)
 
     def take(self, message: Message) -> Outgoing | str:
-        """The message as it is sent, or the reason why it is not."""
+        """Return the message to send, or the reason why it is not sent."""
         reason = self._left_out(message)
         if reason is not None:
             return reason
@@ -126,7 +126,7 @@ class Outbox:
         return f"{kind} copy"
 
     def _deliver_at(self, message: Message) -> int | None:
-        """When a delayed message is due; None for at once, and of all others."""
+        """When a delayed message is due (ms); None for immediately, and for all others."""
         if not self._rules.keep_delay or message.kind not in ("delayed", "timer"):
             return None
         values = message.properties
@@ -144,14 +144,14 @@ def _again(message: Message) -> bool:
 
 
 def _type(message: Message) -> str:
-    """What the message was to the broker that it comes from; every one of them is sent as a normal one."""
+    """The type of the message at its original broker; all are sent as normal messages."""
     if message.transaction != "none" or message.properties.get(props.TRAN_MSG) == "true":
         return "transactional"
     return "ordered" if props.SHARDING_KEY in message.properties else "normal"
 
 
 def read_messages(path: Path) -> Iterator[Message | str]:
-    """The messages of an NDJSON export, line by line; of one that is damaged only that. `Refusal` (8) else."""
+    """Yield the messages of an NDJSON export; for a damaged one only "damaged". `Refusal` (8) for any other line."""
     decoder = msgspec.json.Decoder(Message)
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), start=1):
@@ -179,7 +179,7 @@ def _is_damaged(line: bytes) -> bool:
 
 
 class Place(NamedTuple):
-    """How far a run came: messages of the source that are done with, how many of them were sent, the last origin."""
+    """Progress of a run: messages of the source that are done, how many of them were sent, the last origin."""
 
     done: int = 0
     sent: int = 0
@@ -187,8 +187,8 @@ class Place(NamedTuple):
 
 
 class Position:
-    """The position file: a head that says what is sent, then a line for every acknowledgement, synced. The last whole
-    line counts. The file is made short again where it grows long. Without a path nothing is kept."""
+    """The position file: a head that identifies the source, then a synced line for every acknowledgement. The last
+    whole line counts. A long file is compacted. Without a path nothing is kept."""
 
     def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
         self.path = path
@@ -214,11 +214,11 @@ class Position:
             raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
 
     def begin(self) -> None:
-        """Open the file for a run; `OSError` before anything is sent."""
+        """Open the file for a run; raises `OSError` before anything is sent."""
         self._rewrite("under way")
 
     def move(self, place: Place) -> None:
-        """Note, durably, how far the run has come."""
+        """Record durably how far the run has come."""
         self.place = place
         if self._stream is None:
             return
@@ -248,13 +248,13 @@ class Position:
 
 
 class NotTaken(NamedTuple):
-    """A message that the cluster, or its client, refuses for what it is: sending it again would not help."""
+    """A message that the cluster or its client rejects for its content: sending it again would not help."""
 
     reason: str
 
 
 class Cluster:
-    """The proxies of a live 5.x cluster. `Refusal` (8) where the client is missing, or the cluster does not answer."""
+    """The proxies of a live 5.x cluster. `Refusal` (8) if the client is missing or the cluster does not answer."""
 
     def __init__(self, endpoints: str, *, namespace: str = "", tls: bool = False) -> None:
         try:
@@ -274,10 +274,10 @@ class Cluster:
             raise Refusal(f"the client for {endpoints} did not start: {error}") from error
 
     def send(self, messages: Sequence[Outgoing], interrupted: Callable[[], bool]) -> list[NotTaken | None]:
-        """Send them at once and wait for every acknowledgement; for each, None or why it is not taken.
+        """Send messages concurrently and wait for all acknowledgements; return for each None, or why it is not taken.
 
-        What gets no answer is sent again, for a minute (once if nothing ever answered); then `Refusal` (8), and none of
-        them counts as sent.
+        Without an answer a message is sent again, for a minute (once if nothing ever answered); then `Refusal` (8), and
+        none of them counts as sent.
         """
         results: list[NotTaken | None] = [None] * len(messages)
         left = list(range(len(messages)))
@@ -305,7 +305,7 @@ class Cluster:
                       + "Then run the same command again: with --position it goes on where it stopped.")
 
     def _start(self, message: Outgoing) -> Any:
-        """The future of one message, or what `_answer` makes of a failure."""
+        """Return the future of one message, or the result of `_judged` for a failure."""
         from rocketmq.v5.model import Message as Sent
 
         try:
@@ -327,7 +327,7 @@ class Cluster:
 
 
 def _answer(future: Any, topic: str) -> NotTaken | str | None:
-    """None for an acknowledgement, why the message is not taken, or text: what to try again."""
+    """Return None for an acknowledgement, why the message is not taken, or an error text: try again."""
     try:
         future.result(timeout=120)
         return None
@@ -336,7 +336,7 @@ def _answer(future: Any, topic: str) -> NotTaken | str | None:
 
 
 def _judged(error: Exception, topic: str) -> NotTaken | str:
-    """Whose fault an error is: the message's, the cluster's state (try again), or else a `Refusal` (8)."""
+    """Classify an error: the message's (`NotTaken`), the cluster's state (text: try again), or a `Refusal` (8)."""
     from rocketmq.v5 import exception as client
 
     text = f"{type(error).__name__}: {error}"[:400]

@@ -1,7 +1,7 @@
-"""Where messages come from: a store, a commitlog folder, log files alone, an image of a disk; and the scan of each.
+"""Sources of messages: a store, a commitlog folder, log files alone, a disk image; and the scan of each.
 
-A log alone is one source if its names and lengths fit one file size. Whatever does not, a piece of a log file or a
-stretch of an image, is a source by itself: no record of it depends on what stands elsewhere.
+Log files form one source if their names and lengths fit one file size. Anything else, a piece of a log file or a range
+of an image, is a source by itself: none of its records depends on bytes elsewhere.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from recover.store.source import LocalFile, Source as OpenFile, Tree, mount, sta
 from recover.store.store import Store, StoreOptions
 
 _LOOK = 8 << 20
-"""So many bytes are searched at a time for records that name their own place."""
+"""Bytes searched at a time for records that name their own place."""
 
 
 class Source(NamedTuple):
-    """One log that messages come from. `store` is None for a log without anything around it.
+    """One log with messages. `store` is None for a log without other parts.
 
-    `unread`: what of it could not be looked through, one line each. `in_pieces`: how long its log files were, or where
-    they began, is not known.
+    `unread`: what could not be searched, one line each. `in_pieces`: the lengths or starts of its log files are
+    unknown.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Source(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The log of a source, and what of it could not be read (one line each). `by_names`: as brokers find it."""
+    """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it."""
 
     source: Source
     log: LogView
@@ -68,10 +68,10 @@ class Scanned(NamedTuple):
 def open_sources(
     places: Sequence[Path], options: StoreOptions | None = None, *, live: bool = True
 ) -> list[Source]:
-    """Each store, commitlog folder and image is a source or several; single log files together are one if they fit.
+    """Open stores, commitlog folders and images, each as one source or several; single log files are one if they fit.
 
-    `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file that holds no record.
-    `options` say where the parts of a store are, as for every command; `live`: a store is looked at as it is now.
+    `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file without a record.
+    `options` say where the parts of a store are, as in every command; `live`: freeze a store that a broker writes to.
     """
     size = options.mapped_file_size or 0 if options is not None else 0
     sources: list[Source] = []
@@ -94,7 +94,7 @@ def open_sources(
 
 
 def _of_files(paths: Sequence[Path], size: int) -> list[Source]:
-    """Log files, each at the place that its records name, its name deciding where none does; and images of disks."""
+    """Sources of log files, each at the offset in its records or, without one, in its name; and of disk images."""
     images: list[Source] = []
     by_offset: dict[int, MappedFile] = {}
     for path in paths:
@@ -123,7 +123,7 @@ def _of_files(paths: Sequence[Path], size: int) -> list[Source]:
 
 
 def _logs(name: str, queue: MappedFileQueue) -> list[Source]:
-    """One log if a file size fits all names and lengths, else a log of each file."""
+    """One log if a file size fits all names and lengths, else one log per file."""
     unread, size = tuple(_beside(queue)), queue.file_size or 1
     if all(file.length <= size and file.file_from_offset % size == 0 for file in queue.files):
         size = max((_with_room(file, size) for file in queue.files[-1:]), default=size)
@@ -136,8 +136,8 @@ def _logs(name: str, queue: MappedFileQueue) -> list[Source]:
 
 
 def _with_room(mapped_file: MappedFile, size: int) -> int:
-    """The file size, and the eight bytes that a broker leaves free more where the last record of a cut file needs them:
-    else it would count as one that cannot be."""
+    """The file size, plus the eight bytes that a broker leaves free if the last record of a cut file needs them:
+    otherwise that record would count as impossible."""
     if mapped_file.length < size:
         return size
     with FileReader(mapped_file.path) as reader:
@@ -149,8 +149,8 @@ def _with_room(mapped_file: MappedFile, size: int) -> int:
 
 
 def _beside(queue: MappedFileQueue) -> Iterator[str]:
-    """A line for each file among those of a log whose name is not its place, though it holds records; none for a copy
-    of the log file that stands in its place."""
+    """Yield a line for each file of a log folder that holds records but whose name is not their offset; none for a copy
+    of the log file at that offset."""
     for item in queue.odd:
         base = _own_place(item.path) if item.is_file and item.length else None
         if base is not None and not any(
@@ -166,7 +166,7 @@ def _is_copy(one: Path, other: Path) -> bool:
 
 
 def _own_place(path: Path) -> int | None:
-    """The offset of a file's first byte as its first intact record has it; None without such a record."""
+    """The offset of a file's first byte according to its first intact record; None without such a record."""
     try:
         first = next(_stretches(path, []), None)
     except OSError:
@@ -174,12 +174,12 @@ def _own_place(path: Path) -> int | None:
     return None if first is None or first.base < 0 else first.base
 
 
-# --- Stretches of log in a file that is more than one log file: an image of a disk, pieces of log files put together.
+# --- Ranges of log in a file that is more than one log file: a disk image, concatenated pieces of log files.
 
 
 class Stretch(Struct):
     """Bytes [start, stop) of a file, from an intact record to the end of the last one with the same `base`: the
-    physical offset of the file's first byte, if the whole file were log (else it can be less than 0)."""
+    physical offset of the file's first byte if the whole file were log (may be negative)."""
 
     start: int
     stop: int
@@ -187,10 +187,10 @@ class Stretch(Struct):
 
 
 def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
-    """The stretches of a file in its order; the last one grows until the next is asked for.
+    """Yield the ranges of a file in order; the last one grows until the next is requested.
 
-    A record inside of an intact one is none of its own. What cannot be read goes to `unread`, and counts as zeros.
-    `OSError` where the file cannot be opened.
+    A record inside an intact one does not start a range. Unreadable bytes go to `unread`, and count as zeros.
+    `OSError` if the file cannot be opened.
     """
     last: Stretch | None = None
     at = end = 0
@@ -223,7 +223,7 @@ def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
 
 
 def _windows(reader: FileReader, length: int, unread: list[str]) -> Iterator[tuple[int, np.ndarray]]:
-    """What the file system stores of a file, some MiB at a time (uint8), each with its place; heads stand in one."""
+    """Yield the allocated parts of a file, some MiB at a time (uint8), with their positions; a head lies within one."""
     for first, last in reader.data_ranges(0, length):
         for start in range(max(0, first - HEAD_SIZE), last, _LOOK):
             content = bytearray(min(_LOOK + HEAD_SIZE - 1, length - start))
@@ -234,7 +234,7 @@ def _windows(reader: FileReader, length: int, unread: list[str]) -> Iterator[tup
 
 
 def _of_image(path: Path, found: Sequence[Stretch], unread: tuple[str, ...]) -> list[Source]:
-    """Each stretch as a log of one file."""
+    """Each range as a log of one file."""
     image = _Image(path, found)
     root = mount(image)
     return [
@@ -247,7 +247,7 @@ def _of_image(path: Path, found: Sequence[Stretch], unread: tuple[str, ...]) -> 
 
 
 class _Image(Tree):
-    """Stretches of a file, under the numbers of the bytes that they begin with."""
+    """Ranges of a file as a tree, named by the position of their first byte."""
 
     def __init__(self, path: Path, found: Sequence[Stretch]) -> None:
         self.path, self.parts = path, {str(part.start): part for part in found}
@@ -261,7 +261,7 @@ class _Image(Tree):
 
 
 class _Part(OpenFile):
-    """A stretch of a file as a file. A failure names the file itself, and the place in it."""
+    """A range of a file as a file. Read failures report the file itself and the position in it."""
 
     def __init__(self, path: Path, part: Stretch) -> None:
         self._file, self._part = LocalFile(path), part
@@ -287,8 +287,8 @@ class _Part(OpenFile):
 def scan_source(
     source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
-    """Scan the log of a source, judging its records as verify does where its queues are there: those of another log are
-    damage. What cannot be opened or read, and parts that are not read, are noted and passed over."""
+    """Scan the log of a source; its records are judged as by verify if its queues exist: those of another log are
+    damage. Files that cannot be opened or read, and unread parts, are noted and skipped."""
     unread = [*source.unread]
 
     def cannot_open(mapped_file: MappedFile, error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""One message's life, out of all records that have its unique key: half, op, commit, waits, deliveries, retries."""
+"""The life of one message, from all records with its unique key: half, op, commit, waits, deliveries, retries."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from recover.store.store import Store
 
 _LIVES = 20
 _OPS = 500_000
-"""How many op messages after a half message are looked at for the one that ends it."""
+"""How many op messages after a half message are searched for the one that ends it."""
 
 
 class Event(Struct):
     """One record of a life. `stage`: sent, half, op, committed, waiting, delivered, retry, dead-letter.
 
     `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
-    delivered, ms. `group`: of a retry or dead letter. `note`: what else the record says.
+    delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
     """
 
     stage: str
@@ -57,7 +57,7 @@ class Event(Struct):
 
 
 class Offset(Struct):
-    """What a group's committed offset says of a record in a queue that it reads."""
+    """What a group's committed offset says about a record in a queue that it reads."""
 
     group: str
     topic: str
@@ -68,7 +68,7 @@ class Offset(Struct):
 
 
 class Life(Struct):
-    """One message: its records in the order that they were stored, its end so far, and consumers."""
+    """One message: its records in the order in which they were stored, its outcome so far, and consumers."""
 
     unique_key: str | None
     keys: str | None
@@ -81,8 +81,8 @@ class Life(Struct):
 def trace(
     store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
 ) -> tuple[list[Life], Answer]:
-    """Lives of the messages with this id, unique key or key, and how they were looked for: through the index, or with
-    an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked."""
+    """Return the lives of the messages with this id, unique key or key, and the search: through the index, or with an
+    `engine` by a scan of the log. `Refusal` (8) if the index cannot be used."""
     found = query_id(store, name) if engine is None else _at_place(store, name)
     if engine is not None:
         placed = found.messages[0].record.uniq_key if found.messages else name
@@ -125,7 +125,7 @@ def trace(
 
 
 def _at_place(store: Store, name: str) -> Answer:
-    """The record whose place in the log the id names, without an index."""
+    """Find the record at the log offset in the id, without an index."""
     try:
         found = query_id(store, name)
     except Refusal:
@@ -183,7 +183,7 @@ def _event(store: Store, record: Record) -> Event:
 
 
 def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
-    """The op message that ends a half message: it stands in the queue of the same number and names its queue offset."""
+    """The op message that ends a half message: it is in the queue of the same number and names its queue offset."""
     wanted, looked = str(half.queue_offset), Answer("queue")
     try:
         start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset

@@ -1,4 +1,4 @@
-"""How messages are written: NDJSON, CSV, Parquet, raw records. One at a time in, batches out, nothing kept."""
+"""Writers of messages: NDJSON, CSV, Parquet, raw records. They stream: messages in, batches out, nothing kept."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ COLUMNS_THAT_REPEAT = (
     "topic", "state", "born_host", "store_host", "tags", "transaction", "body_encoding", "body_compression", "kind",
     "stored_topic", "body_problem", "damage", "doubtful",
 )
-"""Columns that Parquet keeps as dictionaries. To look for repeats in all takes as long as to compress them."""
+"""Columns that Parquet keeps as dictionaries. Searching all columns for repeats costs as much as compressing them."""
 PART = ".part"
 
 
 class Writer:
-    """Takes messages, in order; `close` writes what is left, and leaves the stream open. By itself it is the format
-    raw: the records as stored, one after the other."""
+    """Takes messages in order; `close` writes what is buffered, and leaves the stream open. The base class writes the
+    raw format: the records as stored, one after the other."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
     def line_of(self, item: Selected) -> bytes:
-        """A message as this format has it."""
+        """A message encoded in this format."""
         return item.content
 
     def take(self, lines: bytes, count: int) -> None:
@@ -62,18 +62,18 @@ class Writer:
         self.take(self.line_of(item), 1)
 
     def close(self) -> None:
-        """Nothing is left of what is written at once."""
+        """The base class buffers nothing."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Whole lines that a cut export has left, and the last one's place in the log, None where it names none."""
+    """The whole lines of an interrupted export, and the log offset in the last one, None if it has none."""
 
     lines: int = 0
     phy_offset: int | None = None
 
 
 class Ndjson(Writer):
-    """A message a line; those that an earlier run has `left` are passed over, and are held to its last one."""
+    """One message per line; lines that an earlier run has `left` are skipped, and checked against its last one."""
 
     def __init__(self, stream: IO[bytes], left: Resumed) -> None:
         super().__init__(stream)
@@ -83,7 +83,7 @@ class Ndjson(Writer):
         return msgspec.json.encode(item.message) + b"\n"
 
     def take(self, lines: bytes, count: int) -> None:
-        """Write whole lines, `count` of them; `Refusal` (8) if they are not those of the earlier run."""
+        """Write whole lines, `count` of them; `Refusal` (8) if they differ from the earlier run."""
         if self._skip:
             split = lines.splitlines(keepends=True) if count >= self._skip else []
             if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
@@ -92,13 +92,13 @@ class Ndjson(Writer):
         self._stream.write(lines)
 
     def close(self) -> None:
-        """`Refusal` (8) if the earlier run had more."""
+        """`Refusal` (8) if the earlier run had more messages."""
         if self._skip:
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
 
 class Csv(Writer):
-    """A message a row, after the names of the columns: text in quotes, null is nothing, properties are JSON."""
+    """One message per row, after a header row: text in quotes, null as nothing, properties as JSON."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream)
@@ -109,7 +109,7 @@ class Csv(Writer):
 
 
 class Table(Writer):
-    """Parquet by pyarrow, with the columns that CSV has. Without a stream it makes tables and writes none."""
+    """Parquet by pyarrow, with the columns of CSV. Without a stream it builds tables and writes none."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         import pyarrow as pa
@@ -134,7 +134,7 @@ class Table(Writer):
             self._take_lines()
 
     def from_rows(self, rows: bytes | memoryview) -> Any:
-        """A table of rows as `row_of` makes them. Any thread may call it."""
+        """A table of rows in the format of `row_of`. Thread-safe."""
         from pyarrow import csv
 
         return csv.read_csv(
@@ -151,7 +151,7 @@ class Table(Writer):
             self._lines.clear()
 
     def take_table(self, table: Any) -> None:
-        """Write a table, together with others if it is small."""
+        """Write a table, batched with others if it is small."""
         self._tables.append(table)
         if sum(item.nbytes for item in self._tables) >= _GROUP:
             self._put_tables()
@@ -168,7 +168,7 @@ class Table(Writer):
 
 
 def row_of(message: Message) -> bytes:
-    """A row of CSV; properties are an object of JSON, doubtful fields one text."""
+    """A row of CSV; properties are a JSON object, doubtful fields one text."""
     properties = {_text(key): _text(item) for key, item in message.properties.items()}
     texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
@@ -185,7 +185,7 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Text that Arrow takes: Java stores lone surrogates, UTF-8 has none."""
+    """Replace lone surrogates, which Java stores and UTF-8 lacks: Arrow rejects them."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
@@ -200,9 +200,9 @@ def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
 
 @contextmanager
 def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[tuple[IO[bytes], Resumed]]:
-    """A stream whose bytes stand under `target` once the block has ended well; until then in `target`.part.
+    """Yield a stream to `target`.part, which is renamed to `target` when the block ends without an error.
 
-    With `resume` it goes on after the last whole line there. What did not end well goes, unless the file `keeps` it.
+    With `resume` it continues after the last whole line there. After an error the part is removed unless it `keeps` it.
     `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
@@ -243,8 +243,8 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
         raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error
 
 
-# --- Messages in bulk, at the speed of a disk: compiled code makes the lines of whole stretches of the log, several
-# stretches at a time. What it is not sure of is written by the reference, `recover.export.messages`.
+# --- Messages in bulk, at the speed of the disk: compiled code encodes ranges of the log, several at a time. Records
+# that it is not sure of are encoded by the reference, `recover.export.messages`.
 
 
 _STRETCH = 4 << 20
@@ -253,7 +253,7 @@ _NO_LINE = BIT_INNER_BATCH | NOT_LIVE
 
 
 class Written(msgspec.Struct):
-    """One stretch: its lines or their table, what they hold by topic, bytes of their records, what was unreadable."""
+    """One range: its lines or their table, counts by topic, bytes of its records, read errors."""
 
     lines: bytes = b""
     table: Any = None
@@ -266,7 +266,7 @@ def export_lines(
     scanned: Scanned, wanted: Wanted, writer: Ndjson | Csv | Table, *, threads: int, note: Callable[[str], None],
     progress: ProgressCallback | None = None,
 ) -> tuple[Counts, int]:
-    """Write every wanted message in log order; (their counts, bytes of their records). For filters `by_rows`."""
+    """Write every wanted message in log order; return (counts, bytes of their records). For filters `by_rows`."""
     topics: Counts = Counter()
     size = 0
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
@@ -288,7 +288,7 @@ def export_lines(
             note(line)
         end = int(rows["phy_offset"][-1]) + int(rows["size"][-1])
         if progress is not None:
-            # what filters leave out was passed over, too
+            # bytes that filters skipped count as progress too
             progress(max(0, end - reached), rows.size)
         reached = end
 
@@ -310,7 +310,7 @@ def export_lines(
 
 
 def near(rows: Rows, size: int = _STRETCH) -> Iterator[Rows]:
-    """Rows that begin within so many bytes of log, together."""
+    """Group rows that begin within `size` bytes of log."""
     offsets = rows["phy_offset"]
     first = 0
     while first < rows.size:
@@ -320,7 +320,7 @@ def near(rows: Rows, size: int = _STRETCH) -> Iterator[Rows]:
 
 
 class LineMaker:
-    """Makes the lines of stretches as a writer takes them, for a `Table` their table. Any thread may call it."""
+    """Encodes ranges as a writer takes them: lines, for a `Table` tables. Thread-safe."""
 
     def __init__(self, choice: Choice, writer: Ndjson | Csv | Table) -> None:
         self.choice, self.tables = choice, writer if isinstance(writer, Table) else None
@@ -332,7 +332,7 @@ class LineMaker:
             dtype=bool)
 
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
-        """The lines of the records of some rows, or the table that they make."""
+        """The lines of the records of some rows, or their table."""
         written = Written()
         pieces = list(self._lines(written, reader, mapped_file, rows))
         lines = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -343,7 +343,7 @@ class LineMaker:
         return written
 
     def _room(self) -> Rows:
-        """Where the kernel writes: one room a thread, for memory that is new costs more than the lines in it."""
+        """The kernel's output buffer: one per thread, because fresh memory costs more than encoding the lines."""
         room: Rows | None = getattr(self._kept, "room", None)
         if room is None:
             room = self._kept.room = np.empty(_LINES, dtype=np.uint8)
@@ -352,13 +352,13 @@ class LineMaker:
     def _lines(
         self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows,
     ) -> Iterator[bytes | memoryview]:
-        """The lines in pieces; the last one may be a view of this thread's room."""
+        """The lines in pieces; the last one may be a view of this thread's buffer."""
         first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:
             content = reader.read(first, int(starts[-1]) + int(rows["size"][-1]))
         except ReadFailure:
-            # what can be read around the bad place comes out record by record
+            # what can be read around the bad place is encoded record by record
             for row, record in contents(mapped_file, rows, written.notes.append):
                 yield from self._reference(written, row, record)
             return

@@ -1,1 +1,1 @@
-"""What is said of damage: findings, their codes, and refusals."""
+"""Findings, their codes, and refusals."""

@@ -1,4 +1,4 @@
-"""Exit bits, the kinds of findings and how bad each is, and refusals: the exceptions that end a command."""
+"""Exit bits, the kinds of findings with their severity, and refusals: the exceptions that end a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USAGE = 16
 INTERRUPTED = 32
 UNSUPPORTED = 64
 BUG = 128
-"""The bits of the exit code; `mqtool/exits.py` has the table that people see of them."""
+"""The bits of the exit code; `mqtool/exits.py` has the table shown to users."""
 
 OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 
@@ -26,21 +26,21 @@ Leads = Literal["", "find", "setting", "stop"]
 RECOVER = "mqtool recover {store} --dry-run"
 READ_ON = "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."
 BAD_DISK = "A failing disk, a lost mount, or missing permission."
-"""The cause of what the operating system refuses to read."""
+"""The cause of a read that the operating system refuses."""
 BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
 """The remedy for a pipe, a socket, a device, or a folder in the place of a file: no plan moves these."""
 
 
 class Code(Struct, frozen=True):
-    """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
+    """A kind of finding: its name, its severity, and the texts of `explain`.
 
     `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
-    the store path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1.
-    `bits` overrides the exit bits that severity implies.
+    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`
+    overrides the exit bits that severity implies.
 
-    `leads` is where a finding whose remedy is not recover leads, beside what its remedy says:
-    "stop": recover refuses on it, so nothing else comes next (so does every finding of exit bit 8);
-    "find": a person looks for what is missing first, before a repair, which at best guesses it, and before a start;
+    `leads` is the next step after a finding whose remedy is not recover:
+    "stop": recover refuses on it, so there is no other next step (as with every finding of exit bit 8);
+    "find": the missing thing must be searched first, before a repair, which at best guesses it, and before a start;
     "setting": another setting or release is the remedy, and no repair of the store helps.
     """
 
@@ -93,12 +93,12 @@ class Interrupted(Refusal):
 
 
 def unreadable(error: OSError) -> Refusal:
-    """The refusal over what cannot be listed or opened."""
+    """The refusal for a path that cannot be listed or opened."""
     return Refusal(f"cannot read {error.filename}: {error.strerror}", remedy_of(error), path=str(error.filename))
 
 
 def remedy_of(error: OSError) -> str:
-    """What a person does about it; empty where the error says all that is known."""
+    """The remedy for an error; empty if there is nothing to add to the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room there, or name a place on another disk."
     if isinstance(error, PermissionError):

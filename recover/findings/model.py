@@ -1,4 +1,4 @@
-"""Damage as a value: findings, and the list that merges and counts them."""
+"""Findings as values, and the list that merges and counts them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ AREAS: tuple[tuple[Code, ...], ...] = (
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}
-"""The registry, by name. A module holds areas that belong together: the log, what derives from it, the rest."""
+"""The registry, by name. Each module holds related areas: the log, derived files, everything else."""
 
 
 class Finding(Struct, frozen=True):
-    """One problem, or one stretch of adjacent problems of one code in one file.
+    """One problem, or one range of adjacent problems of one code in one file.
 
     `file` is relative to the store, `offset` is a byte position in that file; both may be None.
     """
@@ -58,7 +58,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """The first of some names, and how many more there are."""
+    """The first few names, and the number of the rest."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -70,7 +70,7 @@ def _span(milliseconds: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """A time in ms since 1970, in UTC; what no calendar holds stays a number."""
+    """Format a time in ms since 1970 in UTC; a value outside of the calendar stays a number."""
     try:
         found = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -79,10 +79,10 @@ def moment(milliseconds: int) -> str:
 
 
 class _Fact(Struct):
-    """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
+    """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` gives the plural.
 
-    Text in the place of a number, such as "an unknown number of", has the plural. `{n:; entry|entries}` is a clause,
-    left out for 0 and None; `{n:span}` says milliseconds as a person does, `{n:time}` those since 1970.
+    Text in place of a number, such as "an unknown number of", takes the plural. `{n:; entry|entries}` is a clause that
+    is left out for 0 and None; `{n:span}` formats a duration in ms, `{n:time}` a time in ms since 1970.
     """
 
     value: Any
@@ -114,9 +114,9 @@ def finding(
     code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
     message: str | None = None, remedy: str | None = None, **facts: Any,
 ) -> Finding:
-    """Build a finding of a registered code; `KeyError` for a code that nobody registered.
+    """Build a finding of a registered code; `KeyError` for an unregistered one.
 
-    `severity`, `message` and `remedy` are those of the code where they are not given.
+    `severity`, `message` and `remedy` default to those of the code.
     """
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
@@ -156,7 +156,7 @@ class FindingList:
         return result
 
     def counts(self) -> dict[str, int]:
-        """How many problems of each code; a merged finding counts as many as it stands for."""
+        """Number of problems by code; a merged finding counts as many as it stands for."""
         totals: Counter[str] = Counter()
         for item in self._findings:
             totals[item.code] += int(item.facts.get("count", 1))

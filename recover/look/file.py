@@ -1,4 +1,4 @@
-"""One file of a store: its kind, its items, every field and every check. Reads only."""
+"""Inspection of one file of a store: its kind, its items, every field and every check. Read-only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from recover.look.items import (
 from recover.store.reader import FileReader
 from recover.store.store import ABORT, LOCK
 
-# --- What kind of file is this? The place and the name say it first; the content where they do not.
+# --- Kind of a file: told by its name and place, by its content where these do not.
 
 
 _SAMPLE = 64 << 10
@@ -68,7 +68,7 @@ _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 
 
 def detect(path: Path, reader: FileReader) -> FileReport:
-    """What kind of file it is, and why; `NotAStore` (16) when nothing of RocketMQ's looks like it."""
+    """Return the kind of the file and why; `NotAStore` (16) if it resembles no file of RocketMQ."""
     base = offset_in_name(path.name)
     found = _by_name(path) or _by_place(path.absolute(), base)
     if found is None and (log_base := _log_base(reader, base)) is not None:
@@ -132,7 +132,7 @@ def _by_content(reader: FileReader) -> tuple[str, str] | None:
 
 
 def _log_base(reader: FileReader, base: int | None) -> int | None:
-    """The offset of the first byte of a file that holds records, or an end mark and a log's name."""
+    """Return the log offset of the first byte of a file that holds records, or an end mark and a log file's name."""
     sample = reader.read(0, _SAMPLE)
     try:
         return decode(sample if len(sample) < _SAMPLE else reader.read(0, _LARGEST_RECORD)).phy_offset
@@ -196,7 +196,7 @@ def _is_config(sample: bytes, reader: FileReader) -> bool:
 
 
 def foreign(reader: FileReader) -> str:
-    """What a file that is not RocketMQ's seems to be instead: "it looks like a gzip file"."""
+    """Describe a file that is not RocketMQ's by its apparent format: "it looks like a gzip file"."""
     sample = reader.read(0, _SAMPLE)
     if not sample:
         return "it is empty"
@@ -210,7 +210,7 @@ def foreign(reader: FileReader) -> str:
 
 
 def other_format(path: Path) -> str:
-    """The same of a file whose first bytes alone tell, "" for others. `OSError`."""
+    """The same description if the first bytes alone show it, else "". `OSError`."""
     with FileReader(path) as reader:
         return _other_format(reader.read(0, _SAMPLE))
 
@@ -231,10 +231,10 @@ _SMALL = 64 << 20
 def inspect_file(
     path: Path, offset: int | None = None, limit: int = 20, geometry: IndexGeometry | None = None
 ) -> FileReport:
-    """Look at one file from `offset` on, at most `limit` items (0: all).
+    """Inspect one file from `offset` on, at most `limit` items (0: all).
 
-    `offset` is a byte position in the file; for files named by offset a physical offset does as well.
-    `NotAStore` (16) for what is no RocketMQ file, `UsageRefusal` (16) for an offset outside, `OSError`.
+    `offset` is a byte position in the file; for files named by offset it may also be a physical offset.
+    `NotAStore` (16) if it is not a RocketMQ file, `UsageRefusal` (16) for an offset outside of it, `OSError`.
     """
     if not path.exists():
         raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
@@ -250,10 +250,10 @@ def inspect_file(
 
 
 def bits_of(report: FileReport, *, chosen: bool) -> int:
-    """The exit bits of what is shown of a file; `chosen`: a person pointed at the first item.
+    """Return the exit bits of the items shown; `chosen`: the user named the first item's offset.
 
-    A record that nobody can read, and damage with one after it, cost messages; after the last it may be a tail. Damage
-    that its own offset does not confirm may be the inside of something, at which a person pointed: it sets no bit.
+    An unreadable record, and damage before the last record, cost messages; after it they may be the tail. Damage at a
+    chosen offset sets no bit unless its own offset confirms a record there: the user may have pointed into one.
     """
     bits = CLEAN
     for item in report.items:
@@ -286,7 +286,7 @@ def _index(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]
 
 
 def _header(layout: Layout[Any], content: bytes, checks: tuple[Check, ...] = (), raw: int = 0) -> list[Item]:
-    """The one item of a file that is nothing but a header, or of which nothing else can be read."""
+    """The single item of a file that is only a header, or of which nothing else can be read."""
     fields = layout_fields(layout, content, 0)
     return [Item("header", 0, len(content), None, fields, checks, raw=content[: raw or layout.size])]
 
@@ -347,8 +347,8 @@ def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item
 
 
 class Kind(NamedTuple):
-    """What such a file is called and what is shown of it; it is known by its own name, else by the folder that it is
-    in or the `part` of the store above topic and queue, else by a test of its content. The first row that fits counts.
+    """How a kind of file is called and shown. A file is recognised by its name, else by its folder or the `part` of the
+    store above topic and queue, else by a test of its content. The first row that fits counts.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""What stands in one file: records, blanks, units; every field, and every check on its own."""
+"""Items of one file: records, blanks and units, with every field and every single check."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from recover.log.judge import ReadAt, is_intact, judge, reason_of
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 
-# --- What is known about one file: its kind, and items of it with their fields and the checks on them.
+# --- Description of one file: its kind, and its items with their fields and checks.
 
 
 class Field(Struct, frozen=True):
-    """One field of an item: where it is in the file (bytes), what it holds, what it is for."""
+    """One field of an item: its position in the file (bytes), its value and its purpose."""
 
     name: str
     offset: int
@@ -39,7 +39,7 @@ class Field(Struct, frozen=True):
 
 
 class Check(NamedTuple):
-    """One check: `ok` None means that it does not apply here, or could not be made."""
+    """One check: `ok` is None if it does not apply, or could not be made."""
 
     name: str
     ok: bool | None
@@ -47,9 +47,9 @@ class Check(NamedTuple):
 
 
 class Item(Struct, frozen=True):
-    """A stretch of the file: a record, a blank, a unit, zeros, damage.
+    """A range of the file: a record, a blank, a unit, zeros, or damage.
 
-    `number`: physical offset, queue offset or entry number; `raw`: its first bytes; `reason`: "" or what is wrong.
+    `number`: physical offset, queue offset or entry number; `raw`: its first bytes; `reason`: what is wrong, or "".
     """
 
     kind: str
@@ -77,8 +77,9 @@ class Item(Struct, frozen=True):
 
 
 class FileReport(Struct):
-    """One file: kind (kebab-case), title, why it is taken for that, length in bytes, further facts, items. Not
-    `complete` when the limit ended the list; `next_offset` is where to go on then. `geometry`: of an index file."""
+    """One file: kind (kebab-case), title, why it was recognised as that, length in bytes, further facts, items.
+    `complete` is False if the limit ended the list; `next_offset` is where it continues. `geometry`: of an index
+    file."""
 
     path: str
     kind: str
@@ -101,7 +102,7 @@ class FileReport(Struct):
 
 
 def layout_fields(layout: Layout[Any], content: bytes, at: int) -> tuple[Field, ...]:
-    """The declared fields of `content`, which lies at `at` of the file, as far as the bytes go."""
+    """The declared fields of `content`, which is at position `at` of the file, as far as the bytes reach."""
     fields = []
     for item in layout.fields:
         piece = content[item.offset : item.offset + item.size]
@@ -117,8 +118,8 @@ _LARGEST_READ = 64 << 20
 
 
 def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: str) -> Item:
-    """The bytes at `position` of a file that begins at physical offset `base`, shown as a record; `reason` is the
-    verdict of the judge ("" for an intact one)."""
+    """Show the bytes at `position` of a file that begins at physical offset `base` as a record; `reason` is the verdict
+    of the judge ("" for an intact one)."""
     room = file_end - base - position
     content = _content(read, position, room)
     candidate = Candidate(content, 0, room, base + position, available=room)
@@ -139,7 +140,7 @@ def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: s
 
 
 def _content(read: ReadAt, position: int, room: int) -> bytes:
-    """The record's bytes as far as its size can be believed."""
+    """The record's bytes, as many as its size says if that is plausible, else the first few."""
     start = bytes(read(position, BLANK_SIZE))
     if len(start) == BLANK_SIZE:
         size, magic = BLANK.decode(start)
@@ -149,7 +150,7 @@ def _content(read: ReadAt, position: int, room: int) -> bytes:
 
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
-    """What one bit of a damaged record would have to be turned back for all checksums to be right."""
+    """Report the one bit of a damaged record whose flip makes all checksums right, if there is one."""
     from recover.evidence.restore import turned_back
 
     restored = turned_back(content, phy_offset, [])

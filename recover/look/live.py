@@ -1,10 +1,10 @@
-"""A store that a broker writes to, as it was when the look at it began.
+"""The store of a running broker, as it was when the command began.
 
-A scan takes a while, and what is written meanwhile would look like damage: zeros that were read before the records that
-are there now, units that name messages after the end of the log. So the log ends for the whole look where it ended at
-first; files that were not there yet are left out; units that name what came later read as unwritten, and header and
-slots of an index file as they were before; config files and the checkpoint are those of the beginning. The broker gets
-some time to fill queues and index as far. Timers are not judged: they change in several places at once.
+A scan takes time, and what is written meanwhile would look like damage: zeros read before the records that are there
+now, units that name messages after the end of the log. So the end of the log is fixed at the beginning; files created
+later are left out; units of later messages read as unwritten, and the header and slots of an index file as they were
+before them; config files and the checkpoint are read at the beginning. The broker gets some time to fill queues and
+index up to that end. Timers are not checked: they change in several places at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATIENCE = 10.0
 
 
 def settled(store: Store) -> Store:
-    """The store as it is now, for as long as it is looked at, if a process holds its lock; else as it is."""
+    """Return the store as it is now if a process holds its lock, for the whole command; else the store itself."""
     if isinstance(store.root, StorePath) or holder_of(store) is None:
         return store
     tree = _AsItWas(store)
@@ -46,16 +46,16 @@ def settled(store: Store) -> Store:
 
 
 def _await_dispatch(store: Store, end: int) -> None:
-    """Wait until units name all messages before `end` of the log, as long as there come more of them."""
+    """Wait until units name all messages before `end` of the log, as long as new units keep coming."""
     stop, before = time.monotonic() + _PATIENCE, -1
     while (now := _dispatched_to(store)) < end and now != before and time.monotonic() < stop:
         before = now
         time.sleep(0.1)
-    time.sleep(0.01)  # the rest of that unit, and its keys
+    time.sleep(0.01)  # for the rest of that message's units, and its index entries
 
 
 def _dispatched_to(store: Store) -> int:
-    """Where in the log the last message ends that a unit names; 0 where queues cannot be listed."""
+    """The end in the log of the last message that a unit names; 0 if queues cannot be listed."""
     with suppress(OSError):
         return max((reached or 0 for _, _, reached in queue_ends(store, [])), default=0)
     return 0
@@ -63,7 +63,7 @@ def _dispatched_to(store: Store) -> int:
 
 class _AsItWas(LocalTree):
     def __init__(self, store: Store) -> None:
-        # offsets of consumers name nothing that comes after the end of the log, if they are read before it
+        # read before the end of the log is found, consumer offsets name nothing after it
         self._texts: dict[Path, bytes] = {}
         for path in (store.checkpoint_path, *(store.config_dir.iterdir() if store.config_dir.is_dir() else ())):
             with suppress(OSError):
@@ -89,13 +89,13 @@ class _AsItWas(LocalTree):
         return found
 
     def _is_later(self, path: Path) -> bool:
-        """Whether a file of a queue or of the index begins with what came later."""
+        """Whether a file of a queue or of the index begins with a later message."""
         with suppress(OSError), closing(LocalFile(path)) as file:
             if path.parent != self._index:
                 unit = file.read(0, CQ_UNIT.size)
                 return len(unit) == CQ_UNIT.size and CQ_UNIT.decode(unit).phy_offset >= self.end
             head = file.read(0, INDEX_HEADER.size)
-            # a file is there for a moment before its first unit is
+            # a file exists for a moment before its first unit
             return len(head) < INDEX_HEADER.size or INDEX_HEADER.decode(head).begin_phy_offset >= self.end
         return False
 
@@ -111,7 +111,7 @@ class _AsItWas(LocalTree):
 
 
 class _Text(Source):
-    """Bytes that were read before."""
+    """A file with the content that was read before."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -125,13 +125,13 @@ class _Text(Source):
 
 
 class _Shown(LocalFile):
-    """A file of which `read` shows something else than the bytes."""
+    """A file whose `read` differs from the bytes on the disk."""
 
     read_into = Source.read_into
 
 
 class _Ended(_Shown):
-    """A file of the log, with zeros from `end` of it on."""
+    """A log file, with zeros from position `end` on."""
 
     def __init__(self, path: Path, end: int) -> None:
         super().__init__(path)
@@ -146,7 +146,7 @@ class _Ended(_Shown):
 
 
 class _Unwritten(_Shown):
-    """A file of a queue, where units that name something from `end` of the log on read as zeros."""
+    """A queue file in which units that name a position from `end` of the log on read as zeros."""
 
     def __init__(self, path: Path, end: int) -> None:
         super().__init__(path)
@@ -162,8 +162,8 @@ class _Unwritten(_Shown):
 
 
 class _Then(Struct):
-    """Where the log ended, and of each index file that was opened since the header and the number after the last unit
-    of then: what the broker indexes late does not count either, once that was told."""
+    """Where the log ended, and for each index file opened so far its header and the number after its last unit at that
+    time. What the broker indexes later than the first read does not count either."""
 
     end: int
     log: MappedFileQueue
@@ -171,9 +171,9 @@ class _Then(Struct):
 
 
 class _Indexed(_Shown):
-    """A file of the index with those of its units that name something before the end of the log.
+    """An index file with only those units that name positions before the end of the log.
 
-    Units are written in the order of the log, and each before the slot and the header that name it.
+    Units are written in the order of the log, each before the slot and the header that refer to it.
     """
 
     def __init__(self, path: Path, geometry: IndexGeometry, then: _Then) -> None:
@@ -184,7 +184,7 @@ class _Indexed(_Shown):
         self._head, self._number = then.files[path]
 
     def _ends(self, then: _Then) -> tuple[bytes, int]:
-        """The header of then, and the number after the last unit."""
+        """The header as it was then, and the number after its last unit."""
         head = super().read(0, INDEX_HEADER.size)
         header = INDEX_HEADER.decode(head)
         number = stop = max(1, min(header.index_count, self._geometry.entries))
@@ -200,7 +200,7 @@ class _Indexed(_Shown):
             return head, number
         with LogReader(then.log) as reader:
             record = reader.find(last)
-        # up to 4.7.0 it counts units, then slots
+        # up to 4.7.0 the header counts units, later slots
         gone = stop - number if header.hash_slot_count >= stop - 1 else int(
             (self._units(number, stop)["previous"] == 0).sum())
         return INDEX_HEADER.encode(header._replace(
@@ -212,16 +212,16 @@ class _Indexed(_Shown):
         return np.frombuffer(content, dtype=INDEX_UNIT.dtype, count=len(content) // INDEX_UNIT.size)
 
     def _then(self, slots: Rows) -> None:
-        """Put the numbers (int32) into slots that they held before the later units were there."""
+        """Restore in `slots` (int32) the numbers that they held before the later units."""
         count = INDEX_HEADER.decode(super().read(0, INDEX_HEADER.size)).index_count
-        # the one that is written now has its slot before it counts
+        # the unit being written has its slot before the header counts it
         fresh = self._units(self._number + self._previous.size, min(count + 1, self._geometry.entries))["previous"]
         previous = np.concatenate([self._previous, fresh.astype(np.int32)])
         self._previous = previous[: max(0, count - self._number)]
         while (later := (slots >= self._number) & (slots < self._number + previous.size)).any():
             before = previous[slots[later] - self._number]
             if (before >= slots[later]).any():
-                return  # no chain of a broker's
+                return  # not a chain that a broker wrote
             slots[later] = before
 
     def read(self, offset: int, length: int) -> bytes:

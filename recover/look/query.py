@@ -1,4 +1,4 @@
-"""Messages of a store as a broker finds them, or by a scan where its ways lead nowhere. Reads only."""
+"""Messages of a store, found as a broker finds them, or by a scan where that fails. Read-only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from recover.store.reader import FileReader
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import unread_parts
 
-# --- What a search found, and whether it looked everywhere it had to.
+# --- The result of a search, and whether it was complete.
 
 
 class Found(Struct, frozen=True):
@@ -39,11 +39,12 @@ class Found(Struct, frozen=True):
 
 
 class Answer(Struct):
-    """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
+    """The result. `complete` is False if a part that could hold a hit was not searched; `notes` name it, and other
+    facts.
 
-    `damaged`: places of the log that were led to, or said themselves to be a message, and hold no intact one, with the
-    reason. `way` is how it was looked for: index, queue, id, offset, scan or list. `left_out`: how many more messages a
-    list has.
+    `damaged`: places of the log that a unit named, or whose bytes claim to be a message, without an intact one, and the
+    reason. `way` is how the search was made: index, queue, id, offset, scan or list. `left_out`: how many more messages
+    a list has.
     """
 
     way: str
@@ -62,10 +63,10 @@ class Answer(Struct):
 
 
 def record_at(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> Record | None:
-    """The intact record that starts at `phy_offset`; None, and damage noted in `answer`, when none does.
+    """Return the intact record that starts at `phy_offset`; None, with damage noted in `answer`, if there is none.
 
-    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs, or
-    nothing is noted. `ReadFailure` from the disk.
+    `named`: a unit or an index entry names the place. Otherwise damage is noted only if the bytes claim this offset.
+    `ReadFailure` from the disk.
     """
     mapped_file = store.commitlog.find(phy_offset)
     if mapped_file is None:
@@ -86,7 +87,7 @@ def record_at(store: Store, reader: LogReader, phy_offset: int, answer: Answer, 
 
 
 def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
-    """The store timestamp of the record there, unjudged (CommitLog.pickupStoreTimestamp); -1 after the log."""
+    """The store timestamp of the record there, not validated (CommitLog.pickupStoreTimestamp); -1 after the log."""
     content = reader.read(phy_offset, HEAD_SIZE)
     if len(content) < HEAD_SIZE:
         return -1
@@ -95,23 +96,23 @@ def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
     return int(layout.decode(content).store_timestamp) if len(content) == layout.size else -1
 
 
-# --- Messages by key, as a broker looks (IndexService.queryOffset, IndexFile.selectPhyOffset).
+# --- Messages by key, searched as a broker does (IndexService.queryOffset, IndexFile.selectPhyOffset).
 
 
 FOREVER = (1 << 63) - 1
 
 
 def has_key(record: Record, key: str) -> bool:
-    """Whether a record carries a key: as its unique key, or as a word of KEYS."""
+    """Whether a record carries a key, as its unique key or as a word of KEYS."""
     return key == record.uniq_key or bool(record.keys and key in record.keys.split(" "))
 
 
 def query_key(
     store: Store, topics: list[str], key: str, *, begin: int = 0, end: int = FOREVER, limit: int = 0
 ) -> Answer:
-    """Messages of any of `topics` with `key`, stored between `begin` and `end` (ms), newest first in the index.
+    """Return messages of any of `topics` with `key`, stored between `begin` and `end` (ms), newest first by the index.
 
-    Each hit is read and compared. `Refusal` (8) without an index file, or one whose layout can be told.
+    Each hit is read and compared. `Refusal` (8) without index files, or if their layout is unknown.
     """
     answer = Answer("index")
     listing = list_index_files(store.index_dir)
@@ -173,7 +174,7 @@ def _matches(header: IndexHeader, begin: int, end: int) -> bool:
 def _offsets(
     reader: FileReader, geometry: IndexGeometry, wanted: Iterable[int], begin: int, end: int, answer: Answer, name: str
 ) -> Iterator[int]:
-    """Phy offsets of the units whose hash and time fit, newest first, each chain walked once."""
+    """Physical offsets of the units whose hash and time fit, newest first; each chain is walked once."""
     header = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size))
     if header.index_count <= 1 or not _matches(header, begin, end):
         return
@@ -217,7 +218,7 @@ class _Queue:
 
 
 def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
-    """When a delayed message is due: what its unit holds in place of a tags code. None without a unit."""
+    """Return when a delayed message is due (ms), which its unit holds in place of a tags code; None without a unit."""
     try:
         unit = _Queue(store, topic, queue_id).unit(queue_offset)
     except (Refusal, OSError):
@@ -229,7 +230,7 @@ def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
 
 
 def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> Answer:
-    """The message at a queue offset. `Refusal` (8) when the queue is not there."""
+    """Return the message at a queue offset. `Refusal` (8) if the queue does not exist."""
     answer = Answer("queue", queue_offset=queue_offset)
     queue = _Queue(store, topic, queue_id)
     unit = queue.unit(queue_offset) if queue_offset >= 0 else None
@@ -251,8 +252,8 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
 
 
 def queue_records(store: Store, topic: str, queue_id: int, first: int, answer: Answer) -> Iterator[Record]:
-    """The intact records that a queue leads to from a queue offset on; damaged ones are noted in `answer`. `Refusal`
-    (8) when the queue is not there."""
+    """Yield the intact records that a queue leads to from a queue offset on; damaged ones are noted in `answer`.
+    `Refusal` (8) if the queue does not exist."""
     queue = _Queue(store, topic, queue_id)
     with LogReader(store.commitlog) as log:
         for number in range(max(first, queue.min_offset), queue.max_offset):
@@ -264,8 +265,8 @@ def queue_records(store: Store, topic: str, queue_id: int, first: int, answer: A
 
 
 def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:
-    """The first message of a queue stored at or after `timestamp` (ms): ConsumeQueue.getOffsetInQueueByTime with the
-    lower boundary. Units of expired messages count as earlier. `Refusal` (8) when the queue is not there."""
+    """Return the first message of a queue stored at or after `timestamp` (ms): ConsumeQueue.getOffsetInQueueByTime with
+    the lower boundary. Units of expired messages count as earlier. `Refusal` (8) if the queue does not exist."""
     queue = _Queue(store, topic, queue_id)
     answer = Answer("queue")
     low, high = queue.min_offset, queue.max_offset
@@ -294,8 +295,8 @@ def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answe
 
 
 def note_unread(store: Store, answer: Answer) -> None:
-    """Make an answer incomplete where the log is gone, or where a part that is not read holds messages, too. A message
-    found by its place stays: there is no other one."""
+    """Mark an answer incomplete if the log is gone, or a part that is not read holds messages too. A message found by
+    its place needs no mark: there is only one."""
     if answer.messages and answer.way in ("id", "offset", "queue"):
         return
     for line in not_looked_at(store):
@@ -304,7 +305,7 @@ def note_unread(store: Store, answer: Answer) -> None:
 
 
 def not_looked_at(store: Store) -> Iterator[str]:
-    """A line for a log that is gone, and for each part that is not read and holds messages, too."""
+    """Yield a line for a missing log, and for each part with messages that is not read."""
     for item in log_is_gone(store):
         yield item.message
     for part in unread_parts(store):
@@ -313,7 +314,7 @@ def not_looked_at(store: Store) -> Iterator[str]:
 
 
 def query_phy_offset(store: Store, phy_offset: int) -> Answer:
-    """The record that starts at an offset of the log; a note names the next one when none does."""
+    """Return the record that starts at an offset of the log; if none does, a note names the next one."""
     answer = Answer("offset")
     mapped_file = store.commitlog.find(phy_offset)
     if mapped_file is None:
@@ -340,10 +341,10 @@ def known_topics(store: Store) -> list[str]:
 
 
 def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
-    """A message by its offset id (16 or 28 bytes in hex), or by its unique key.
+    """Return a message by its offset id (16 or 28 bytes in hex), or by its unique key.
 
-    Both have the same form, so the id is first taken for a place in this log, where the record must come from the host
-    that it names; else it is looked up as a key of `topic`, or of every known one.
+    Both have the same form. The id is first tried as a place in this log, where the record must come from the host in
+    the id; then it is looked up as a key of `topic`, or of every known topic.
     """
     message_id = message_id.strip()
     if not message_id:

@@ -1,4 +1,4 @@
-"""One screen's worth of facts about a store, without reading all of it."""
+"""Facts about a store for one screen, without reading all of it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ from recover.store.source import files_below, names_in
 from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, look_beside
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
-# --- What a store lacks, or counts in an old way: traces that the releases from some point on would have left.
+# --- Traces that releases leave, and those that are missing: which broker ran last.
 
 
 class Trace(NamedTuple):
-    """A trace of the broker that ran last: the release that is the first to leave it, or to leave another one."""
+    """A trace of the last broker: the first release that leaves it (or, for a missing one, would have left it), and
+    why."""
 
     since: str
     why: str
@@ -57,17 +58,17 @@ class Trace(NamedTuple):
 
 
 def _limits(store: Store) -> Iterator[Trace]:
-    """Nothing of a folder without lock and checkpoint, in which no broker was ever started."""
+    """Traces that are missing; none for a folder without lock and checkpoint, in which no broker ever started."""
     told_by = ("lock", "checkpoint", "rocksdbstore", "abort.bak", "timerwheel")
     there = {name for name in told_by if (store.root / name).exists()}
     if not there & {"lock", "checkpoint"}:
         return
     if "rocksdbstore" not in there:
         yield Trace("5.4.0", "no rocksdbstore, which every start makes from 5.4.0 on")
-    # a backup is made when abort is written, at every start
+    # the backup is made when abort is written, at every start
     if not there & {"abort.bak", "timerwheel"}:
         yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts make")
-    # up to 4.7.0 every entry counted as a slot in use, so a crowded file of that time counts too many
+    # up to 4.7.0 every entry counted as a used slot, so a crowded file of such a release counts too many
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     header = listing.files[-1].header() if listing.files else None
@@ -80,8 +81,8 @@ _SAMPLED = 500
 
 
 class Generation:
-    """The newest release that the traces prove, and the traces, the youngest first. Later ones may have started on the
-    store, too, but none from `before` on; None where nothing tells."""
+    """The newest release that traces prove, and the traces, those of the newest release first. Later releases may have
+    started on the store too, but none from `before` on; None if unknown."""
 
     def __init__(self, store: Store, checkpoint: Checkpoint | None) -> None:
         younger = () if checkpoint is None else younger_fields(checkpoint, store.commitlog.max_offset)
@@ -89,7 +90,7 @@ class Generation:
         found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
         self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
         self.at_least = self.evidence[0].release if self.evidence else OLDEST_COMPARED
-        # what is there outweighs what is missing: files get lost, they do not come by themselves
+        # existing traces outweigh missing ones: files get lost, but do not appear by themselves
         limits = sorted(_limits(store), key=lambda item: item.release)
         self.limits = [limit for limit in limits if limit.release > self.at_least]
         self.before = self.limits[0].release if self.limits else None
@@ -118,7 +119,7 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
 
 
 def _of_records(store: Store) -> Iterator[Trace]:
-    """Both ends of the log: the broker that wrote last, and the one that wrote what is oldest."""
+    """Traces in the first and the last file of the log: of the oldest and of the newest writer."""
     files = store.commitlog.files
     for mapped_file in {files[0], files[-1]} if files else ():
         for split in scan_file(mapped_file, store.commitlog.file_size).splits:
@@ -129,7 +130,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
     if bits & BIT_V2:
         yield Trace("5.1.0", "records with the V2 magic")
-    # the bits of a compression type are the producer's: brokers of all releases store what the client sent
+    # compression type bits come from the producer: brokers of all releases store what the client sent
     if flags & (NEED_UNWRAP | INNER_BATCH):
         yield Trace("5.0.0", "records with 5.x flags")
     if flags & (BORNHOST_V6 | STOREHOST_V6):
@@ -144,7 +145,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
             yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
 
 
-# --- What stands in a store's root, and which of it this version reads.
+# --- Entries of a store's root, and which of them this version reads.
 
 
 READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unknown"
@@ -178,7 +179,8 @@ _COUNTED = 200_000
 
 
 class Part(Struct, frozen=True, rename={"size": "bytes"}):
-    """One name of the root: what it is, whether this version reads it, how many files and bytes (file lengths)."""
+    """An entry of the root: what it is, whether this version reads it, its number of files and their bytes
+    (lengths)."""
 
     name: str
     what: str
@@ -189,7 +191,7 @@ class Part(Struct, frozen=True, rename={"size": "bytes"}):
 
 
 def list_parts(store: Store) -> list[Part]:
-    """All parts: the known ones first, then whatever else stands in the root. `OSError` from the root itself."""
+    """All parts: known ones first, then other entries of the root. `OSError` from the root itself."""
     names = set(names_in(store.root))
     elsewhere: dict[str, Iterable[Path]] = {
         "commitlog": store.commitlog_dirs, "consumequeue": (store.consumequeue_dir,), "index": (store.index_dir,),
@@ -220,7 +222,7 @@ def _describe(name: str, path: Path) -> tuple[str, str]:
 
 
 def _files(path: Path) -> Iterator[int]:
-    """Lengths of the files below; a folder that may not be listed counts as empty."""
+    """Lengths of the files below; a folder that cannot be listed counts as empty."""
     if path.is_dir():
         yield from (status.st_size for _, status in islice(files_below(path), _COUNTED))
     else:
@@ -228,8 +230,8 @@ def _files(path: Path) -> Iterator[int]:
 
 
 class ExitState(Struct, frozen=True, rename={"crashed_before": "crashed_before_last_start"}):
-    """How the last broker stopped: running, unclean, clean, or unknown where there is no checkpoint, which every start
-    makes. `lock_holder` is the pid that has the lock (-1: unknown), None if nobody has."""
+    """How the last broker stopped: running, unclean, clean, or unknown without a checkpoint, which every start creates.
+    `lock_holder`: the pid that holds the lock (-1: unknown), or None."""
 
     verdict: str
     abort: bool
@@ -241,7 +243,7 @@ class ExitState(Struct, frozen=True, rename={"crashed_before": "crashed_before_l
 
 
 class ConfigHealth(Struct, frozen=True):
-    """One config file: `state` is "whole", "missing", or what is wrong; `backup` the same for its .bak."""
+    """One config file: `state` is "whole", "missing", or the problem; `backup` is the same for its .bak."""
 
     name: str
     state: str
@@ -250,7 +252,7 @@ class ConfigHealth(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """What a release (and the later ones up to the next in the list) would do first: mode and file."""
+    """The first step of a start by a release (and later ones up to the next in the list): mode and file."""
 
     broker: BrokerVersion
     mode: Mode
@@ -262,7 +264,7 @@ class Start(Struct, frozen=True):
 
 
 class StoreReport:
-    """A look at every part, once; `versions` are the releases whose start file is asked for (default: each generation).
+    """All parts of a store; `versions` are the releases whose start file is shown (default: one of each generation).
     """
 
     def __init__(self, store: Store, versions: Sequence[BrokerVersion] = ()) -> None:
@@ -291,7 +293,7 @@ class StoreReport:
 
 
 def exit_state(store: Store) -> ExitState:
-    """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
+    """How the store was stopped, or which process holds it. `Refusal` if the lock file cannot be read."""
     pid = _abort_pid(store.abort_path)
     before = _abort_pid(store.root / ABORT_BACKUP)
     holder, has_abort = holder_of(store), store.has_abort
@@ -308,7 +310,7 @@ def _abort_pid(path: Path) -> int | None:
 
 
 def config_health(store: Store) -> list[ConfigHealth]:
-    """Every known config file that is there, or whose backup is."""
+    """Every known config file that exists, or whose backup does."""
     return [ConfigHealth(pair.name, _config_state(pair.main), _config_state(pair.backup), pair.known.lost)
             for pair in read_pairs(store) if pair.present]
 
@@ -334,17 +336,17 @@ def _mode(store: Store) -> Mode:
 
 
 def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile:
-    """Where the recovery of a release begins."""
+    """The file at which the recovery of a release begins."""
     dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
     return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
 
 
-# --- Which broker to assume for a store when nobody names one.
+# --- The broker release to assume for a store if none is named.
 
 
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:
-    """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
-    of equal ones; named by its first release."""
+    """Return (release, why): of the generations that fit the store's traces the one whose recovery starts earliest, and
+    of equal ones the newest; named by its first release."""
     generation = Generation(store, store.checkpoint())
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
@@ -367,7 +369,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
 def settings_of(
     store: Store, version: str | None, conf: Path | None, sets: Iterable[str]
 ) -> tuple[BrokerSettings, list[str]]:
-    """Settings of the named release, or of the default one, and what had to be assumed; a `UsageRefusal` as theirs."""
+    """Return the settings of the named or the default release, and the assumptions made. `UsageRefusal` (16)."""
     if version is not None:
         return load_settings(BrokerVersion.parse(version), conf, sets), []
     chosen, why = default_broker(store)
@@ -378,7 +380,7 @@ NO_LOG = "commitlog-empty-queues-left"
 
 
 def _holds_data(mapped_file: MappedFile) -> bool:
-    """Whether a byte of a file is not zero, or cannot be read."""
+    """Whether a file has a byte that is not zero, or cannot be read."""
     try:
         with FileReader(mapped_file.path) as reader:
             return next_data(reader, 0, mapped_file.length) < mapped_file.length
@@ -387,10 +389,10 @@ def _holds_data(mapped_file: MappedFile) -> bool:
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
-    """Queue or index files without any log: the one state in which a start does the worst.
+    """Yield a finding for queue or index files without any log: the state in which a start does the most harm.
 
-    Files of zeros that are not the first are no log: brokers make the next file ahead, and never remove the one before
-    it without a message in this one. A run of ours that cut all of the log leaves such a file, too, and says so.
+    Files of zeros after the first are not a log: brokers create the next file ahead, and never remove the one before it
+    while this one has no message. A run of ours that cut the whole log leaves such a file too, and its journal says so.
     """
     files = store.commitlog.files
     holds = any(map(_holds_data, files)) if store.commitlog.min_offset else any(file.length for file in files)
@@ -409,7 +411,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
 
 
 def _is_cut_to_nothing(store: Store) -> bool:
-    """Whether the last run here that was not undone cut the log where its first file begins, in which it goes on."""
+    """Whether the last run here that was not undone cut the log at the start of its first file, which goes on there."""
     begin = store.commitlog.min_offset
     if not begin or not has_journal(store.root):
         return False
@@ -420,16 +422,16 @@ def _is_cut_to_nothing(store: Store) -> bool:
         return False
 
 
-# --- Where a store's log ends, and how far its queues, its index and its checkpoint have come.
+# --- The end of a store's log, and how far queues, index and checkpoint reach.
 
 
 class Pointers:
-    """Offsets in bytes of the log, times in ms, out of the end of the log, the last file of each queue and the heads of
-    all others; not of all of them. `dispatched_to`: the largest end of a unit; None without one.
+    """Offsets in bytes of the log, times in ms, from the end of the log, the last file of each queue and the heads of
+    the index files; most of the store is not read. `dispatched_to`: the largest end of a unit; None without units.
 
-    `log` has misnamed files where their records belong, and `misnamed` their right offsets. `missing_ranges`: those
-    without a file; `far`: empty files far after the log's end, each with where the room before it begins. `unread`: why
-    files that would tell more could not be read.
+    `log` has misnamed files at the offsets of their records, `misnamed` lists them with these offsets.
+    `missing_ranges`: ranges without a file; `far`: empty files far after the log's end, each with the start of the room
+    before it. `unread`: why files with further facts could not be read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -441,13 +443,13 @@ class Pointers:
         self.unread: list[OSError] = []
         self.index_files = list(_index_headers(store, self.unread))
         ends = _ends(self.index_files)
-        # where the last message begins that a header of an index file names
+        # start of the last message that the header of an index file names
         self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
         self._find_missing(store, end, ends)
         self._find_queues(store)
 
     def _find_missing(self, store: Store, end: LogView, index_ends: list[tuple[int, int]]) -> None:
-        """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
+        """Classify the gaps between names as verify does; `end`: the log from its last file with a record on."""
         self.missing_ranges: list[tuple[int, int]] = []
         self.far: list[tuple[MappedFile, int]] = []
         for start, stop in self.log.missing_ranges():
@@ -483,7 +485,7 @@ class Pointers:
 
 
 def end_of_log(queue: MappedFileQueue) -> LogView:
-    """The log from its last file with a record on, scanned as verify scans all of it."""
+    """The log from its last file with a record on, scanned as verify scans the whole log."""
     scans: list[FileScan] = []
     for mapped_file in reversed(queue.files):
         scans[:0] = scan_files(parts_of(structs.replace(queue, files=[mapped_file]), 1), 1, with_keys=False)
@@ -493,8 +495,8 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
 
 
 def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
-    """Of each queue: the queue offset after its last unit, and where in the log the message of that ends, None without
-    one. `OSError` where queues cannot be listed; what cannot be read goes to `unread`."""
+    """Yield each queue, the queue offset after its last unit, and the end in the log of that unit's message (None
+    without a unit). `OSError` if queues cannot be listed; read errors go to `unread`."""
     for folder in store.queue_folders:
         files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
         end, unit = last_unit(files, unread)
@@ -502,8 +504,8 @@ def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolde
 
 
 def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
-    """(queue offset after it, the last valid unit); units are written without gaps, so bisection finds it. What cannot
-    be read goes to `unread`."""
+    """Return (queue offset after the last valid unit, that unit), by bisection: units have no gaps. Read errors go to
+    `unread`."""
     for mapped_file in reversed(files):
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:
@@ -522,7 +524,7 @@ def _unit(reader: FileReader, number: int) -> CqUnit:
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
-    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says."""
+    """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
     return _ends(_index_headers(store, []))
 
 

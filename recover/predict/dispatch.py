@@ -1,4 +1,4 @@
-"""What a start loads, and what it dispatches into consume queues (CommitLogDispatcherBuildConsumeQueue)."""
+"""Loading of a store by a broker, and dispatch into consume queues (CommitLogDispatcherBuildConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE, FOLDER
 from recover.store.store import Store
 
-# --- What a broker loads before it recovers, and why it may refuse to (MappedFileQueue.load, DefaultMessageStore.load).
+# --- What a broker loads before it recovers, and why it may refuse (MappedFileQueue.load, DefaultMessageStore.load).
 
 
 OTHER_SETTING = "Give the broker the file lengths that the store was written with: all other files have them, too."
 
 
 class Stop(Struct, frozen=True):
-    """Why a broker does not start, and what to do about it where recover does not repair it."""
+    """Why a broker does not start, and the remedy if recover cannot repair it."""
 
     reason: str
     remedy: str | None = None
 
 
 class Loaded(Struct):
-    """What is in the broker's memory after loading: `refusal` is None if it goes on to recover.
+    """The broker's state after loading: `refusal` is None if it continues to recovery.
 
-    `by_hand`: what stands in the place of a mapped file, and no repair moves; of these and of `odd_index`, links, pipes
-    and the like among index files, a broker's answer is known only for mapped files.
+    `by_hand`: entries in the place of a mapped file that no repair moves. Of these and of `odd_index` (links, pipes and
+    the like among index files), a broker's behaviour is known only for mapped files.
     """
 
     log: list[MappedFile] = field(default_factory=list)
@@ -68,7 +68,7 @@ def _load_files(
     store: Store, version: versions.BrokerVersion, loaded: Loaded, directories: Sequence[Path], size: int,
     odd_name: Callable[[Store, OddName], Finding],
 ) -> list[MappedFile] | None:
-    """The mapped files of one queue; None when the broker refuses, with the reason in `loaded`."""
+    """Return the mapped files of one queue; None if the broker refuses, with the reason in `loaded`."""
     items = sorted(_items(directories), key=lambda item: item.path.name)
     loaded.by_hand += [odd_name(store, item) for item in items if item.by_hand]
     last = items[-1:]
@@ -98,7 +98,8 @@ def _load_files(
 
 
 def load(store: Store, settings: BrokerSettings) -> Loaded:
-    """Load log, queues and index as the broker of these settings does; sizes not given are those of the files."""
+    """Load log, queues and index as the broker of these settings does; sizes that are not set are those of the
+    files."""
     loaded = Loaded()
     read = partial(_load_files, store, settings.version, loaded)
     log = read(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
@@ -125,12 +126,12 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
 
 
 def mapped_file_size(store: Store, settings: BrokerSettings) -> int:
-    """The size a broker demands of commitlog files: as given, else as the files have it."""
+    """The size that a broker requires of commitlog files: its setting, else that of the files."""
     return settings.stated_number("mappedFileSizeCommitLog") or store.mapped_file_size
 
 
 def queue_file_size(store: Store, settings: BrokerSettings) -> int:
-    """The size a broker demands of consume queue files: as given and rounded up to units, else as the files have it."""
+    """The size that a broker requires of queue files: its setting rounded up to whole units, else that of the files."""
     stated = settings.stated_number("mappedFileSizeConsumeQueue")
     return file_size_for(stated) if stated else store.queue_file_size
 
@@ -142,18 +143,18 @@ def _items(directories: Sequence[Path]) -> Iterator[OddName]:
 
 
 def _java_long(name: str) -> int | None:
-    """`Long.parseLong` of a file name, which takes any digits and a sign."""
+    """`Long.parseLong` of a file name: any digits and a sign."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not digits.isdecimal() or not -(1 << 63) <= int(name) < 1 << 63:
         return None
     return int(name)
 
 
-# --- The commitlog as a broker loads it, over what a strict scan found.
+# --- The commitlog as a broker loads it, over the result of a strict scan.
 
 
 class BrokerLog(LogSource):
-    """The files that a broker has of the log, by their names, and of each what the scan found in it."""
+    """The files of the log as a broker has them, by name, and what the scan found in each."""
 
     def __init__(self, files: Sequence[MappedFile], file_size: int, view: LogView) -> None:
         super().__init__(files, file_size)
@@ -162,11 +163,11 @@ class BrokerLog(LogSource):
 
     @property
     def min_offset(self) -> int:
-        """What CommitLog.getMinOffset gives: -1 without files."""
+        """The result of CommitLog.getMinOffset: -1 without files."""
         return self.files[0].file_from_offset if self.files else -1
 
     def index_of(self, offset: int) -> int | None:
-        """The file that holds physical `offset`, None if that is missing, or outside."""
+        """Index of the file that holds physical `offset`; None if it is missing, or outside of the log."""
         starts = [mapped_file.file_from_offset for mapped_file in self.files]
         index = int(np.searchsorted(starts, offset, side="right")) - 1
         return index if index >= 0 and offset < starts[index] + self.file_size else None
@@ -179,9 +180,9 @@ class BrokerLog(LogSource):
         return bytes(self.read_at(index)(offset - self.files[index].file_from_offset, length))
 
     def scan_of(self, mapped_file: MappedFile) -> FileScan | None:
-        """What was found in a file of the log, None where nothing was scanned."""
+        """The scan of a log file, None if it was not scanned."""
         scan = self._scans.get(mapped_file.file_from_offset)
-        # a scan puts a misnamed file where its records belong; a broker goes by names
+        # a scan puts a misnamed file where its records belong; a broker uses the names
         return scan if scan is not None and scan.mapped_file.path.name == mapped_file.path.name else None
 
     def rows(self, index: int) -> Rows:
@@ -193,11 +194,11 @@ Key = tuple[str, int]
 
 
 class Dispatcher:
-    """Implements `recover.broker.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
+    """Implements `recover.broker.recovery.DispatchTarget` on the broker's queues; unknown queues are created.
 
-    `queues` are the log's (topic, queue id) that rows name by number, `read(offset, length)` gives bytes
-    of the log. Topics of `batch` have queues of their own, which are not emulated. `delays` (level -> ms) may be
-    changed between phases of a start. `first_offset` is where the first message lay that was dispatched, None before.
+    `queues`: the log's (topic, queue id), indexed by the queue numbers of rows; `read(offset, length)` returns bytes of
+    the log. Topics of `batch` have queues of their own kind, which are not emulated. `delays` (level -> ms) may change
+    between phases of a start. `first_offset`: where the first dispatched message is, None before it.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Dispatcher:
         self.delayed = 0
 
     def rows(self, rows: Rows) -> None:
-        """A run of intact records, in log order."""
+        """Dispatch a run of intact records, in log order."""
         if not rows.size:
             return
         self._note(int(rows["phy_offset"][0]))
@@ -242,7 +243,7 @@ class Dispatcher:
             self._to_lmq(record.topic_name, record.queue_id, record.property_map(), unit)
 
     def checked(self, message: Checked) -> None:
-        """One record that the broker's own check has accepted; its stored offset is believed."""
+        """Dispatch a record that the broker's own check accepted; its stored offset is trusted."""
         self._note(message.phy_offset)
         if message.sys_flag & TRANSACTION not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
             return
@@ -254,7 +255,7 @@ class Dispatcher:
             self._to_lmq(message.topic, message.queue_id, message.properties, unit[0])
 
     def state(self, key: Key) -> QueueState:
-        """The queue, made if need be: no broker asks whether the topic still exists."""
+        """Return the queue, created if needed: no broker checks whether the topic still exists."""
         found = self.states.get(key)
         if found is None:
             found = self.states[key] = QueueState(key[0], key[1], self.file_size, [], self.settings)
@@ -274,7 +275,7 @@ class Dispatcher:
         return codes
 
     def _hash(self, row: Rows) -> int:
-        """Without a delay table the tags code is that of any message; the scan has not kept it."""
+        """Without a delay table the tags code is that of an ordinary message, which the scan has not kept."""
         return tags_code(decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False))
 
     def _to_lmq(self, topic: str, queue_id: int, properties: Mapping[str, str], unit: Rows) -> None:
@@ -291,8 +292,8 @@ class Dispatcher:
 
 
 class Within(Struct):
-    """Passes on what lies strictly `above` an offset (a normal recovery from 5.3.2 on), and what ends at or below
-    `until` (with duplicationEnable, or in controller mode)."""
+    """Passes on records strictly `above` an offset (a normal recovery from 5.3.2 on) that end at or below `until` (with
+    duplicationEnable, or in controller mode)."""
 
     target: Dispatcher
     above: int = -1
@@ -308,7 +309,7 @@ class Within(Struct):
 
 
 class Nobody:
-    """Takes nothing: a recovery that only looks for the end."""
+    """Discards everything: for a recovery that only searches the end."""
 
     def rows(self, rows: Rows) -> None:
         pass
@@ -317,12 +318,12 @@ class Nobody:
         pass
 
 
-# --- Dispatch after recovery: ReputMessageService.doReput, until it has caught up or cannot go on.
+# --- Dispatch after recovery: ReputMessageService.doReput, until it has caught up or hangs.
 
 
 def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: DispatchTarget) -> int | None:
-    """Dispatch the log from physical `start` to its `end`; the offset at which it is stuck for ever, or None. As a
-    master does: after a record that cannot be read comes the next file."""
+    """Dispatch the log from physical `start` to its `end`; return the offset at which it hangs for ever, or None. As a
+    master does: after an unreadable record it continues with the next file."""
     position = max(start, log.min_offset)
     while position < end:
         index = log.index_of(position)
@@ -337,7 +338,7 @@ def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: Dispa
 
 
 class _Range:
-    """What one `getData` returns: the rest of one file. The broker keeps three positions, and so do we."""
+    """The data that one `getData` returns: the rest of one file. Keeps three positions, as the broker does."""
 
     def __init__(self, log: BrokerLog, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
         self.base = log.files[index].file_from_offset
@@ -349,7 +350,7 @@ class _Range:
         self.bytes_at = log.read_at(index)
 
     def read(self, reput_from: int) -> int:
-        """Where dispatch goes on after this range."""
+        """Return where dispatch continues after this range."""
         at = reput_from - self.base
         size = self.readable - at
         read_size = 0
@@ -367,7 +368,7 @@ class _Range:
                 self.target.checked(message)
                 at, read_size, reput_from = at + message.size, read_size + message.size, reput_from + message.size
             elif message.size > 0:
-                # the buffer stands after the fields that were read, the offset after the size that was claimed
+                # the buffer is after the fields that were read, the offset after the size that the record claims
                 at, reput_from = at + message.consumed, reput_from + message.size
             else:
                 return reput_from + size - read_size

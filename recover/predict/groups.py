@@ -1,4 +1,4 @@
-"""Consumer groups against their queues: as they are, and once a broker has started."""
+"""Consumer groups and their queues: now, and after a broker has started."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for en
 
 
 class GroupRow(Struct):
-    """One group at one queue; None is what cannot be told.
+    """One group at one queue; None means unknown.
 
-    `min`, `max`: [first, next) of the queue's units that the log still has; `_after`: once the broker has started.
-    `resumes`: the queue offset at which that broker lets the group go on. Counts are of intact messages of the log:
-    `lag` from `committed` up to `max`; `skips` from `committed` on that the group does not get, `again` before
-    `committed` that it gets once more, if it goes on right after that start.
+    `min`, `max`: [first, next) of the queue's units that the log still has; `_after`: the same after the broker
+    started. `resumes`: the queue offset at which that broker lets the group continue. Counts are of intact messages of
+    the log: `lag` from `committed` up to `max`; if the group resumes right after that start, `skips` counts those from
+    `committed` on that it does not get, `again` those before `committed` that it gets again.
     """
 
     group: str
@@ -58,7 +58,7 @@ class GroupRow(Struct):
 
 
 class Groups(NamedTuple):
-    """The rows, what is wrong with offsets or with the start they count on, that start, lines on `unread` offsets."""
+    """The rows, findings about offsets and about the start, its prediction, and lines about `unread` offsets."""
 
     rows: list[GroupRow]
     findings: list[Finding]
@@ -67,14 +67,14 @@ class Groups(NamedTuple):
 
 
 def has_offsets(store: Store) -> bool:
-    """Whether there is a file that says what groups have committed."""
+    """Whether a file with committed offsets of groups exists."""
     return any((store.config_dir / (name + end)).exists() for name in OFFSET_FILES for end in ("", ".bak"))
 
 
 def groups_of(
     look: Survey, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
 ) -> Groups:
-    """Every committed offset of the groups and topics that fit these patterns."""
+    """Return every committed offset of the groups and topics that match these patterns."""
     config = ConfigReport(look)
     unread: list[str] = []
     assumed: list[str] = []
@@ -108,7 +108,7 @@ def groups_of(
     if prediction.starts and not prediction.says_nothing and look.queues is not None:
         _once_started(look, by_queue, queues, prediction.max_phy, settings)
     if gone or COMMITLOG in look.elsewhere:
-        # messages are counted in the log: without it nothing is known of them
+        # messages are counted in the log; without it the counts are unknown
         for row in rows:
             row.lag = row.skips = row.again = None
     of_start = [item for item in prediction.findings() if item.code in _OF_START]
@@ -119,8 +119,8 @@ def groups_of(
 
 
 def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:
-    """The files of offsets that this broker reads: with light queues all groups are in one of its own. Each one that is
-    there, where the setting is not given, or only the other is there; `assumed` says so."""
+    """The offset files that this broker reads: with light queues it keeps all groups in a separate one. All that exist,
+    if the setting is not given or only the other exists; `assumed` says so."""
     found = [pair for pair in pairs if pair.name in OFFSET_FILES and pair.present]
     own = LMQ_OFFSETS_FILE if settings.flag("enableLmq") else OFFSETS_FILE
     others = [pair for pair in found if pair.name != own]
@@ -140,7 +140,7 @@ def _fits(item: Finding, group: str, topic: str) -> bool:
 
 
 def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
-    """A row with nothing but its offset for each that a file of offsets holds; what is not read goes to `unread`."""
+    """Yield a row for each offset in a file, with nothing else filled in; what is not read goes to `unread`."""
     copy = pair.chosen
     if copy is None:
         if pair.present:
@@ -159,8 +159,8 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
 
 
 def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
-    """Fill in ranges and lag; the queues that end before messages of the log, whose lag stays unknown. A queue without
-    any unit, of which the log has messages, has lost its files: its range is not known either."""
+    """Fill in ranges and lag; return the queues that end before messages of the log, whose lag stays unknown. A queue
+    without units, of which the log has messages, has lost its files: its range is unknown too."""
     if look.queues is None:
         return set()
     for key, rows in by_queue.items():
@@ -216,8 +216,8 @@ def _once_started(
 
 
 def _moved(positions: Rows, state: QueueState) -> Rows:
-    """The position in its queue of the unit of each message, -1 for none. A broker delivers what a unit leads to, also
-    where a start appended it at another position than its queue offset."""
+    """The position in its queue of each message's unit, -1 if it has none. A broker delivers whatever a unit leads to,
+    also where a start appended it at another position than its queue offset."""
     cells = np.full(positions.size, -1, dtype=np.int64)
     order = np.argsort(positions["phy_offset"], kind="stable")
     for queue_file in state.files:

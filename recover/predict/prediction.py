@@ -1,4 +1,4 @@
-"""What a start would do, as a value."""
+"""The predicted outcome of a start."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
 class Prediction(Struct):
     """The end state of one broker's start on one store; offsets in bytes of the log, queue ranges as [min, max).
 
-    `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has caught up.
-    `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right unit in
-    their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in the log
+    `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest is the state when dispatch has caught
+    up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right unit
+    in their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in the log
     that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue offset.
     `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are deleted
-    and not made again. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
-    `max_phy`. `search_limited`: the broker looks at no more files for the start. `incomplete`: what of the log is
-    missing. `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of
-    it, and nothing else is said then.
+    and not recreated. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
+    `max_phy`. `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the
+    log. `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
+    and then nothing else is predicted.
     """
 
     broker: str
@@ -77,7 +77,7 @@ class Prediction(Struct):
 
     @property
     def exit_code(self) -> int:
-        """0 costs nothing, 2 only what the log gives back, 4 do not start; 64: it cannot be said. Never 2 beside 4."""
+        """0: no cost; 2: only what comes back from the log; 4: do not start; 64: unknown. Never 2 together with 4."""
         code = UNSUPPORTED if self.unsupported else 0
         for item in self.findings():
             code |= item.bits
@@ -85,7 +85,7 @@ class Prediction(Struct):
 
     @property
     def says_nothing(self) -> bool:
-        """True when all that could be told depends on what is not emulated."""
+        """Whether every answer depends on a part that is not emulated."""
         return self.starts and bool(self.not_emulated)
 
     def json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Prediction(Struct):
         if self.stop is not None:
             found.append(finding("start-refused", broker=broker, reason=self.stop.reason, remedy=self.stop.remedy))
         found += self.incomplete
-        # no repair goes on without what is to be found first
+        # a repair waits for what must be found first
         asked = [item.code for item in self.incomplete if not item.remedy.startswith("mqtool re")]
         remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
         if self.lost_messages:
@@ -133,7 +133,7 @@ def _forgets(broker: str, name: str) -> Finding:
                    remedy=TOPICS_GUESSED if known.name == "topics.json" else None)
 
 
-# --- What a start costs: messages that left the log, messages that no unit leads to, queue offsets given out again.
+# --- The cost of a start: messages cut from the log, messages without a unit, queue offsets given out again.
 
 
 def queue_name(key: Key) -> str:
@@ -141,7 +141,7 @@ def queue_name(key: Key) -> str:
 
 
 def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
-    """Intact messages at or after `end`, the new end of the log."""
+    """Count intact messages at or after `end`, the new end of the log."""
     counts = np.zeros(len(view.queues), dtype=np.int64)
     for split in view.live():
         rows = split.records
@@ -156,7 +156,7 @@ def count_unreachable(
     view: LogView, topics: Topics, states: dict[Key, QueueState], end: int, prediction: Prediction,
     delays: Mapping[int, int],
 ) -> None:
-    """Messages before `end` without a right unit, and those whose queue offset is at or above their queue's max."""
+    """Count messages before `end` without a right unit, and those with a queue offset at or above their queue's max."""
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
     for queue, rows in expect(view, topics).grouped():
         rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_IN) == 0)]
@@ -175,8 +175,8 @@ def count_unreachable(
 
 
 def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles) -> Rows:
-    """For each expected position, whether the queue has a unit there that leads to its message (bool array). A deliver
-    time is right if it fits the delay table, or the delay that most units of the queue agree on."""
+    """Whether the queue has a unit at each expected position that leads to its message (bool array). A deliver time is
+    right if it fits the delay table, or the delay that most units of the queue have."""
     right = np.zeros(rows.size, dtype=bool)
     for queue_file in state.files if state is not None else ():
         base = queue_file.start // UNIT
@@ -191,15 +191,15 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
         if delayed.any():
             fitting[delayed] = _in_time(chosen[delayed], tags[delayed], named[delayed], delays)
         if not ext.units.position.size:
-            # without any ext unit no address can be told wrong, and brokers deliver the message all the same
+            # without any ext unit no address can be wrong, and brokers deliver the message all the same
             fitting |= tags <= MAX_EXT_ADDRESS
         right[inside] = named & fitting
     return right
 
 
 def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:
-    """Whether each deliver time, all of delayed messages, is one that a broker with this table, or with the store's
-    own, would compute."""
+    """Whether each deliver time of a delayed message is one that a broker with this table, or with the store's own,
+    would compute (bool array)."""
     shown = deliver_times - rows["store_timestamp"]
     levels, of_row = np.unique(rows["tags_code"], return_inverse=True)
     fits = shown == np.array([delay_of(delays, int(level)) for level in levels])[of_row]

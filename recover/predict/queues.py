@@ -1,4 +1,4 @@
-"""One consume queue as a starting broker holds it: recovered, appended to, truncated (ConsumeQueue)."""
+"""One consume queue in a starting broker: recovered, appended to, truncated (ConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from recover.store.columns import Rows
 from recover.store.reader import FileReader, read_small
 from recover.store.source import names_in
 
-# --- One consume queue file in the memory of a broker: bytes of the disk, overlaid by what was appended since.
+# --- One consume queue file in the memory of a broker: the bytes on disk, plus what was appended since.
 
 
 UNIT = CQ_UNIT.size
 
 
 class QueueFile:
-    """`size` bytes from byte `start` of its queue on, `wrote` of them before the write position; `path` is None for one
-    made by dispatch. Content is read when asked for and not kept."""
+    """`size` bytes of the queue from byte `start` on, `wrote` of them before the write position; `path` is None if
+    dispatch created it. Content is read on demand and not kept."""
 
     def __init__(self, start: int, size: int, path: Path | None = None) -> None:
         self.start = start
@@ -41,11 +41,11 @@ class QueueFile:
 
     @property
     def end(self) -> int:
-        """Byte of the queue at which the next unit goes."""
+        """The queue position, in bytes, of the next unit."""
         return self.start + self.wrote
 
     def content(self) -> Rows:
-        """Units from the start of the file (dtype of CQ_UNIT) to its last data; after it are zeros only."""
+        """Units from the start of the file (dtype of CQ_UNIT) to its last data; only zeros follow."""
         base = self._frozen if self._frozen is not None else self._from_disk()
         if not self._parts:
             return base
@@ -107,12 +107,12 @@ LARGEST_OFFSET = MAX_OFFSET // UNIT
 
 
 class BrokenStartError(Exception):
-    """The broker throws here, and does not start."""
+    """The broker throws here and does not start."""
 
 
 class QueueState:
-    """Files, largest physical offset (-1: none) and min of one queue; positions are bytes of the queue. `misaligned`:
-    how many units were appended at another index than their queue offset."""
+    """Files, largest physical offset (-1: none) and minimum of one queue; positions are bytes of the queue.
+    `misaligned`: how many units were appended at another index than their queue offset."""
 
     def __init__(
         self, topic: str, queue_id: int, file_size: int, files: list[QueueFile], settings: BrokerSettings,
@@ -135,7 +135,7 @@ class QueueState:
 
     @property
     def max_offset(self) -> int:
-        """Queue offset that the next message gets."""
+        """The queue offset of the next message."""
         return self.end // UNIT
 
     @property
@@ -143,7 +143,7 @@ class QueueState:
         return self.min_logic // UNIT
 
     def recover(self) -> None:
-        """Find the end in the last three files and unlink what begins after it (ConsumeQueue.recover)."""
+        """Find the end in the last three files and unlink files that begin after it (ConsumeQueue.recover)."""
         if not self.files:
             return
         last = len(self.files) - 1
@@ -175,7 +175,7 @@ class QueueState:
         self.max_physic = phy_offset if self.by_start else phy_offset + size
 
     def append(self, queue_offsets: Rows, units: Rows) -> None:
-        """Take messages in log order: `queue_offsets` (int64) and their units (dtype of CQ_UNIT)."""
+        """Append messages in log order: `queue_offsets` (int64) and their units (dtype of CQ_UNIT)."""
         phys = units["phy_offset"].astype(np.int64)
         reach = phys if self.by_start else phys + units["size"]
         first = 0
@@ -188,13 +188,13 @@ class QueueState:
             offsets, units = offsets[taken:], units[taken:]
 
     def _append_some(self, offsets: Rows, units: Rows) -> int:
-        """Append or pass over as many units from the front as one rule covers; how many."""
+        """Append or skip as many leading units as one rule covers; return their number."""
         if not 0 <= offsets[0] <= LARGEST_OFFSET:
-            # only damage makes such an index; the broker's arithmetic overflows, and the unit goes nowhere useful
+            # such an index comes from damage only; the broker's arithmetic overflows, and the unit goes nowhere useful
             return 1
         target = self._writable(int(offsets[0]))
         current = target.end // UNIT
-        # an index below the current one is taken for a repetition, index 0 is never looked at
+        # an index below the current one counts as a repetition, except index 0, which is not compared
         if 0 < offsets[0] < current:
             repeated = (offsets > 0) & (offsets < current)
             return int((~repeated).argmax()) if not repeated.all() else int(offsets.size)
@@ -208,7 +208,7 @@ class QueueState:
         return count
 
     def _writable(self, queue_offset: int) -> QueueFile:
-        """The file that takes the next unit; a new one of an empty queue is filled with pre-blanks up to it."""
+        """The file for the next unit; a new one of an empty queue is filled with pre-blanks up to it."""
         if self.files and not self.files[-1].full:
             target = self.files[-1]
         else:
@@ -230,7 +230,7 @@ class QueueState:
         while self.files:
             last = self.files[-1]
             units = last.content()
-            # the first unit is judged by its offset alone: a zero unit stays, as a phantom
+            # the first unit is checked by its offset alone: a zero unit stays, as a phantom
             first_offset = int(units["phy_offset"][0]) if units.size else 0
             if first_offset >= phy_offset:
                 self.deleted.append(self.files.pop())
@@ -244,12 +244,12 @@ class QueueState:
             return
 
     def destroy(self) -> None:
-        """Every file goes, as when there is no commitlog (ConsumeQueue.destroy)."""
+        """Remove every file, as without a commitlog (ConsumeQueue.destroy)."""
         self.deleted += self.files
         self.files, self.max_physic, self.min_logic = [], -1, 0
 
     def correct_min(self, min_phy: int) -> None:
-        """Move the min after expired units (ConsumeQueue.correctMinOffset); `BrokenStartError` where it throws."""
+        """Move the minimum past expired units (ConsumeQueue.correctMinOffset); `BrokenStartError` where it throws."""
         if self.bisects:
             self._correct_by_bisection(min_phy)
         elif self.files and self.files[0].wrote:
@@ -283,7 +283,7 @@ class QueueState:
 
 
 def _bisect(phys: Rows, min_phy: int) -> tuple[int, int]:
-    """The broker's own search; it takes for granted that offsets ascend."""
+    """The broker's bisection, which assumes that offsets ascend."""
     low, high = 0, phys.size - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -297,12 +297,12 @@ def _bisect(phys: Rows, min_phy: int) -> tuple[int, int]:
     return low, high
 
 
-# --- What a start does to index files (IndexService.load).
+# --- Index files at a start (IndexService.load).
 
 
 def deleted_index_files(directory: Path, index_msg_timestamp: int) -> list[tuple[Path, int, int]]:
-    """The files that a start after a crash deletes, (path, first and last physical offset): all that end later
-    than the checkpoint's index time (ms)."""
+    """Return the files that a start after a crash deletes, as (path, first and last physical offset): all that end
+    later than the checkpoint's index time (ms)."""
     found = []
     for name in names_in(directory):
         path = directory / name

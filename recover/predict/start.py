@@ -58,11 +58,11 @@ def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
     started: Started | None = None,
 ) -> Prediction:
-    """What the broker of these settings does with the store; `mode` overrides what the abort file says.
+    """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
-    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the
-    costs by message are left at 0: enough to see where the log ends. `started` is called with the log and the queues
-    as the broker has them once it has started.
+    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
+    counts stay 0: enough to find the end of the log. `started` is called with the log and the queues as the broker has
+    them after the start.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
@@ -71,7 +71,7 @@ def predict(
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
     topics = Topics(store)
     needed = needed_parts(store, topics, view)
-    # of these predict cannot say what their loss costs
+    # predict does not know what the loss of these costs
     prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
     # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file of this name"
@@ -210,7 +210,7 @@ class _Start:
             state.correct_min(self.log.min_offset)
 
     def _dispatch_on(self, end: int) -> int | None:
-        """Dispatch after recovery; where it is stuck, or None."""
+        """Dispatch after recovery; return the offset where it hangs, or None."""
         from_queues = self.version.has(versions.REPUT_FROM_QUEUES) or (
             self.version.has(versions.RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
         )
@@ -218,7 +218,7 @@ class _Start:
             return None
         start = max(self.log.min_offset, self._max_physic(), 0)
         if self.settings.flag("duplicationEnable") and start < end:
-            # dispatch ends at the confirm offset, which nobody moves during a start
+            # dispatch ends at the confirm offset, which nothing moves during a start
             return start
         self.dispatcher.delays = self.rules_later.delays
         stuck = reput(self.log, start, end, self.rules_later, self.dispatcher)
@@ -262,7 +262,7 @@ class _Start:
                          "number of their topic instead of 0")
 
     def _names_made(self) -> set[str]:
-        """Queue files that dispatch makes: one may have the name of a file that was deleted before."""
+        """Queue files that dispatch creates: one may have the name of a file that was deleted before."""
         return {
             self.store.relative(self.store.consumequeue_dir / key[0] / str(key[1]) / offset_to_name(queue_file.start))
             for key, state in self.states.items() for queue_file in state.files if queue_file.path is None
@@ -278,13 +278,13 @@ class _Start:
 
 
 def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
-    """Whether a search for the start file that finds none among the newest files lets the log be cut short."""
+    """Whether a search for the start file that matches none of the newest files makes the broker cut the log short."""
     log = BrokerLog(view.queue.files, view.queue.file_size, view)
     first = oldest_searched(settings, len(log.files))
     return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end
 
 
-# --- What stands around a start: parts, config files and settings that stop it, or that it says nothing of.
+# --- Surroundings of a start: parts, config files and settings that stop it, or that the prediction leaves out.
 
 
 _SNAPSHOT = f"{TIMERWHEEL}."
@@ -294,7 +294,7 @@ _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
 def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
-    """The config files that are there, or should be, and stop this broker if they do not load
+    """The config files that exist, or should, and stop this broker if they do not load
     (BrokerController.initialize)."""
     names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
     if settings.version >= _FIRST_WITH_ALL:
@@ -304,8 +304,8 @@ def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSet
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
-    """What a start opens and we cannot read, or is not a file: what it makes of it is not known. Without log and queues
-    nothing is predicted at all."""
+    """Findings about files that a start opens and mqtool cannot read, or that are not files: their effect is unknown.
+    Without log and queues nothing is predicted at all."""
     for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     small: tuple[tuple[str, Path, dict[str, Any]], ...] = (
@@ -327,7 +327,7 @@ def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
 
 
 def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:
-    """Progress of all consumers that this broker goes without: its settings lead it to the other file of offsets."""
+    """Consumer progress that this broker does not use: its settings select the other file of offsets."""
     given = dict(settings.given)
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
@@ -336,8 +336,8 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:
-    """Whether the broker goes without what the file held, silently: neither it nor its backup can be read, or it names
-    nothing, although the store shows that it did."""
+    """Whether the broker silently starts without the content of a file: neither it nor its backup can be read, or it is
+    empty although the store shows that it was not."""
     if pair.main.state in ("sound", "trailing-zeros"):
         return False
     if pair.main.state in ("flipped-name", "emptied", "odd-key"):
@@ -348,7 +348,7 @@ def _is_forgotten(pair: ConfigPair) -> bool:
 
 
 def incomplete(store: Store, log: LogView) -> list[Finding]:
-    """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
+    """Parts of the log that a start does not find: all of it, files between others, its end, or misnamed files."""
     if COMMITLOG in held_elsewhere(store):
         return []
     untold = [*untold_size(store, log.queue, log.log_end)]
@@ -360,10 +360,10 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
-    # a start reads such a file where its name puts it, and none of its messages is there
+    # a start reads such a file at the offset in its name, where none of its messages is found
     named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
     if untold or (named and not list(placed.missing_ranges())):
-        # nothing is known to be missing: the rest of a file may hold it, and recover gives files their names back
+        # nothing is known to be missing: the rest of a file may hold it, and recover restores the names of files
         return gone + named
     return gone + named + [
         missing_files(store, log.queue.file_size, start=damage.start, stop=damage.stop,
@@ -373,7 +373,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
 
 
 def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
-    """What the whole answer would need: the log of a DLedger, queues in RocksDB. Nothing is said without it."""
+    """Parts that change the whole answer: a DLedger log, queues in RocksDB. Without them nothing is predicted."""
     held = held_elsewhere(store)
     parts = {f"{found.part}: {found.what}" for found in held.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
@@ -384,11 +384,11 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
 def _stops(
     store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
 ) -> Iterator[Stop]:
-    """Why a broker does not start, as far as config and timer files, unread parts and settings say so."""
+    """Reasons not to start in config and timer files, unread parts and settings."""
     for pair in configs:
         if not pair.starts:
             name = f"{CONFIG}/{pair.name}"
-            # beside the log of a DLedger recover repairs nothing
+            # recover repairs nothing beside a DLedger log
             yield Stop(f"{name} and its backup are not valid JSON",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
     if settings.version.has(versions.COMBINED_QUEUES):
@@ -414,7 +414,7 @@ def _stops(
 
 
 def unread_beside(store: Store) -> Iterator[str]:
-    """Parts with data that is left out of the answer: those that verify, too, cannot answer a question without."""
+    """Parts with data that the answer leaves out: those without which verify cannot answer a question either."""
     for part in unread_parts(store):
         if part.needed_for is None:
             continue
@@ -427,7 +427,7 @@ def unread_beside(store: Store) -> Iterator[str]:
 
 
 def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
-    """What a damaged timer does to pending messages is not played."""
+    """Damage of the timer, whose effect on pending messages is not predicted."""
     if settings.version >= _FIRST_WITH_ALL and has_timer(store):
         for item in check_timer(store, log):
             if item.severity != "info":
@@ -435,7 +435,7 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
 
 
 def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
-    """What is taken for granted of release, settings, files and the beginning of the log."""
+    """Assumptions about release, settings, files and the beginning of the log."""
     version = settings.version
     if version.nearest != version:
         yield f"{version} is not known, and taken to start like {version.nearest}, the nearest release that is"

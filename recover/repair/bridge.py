@@ -1,9 +1,8 @@
 """Bridges over damage: records that brokers pass over, exactly as long as the damaged range.
 
 A marker is an ordinary record with the topic, queue and queue offset of a lost message, a body of zeros and the
-property MQTOOL_LOST, so that a broker that builds its queues anew keeps every later queue offset.
-Filler is of transaction type 12, which no dispatcher of a broker takes. docs/bridge.md says what
-was tried on real brokers.
+property MQTOOL_LOST, so that a broker that rebuilds its queues keeps every later queue offset.
+Filler has transaction type 12, which no dispatcher of a broker takes. docs/bridge.md has the trials on real brokers.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from recover.findings.model import count
 from recover.store.config_files import LMQ_PREFIX
 
 PIECE = 4 << 20
-"""A broker allocates a record's size when it checks it, so filler comes in pieces."""
+"""Longest filler record, bytes: a broker allocates a record's size when it checks it."""
 
 _MARKER_BODY = 1
-"""Push consumers of 4.x fail on a message without a body, and with it goes the whole answer that it came in
+"""Marker body length: push consumers of 4.x fail on a message without a body and drop the whole response it came in
 (ProcessQueue.putMessage)."""
 
 
@@ -57,18 +56,19 @@ class BridgeRange(Struct, frozen=True):
 def range_between(
     start: int, stop: int, beside: tuple[Neighbour | None, Neighbour | None], *, to_file_end: bool
 ) -> BridgeRange:
-    """The range [start, stop) as the intact records before and after it have it; either may be missing."""
+    """The range [start, stop) with time and property CRC of the intact records before and after; either may be
+    missing."""
     there = [neighbour for neighbour in beside if neighbour is not None]
     timestamp = there[0].store_timestamp if there else 1
     return BridgeRange(start, stop, to_file_end, timestamp, any(item.bits & BIT_PROP_CRC for item in there))
 
 
 class Bridge:
-    """What is written over a range from its start on: its `content`, the markers, the filler after them, and the blank:
-    a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
+    """The bridge over a range: a marker for each lost position that fits, filler for the rest, a blank at a file's end.
 
-    `content` can be shorter than the range: after a blank the bytes do not matter. That of a wide range is made when it
-    is asked for. `Refusal` (8) for a range between two records that is too narrow for any record.
+    `content`, `markers`, `filler` after them, and the position of the `blank`. `content` can be shorter than the range:
+    bytes after a blank do not matter. For a wide range it is produced on demand. `Refusal` (8) for a range between two
+    records that is too narrow for any record.
     """
 
     def __init__(self, where: BridgeRange, lost: Iterable[LostPosition]) -> None:
@@ -87,7 +87,7 @@ class Bridge:
         filler: list[Record] = []
         if where.to_file_end:
             if not markers and rest >= _least_filler(where):
-                # one piece of filler tells later scans that something stood here
+                # one filler record shows later scans that something stood here
                 filler = [_filler(where, position, _least_filler(where))]
                 position += filler[0].total_size
         elif rest:
@@ -119,12 +119,12 @@ def _content(start: int, records: Sequence[Record], end_mark: bytes) -> Content:
 def _marker(where: BridgeRange, lost: LostPosition, position: int, stretch: int = 0) -> Record:
     properties = {MARKER_PROPERTY: "1"}
     if lost.key.topic == TOPIC_SCHEDULE:
-        # without a real topic and queue, 4.9 stops a delay level here for ever
+        # without a real topic and queue, 4.9 stops delivering a delay level here for ever
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "DELAY": str(lost.key.queue_id + 1)}
     elif lost.key.topic == TOPIC_HALF:
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
     elif lost.key.topic == TOPIC_TIMER:
-        # without a time, real topic and queue the timer takes up the same unit again and again
+        # without a time, real topic and queue the timer rereads the same unit again and again
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(where.timestamp)}
     return make_record(
         lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=where.timestamp,
@@ -138,7 +138,7 @@ def _least_filler(where: BridgeRange) -> int:
 
 
 def _filler_pieces(where: BridgeRange, position: int, length: int) -> list[Record]:
-    """Filler of exactly `length` bytes; nothing when that is too short for one record."""
+    """Filler of exactly `length` bytes; empty if that is too short for one record."""
     least = _least_filler(where)
     if length < least:
         where = structs.replace(where, property_crc=False)
@@ -164,5 +164,5 @@ def _filler(where: BridgeRange, position: int, size: int) -> Record:
 
 @lru_cache(maxsize=2)
 def _zeros(size: int) -> bytes:
-    """The body of all pieces of a size: those of damage of 256 MiB would take as much memory again."""
+    """The body of all filler of a size, shared: separate ones for 256 MiB of damage would take that much memory."""
     return bytes(size)

@@ -1,7 +1,7 @@
-"""What recover does to the commitlog itself: end marks, restored fields, bridges, and the dirty end; and the log then.
+"""Changes of the commitlog by recover: end marks, restored fields, bridges, the dirty tail; and the log after them.
 
-Derived files are judged against the log as a survey would see it once a plan has changed it. So what a plan rebuilds is
-what the changed log asks for, and the proof afterwards is an ordinary verify.
+Derived files are judged against the log as a survey would see it after the plan: what a plan rebuilds is what the
+changed log needs, and an ordinary verify afterwards proves it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
 _SHARE = 4
-"""What part of the memory for the columns of the log those of the log as it will be may take."""
+"""Fraction of the log's column memory that the columns of the changed log may take: one in this many."""
 
 
 class Replaced(Struct, frozen=True):
@@ -50,11 +50,11 @@ class Replaced(Struct, frozen=True):
 
 
 class LogChanges:
-    """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
+    """Steps on commitlog files, and the log that they leave. `bridged` lists each range for reports.
 
-    Files in `dropped` (paths) vanish, every other one has its full length; all from `cut_from` on is zeros.
-    `edited`: starts of messages that are edited though their checksums are right.
-    `cuts_only`: what is before `cut_from` stays as it is, damage included.
+    Files in `dropped` (paths) are removed, all others have full length; from `cut_from` on everything is zero.
+    `edited`: starts of messages that are edited although their checksums are right.
+    `cuts_only`: everything before `cut_from` stays as it is, damage included.
     """
 
     def __init__(self, look: Survey, cut_from: int, *, cuts_only: bool = False) -> None:
@@ -66,16 +66,16 @@ class LogChanges:
         self.edited: set[int] = set()
 
     def _name(self, mapped_file: MappedFile) -> str:
-        """The file as plans name it."""
+        """The path of a file as plans write it."""
         return self.look.store.relative(mapped_file.path)
 
     def drop(self, mapped_file: MappedFile) -> None:
-        """Take a file away."""
+        """Remove a file."""
         self.steps.append(Retire(self._name(mapped_file)))
         self.dropped.append(str(mapped_file.path))
 
     def zero(self, mapped_file: MappedFile, start: int) -> None:
-        """Zero what of a file is not zero already from `start` on."""
+        """Zero a file from `start` on, where it is not zero already."""
         self.steps += zeroes(self._name(mapped_file), mapped_file.path, start)
 
     def write_end_mark(self, damage: Damage, mapped_file: MappedFile) -> None:
@@ -86,7 +86,7 @@ class LogChanges:
         self.bridged.append({"start": start, "stop": stop, "kind": "end-mark", "markers": 0, "fillers": 0})
 
     def write_edits(self, start: int, stop: int, edits: list[Edit]) -> None:
-        """Write what edits make of the records in [start, stop), which are all that stands there."""
+        """Write the edited records of [start, stop), which holds nothing else."""
         mapped_file = self.look.log.queue.find(start)
         assert mapped_file is not None
         records = []
@@ -117,7 +117,7 @@ class LogChanges:
         self._note(mapped_file, where, bridge, positions)
 
     def lay_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
-        """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
+        """Recreate missing files: markers for their messages, filler, and an end mark."""
         size = self.look.log.queue.file_size
         before = next(scan.mapped_file for scan in reversed(self.look.log.files) if scan.file_end <= where.start)
         starts = range(where.start, where.stop, size)
@@ -138,7 +138,7 @@ class LogChanges:
     def _note(
         self, mapped_file: MappedFile, where: BridgeRange, bridge: Bridge, positions: list[LostPosition]
     ) -> None:
-        """Note what a bridge makes of its range, and what the reports show of it."""
+        """Record the new content of a bridged range, and its entry in the reports."""
         self.replaced.append(Replaced(mapped_file, where.start, where.stop, bridge.records, bridge.blank))
         lost = [{"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset,
                  "phy_offset": p.phy_offset} for p in positions[:1000]]
@@ -148,7 +148,7 @@ class LogChanges:
         })
 
     def zero_dirty_end(self) -> None:
-        """Zero all after the live log that is not zero already: stale records, end marks and what follows those."""
+        """Zero all nonzero bytes after the live log: stale records, end marks and what follows them."""
         for scan in self.look.log.files:
             base = scan.mapped_file.file_from_offset
             start = max(base, self.cut_from)
@@ -157,9 +157,10 @@ class LogChanges:
                 self.zero(scan.mapped_file, start - base)
 
     def mend_files(self) -> None:
-        """Repair lengths and names, and take away whatever in the folders is not a log file."""
+        """Repair lengths and names, and remove everything in the folders that is not a log file."""
         queue = self.look.log.queue
-        # files without any data after missing ones at the log's end: left in place the log would lack these for ever
+        # empty files after missing ones at the end of the log: if they stayed, the log would lack the missing ones for
+        # ever
         missing = [stop for start, stop in queue.missing_ranges() if start >= self.cut_from]
         for scan in self.look.log.files if missing else ():
             if scan.mapped_file.file_from_offset >= min(missing) and not scan.written:
@@ -181,7 +182,7 @@ class LogChanges:
         self._rename_files()
 
     def _rename_files(self) -> None:
-        """Give misnamed files the names that their records ask for; two may have each other's."""
+        """Give misnamed files the names that their records imply; two files may have swapped names."""
         store, misnamed = self.look.store, self.look.misnamed
         targets = [store.relative(file.path.with_name(offset_to_name(right))) for file, right in misnamed]
         written = {step.file for step in self.steps if not isinstance(step, InPlace)}
@@ -199,7 +200,7 @@ class LogChanges:
         return [step for step in self.steps if isinstance(step, InPlace) and step.file == name]
 
     def _write_anew(self, name: str, target: str, path: Path) -> None:
-        """One new file in the place of the changes within the old one."""
+        """Replace the in-place changes of a file by one new file."""
         within = self._within(name)
         others = [step for step in self.steps if not (isinstance(step, InPlace) and step.file == name)]
         self.steps = [*others, Install(target, changed_file(path, self.look.store.mapped_file_size, within))]
@@ -209,17 +210,18 @@ def keep_everything(
     look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
     edits: Iterable[Edit] = (),
 ) -> LogChanges:
-    """The changes after which every broker passes over the damage; no intact record is touched but by `edits`.
+    """Return the changes after which every broker passes over the damage; no intact record is touched except by
+    `edits`.
 
-    Those of them that nobody does unasked are done with `mend_bits`; so are bits that explain a damage.
-    `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
+    Edits that their policy does not allow unasked are made only with `mend_bits`; so are bit flips that explain a
+    damage. `Refusal` (8) for damage before intact messages if `bridge` is False, and where no bridge fits.
     """
     log, edits = look.log, list(edits)
     changes = LogChanges(look, end_of_live_log(log) if look.old_end is None else look.old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
-            # the last message of the log stays if it can be restored; else it is a part of the dirty end
+            # the last message of the log stays if it can be restored; otherwise it belongs to the dirty tail
             is_last = damage.start == changes.cut_from
             if damage.start > changes.cut_from or (damage.mapped_file is None and (is_last or not bridge)):
                 continue
@@ -229,7 +231,7 @@ def keep_everything(
                     changes.write_end_mark(damage, damage.mapped_file)
                     continue
             positions = look.losses.by_damage[number]
-            # the edits of all records that stood there, if that can be told of each of them
+            # the edits of all records that stood there, if every one of them can be determined
             content = content_of(reader, damage) if positions or mend_bits else None
             restored = [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
             if restored:
@@ -244,7 +246,7 @@ def keep_everything(
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
     if look.old_end is None and log.superseded:
-        # damage among old records hides that they end the log: they go, too, as they would by a second run
+        # damage hid that old records end the log: drop them too, as a second run would
         old = old_end(log_after(log, changes), look.store.queue_file_size)
         if old is not None:
             return keep_everything(structs.replace(look, old_end=old), lost=lost, bridge=bridge, mend_bits=mend_bits,
@@ -255,7 +257,7 @@ def keep_everything(
 
 
 def end_of_live_log(log: LogView) -> int:
-    """Where the next record would go after the last live one: its end, or the next file if an end mark follows it."""
+    """The position of the next record after the last live one: the log's end, or the next file after an end mark."""
     for scan in log.files:
         if scan.mapped_file.file_from_offset <= log.log_end <= scan.file_end and scan.blank is not None:
             behind = any(gap.start >= log.log_end for gap in scan.gaps)
@@ -274,7 +276,7 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
 
 
 def _edited(edit: Edit) -> dict[str, Any]:
-    """What reports show of an edit."""
+    """The entry of an edit in reports."""
     policy = POLICIES[edit.kind]
     (topic, queue), queue_offset = edit.place
     told = {} if policy.of_damage else {"before": edit.before, "after": edit.after}
@@ -286,11 +288,11 @@ def _edited(edit: Edit) -> dict[str, Any]:
 
 
 def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
-    """Zero the log from `offset` to its file's end and put later files aside.
+    """Zero the log from `offset` to the end of its file and remove later files.
 
-    `UsageRefusal` (16) when no record starts or ends there, naming the nearest two boundaries; with
-    `anywhere` (a broker's own cut) every offset is taken, and a file that begins there stays, as zeros
-    (MappedFileQueue.truncateDirtyFiles): the log goes on in it.
+    `UsageRefusal` (16) if `offset` is not a record boundary, naming the nearest two. With `anywhere` (a broker's own
+    cut) any offset is accepted, and a file that begins there stays, zeroed, and takes the next records
+    (MappedFileQueue.truncateDirtyFiles).
     """
     log = look.log
     if not anywhere:
@@ -306,7 +308,7 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
 
 
 def _check_boundary(log: LogView, offset: int) -> None:
-    """Boundaries are starts and ends of live records, and starts of files."""
+    """Boundaries are the starts and ends of live records, and the starts of files."""
     below, above = log.min_offset, log.log_end
     for scan in log.files:
         start = scan.mapped_file.file_from_offset
@@ -330,15 +332,15 @@ def _check_boundary(log: LogView, offset: int) -> None:
     )
 
 
-# --- The log as it will be.
+# --- The log after the changes.
 
 
 Within = Callable[[Rows], Rows]
-"""Which of some physical offsets lie in the ranges of a file that are replaced (bool array)."""
+"""Maps physical offsets to whether they lie in a replaced range of the file (bool array)."""
 
 
 def log_after(log: LogView, changes: LogChanges) -> LogView:
-    """The log once the changes are made. A part of the memory for the columns of the log is taken for its own."""
+    """The log after the changes. Its columns take a fraction of the memory for columns of the log."""
     columns = ColumnStore(changes.look.options.memory // _SHARE)
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
@@ -381,7 +383,7 @@ def _changed_scan(
     if blank is None and end < scan.file_end:
         gaps.append(Gap(end, scan.file_end, "zeroed", "file-end", False, end))
     changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
-    # of several that begin at one place the first
+    # of several gaps with the same start, keep the first
     distinct = {gap.start: gap for gap in reversed(gaps)}
     changed.splits, changed.queues, changed.gaps = splits, scan.queues, [distinct[start] for start in sorted(distinct)]
     changed.blank, changed.end = blank, end
@@ -404,7 +406,7 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
 def _live(
     splits: Iterable[Split], changes: list[Replaced], replaced: Within, columns: ColumnStore
 ) -> Iterator[Split]:
-    """Copies without stale and replaced records, and without marks that are found again in what is left."""
+    """Copies of the splits without stale and replaced records, and without marks that `kept_rows` recomputes."""
     for split in splits:
         end = 0 if split.summary is None else split.summary.end
         if end and not any(change.start < end and change.stop > split.first for change in changes):
@@ -415,7 +417,7 @@ def _live(
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
-    """Splits in log order with new ones put where they belong; nothing else stands between the rows of one of them."""
+    """Splits in log order with the new ones inserted; the rows of a new one are adjacent in the log."""
     waiting = deque(sorted(new, key=lambda split: split.first))
     for split in splits:
         while waiting and split.size and waiting[0].first <= split.last:

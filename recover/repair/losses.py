@@ -1,4 +1,4 @@
-"""The loss statement: what is gone, by topic, queue and time span."""
+"""The loss statement: which messages are lost, by topic, queue and time span."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ if TYPE_CHECKING:
 
 
 def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
-    """By its setting, the length of queue files that a plan makes where neither a file nor a setting tells it."""
+    """By setting, the length of queue files that a plan creates where neither a file nor a setting tells it."""
     folder = f"{store.relative(store.consumequeue_dir)}/"
     makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
     return untold_sizes(store) if makes else {}
 
 
 def untold_sizes(store: Store) -> dict[str, int]:
-    """By its setting, the length of queue files where neither a file nor a setting of the store tells it."""
+    """By setting, the length of queue files where neither a file nor a setting of the store tells it."""
     return {} if store.queue_file_size_is_told else {"mappedFileSizeConsumeQueue": store.queue_file_size}
 
 
 def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
-    """What to say of lengths that files were made with, by their setting, and that nothing told."""
+    """Sentences about assumed file lengths, by their setting."""
     return [f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
             f"queue files of {size} bytes; --broker-conf FILE or --set names it" for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):
-    """A plan, what it was made from, and what it will cost.
+    """A plan, its basis, and its cost.
 
-    `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue, or the index, names after the end of the log.
-    Of damaged ones, `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was
-    stored.
-    `given_up_messages` are those of the damaged ones that were in log files which are missing.
-    `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.
-    `assumptions` are what neither files nor settings tell, and the plan depends on; lengths of files among them
-    are `assumed_settings`.
-    `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
+    `lost_messages`: intact messages that it drops. `damaged_messages`: messages lost to damage. `unproven_messages`:
+    messages after the end of the log that only units of a queue, or the index, name.
+    Of the damaged ones, `left_messages` stay as they are, `mendable_messages` are one flipped bit away from what was
+    stored, and `given_up_messages` were in log files that are missing.
+    `cut_from`: where a plan that repairs nothing before it cuts the log; intact messages from there on are stated.
+    `assumptions`: what neither files nor settings tell and the plan depends on; `assumed_settings`: the file lengths
+    among them.
+    `abort_stays_for`: unread parts that need a broker's own recovery at the next start.
     """
 
     plan: Plan
@@ -78,11 +77,11 @@ class RecoverPlan(Struct):
 
 
 def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
-    """One entry a queue for messages that damage from `begin` on has taken; times (ms) are those of the records around.
+    """Return an entry per queue for messages lost to damage from `begin` on; times (ms) are those of adjacent records.
 
-    A message of which nothing tells the queue has an entry without topic and queue.
+    Messages of unknown queue have an entry without topic and queue.
     """
-    # the records of a damage are put back all or none, and stand in every queue again that they name
+    # records in a damage are restored all or none, in every queue that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = Statement()
     surroundings = Surroundings(look.log)
@@ -101,8 +100,8 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
 def loss_of_unproven(
     look: Survey, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
 ) -> tuple[int, list[dict[str, Any]]]:
-    """How many messages only the units of a queue (of `wanted`, if given) name, or only the index; an entry for each
-    queue, and one for the index. `parts`: whose word is to be taken back."""
+    """Return the number of messages that only the units of a queue (of `wanted`, if given) or only the index name, with
+    an entry per queue and one for the index. `parts`: the parts whose units are to be dropped."""
     statement, last = Statement(), look.log.tally.last_timestamp
     positions = [position for position in look.losses.unproven
                  if CONSUMEQUEUE in parts and (wanted is None or position.key in wanted)]
@@ -124,7 +123,7 @@ class Statement:
         self, topic: str | None, queue: int | None, offsets: tuple[int, int] | None, times: tuple[int, int], cause: str,
         count: int = 1,
     ) -> None:
-        """`count` messages with queue offsets and store timestamps (ms) from the first to the last of each."""
+        """Add `count` messages; `offsets` and `times` (store timestamps, ms) are the first and last of them."""
         entry = self._entries.get((topic, queue))
         first, last = offsets or (None, None)
         if entry is None:
@@ -140,12 +139,12 @@ class Statement:
         entry["begin"], entry["end"] = min(entry["begin"], times[0]), max(entry["end"], times[1])
 
     def entries(self) -> list[dict[str, Any]]:
-        """One a queue, by topic and queue; what nothing tells the queue of comes first."""
+        """One per queue, by topic and queue; messages of unknown queue come first."""
         return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
 
 
 def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
-    """One entry a queue for the intact messages that a cut at `cut_from` drops."""
+    """Return an entry per queue for the intact messages that a cut at `cut_from` drops."""
     statement = Statement()
     for split in log.splits():
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
@@ -163,10 +162,8 @@ def _span(values: Rows) -> tuple[int, int]:
     return int(values.min()), int(values.max())
 
 
-# --- No change is planned on what could not be read, where a second try might show intact messages, nor without a
-# log.
-#
-# Nor on what stands in a part that mqtool does not read.
+# --- No change is planned without a log, on a part that mqtool does not read, or on bytes that could not be read: a
+# second try might show intact messages there.
 
 
 _NAMED = 5
@@ -176,12 +173,12 @@ _CODES = frozenset(f"{part}-unreadable" for part in PARTS)
 def check_plannable(
     report: VerifyReport, written: Iterable[str] = (), max_loss: int | None = 0, *, cuts: bool = False
 ) -> None:
-    """`Refusal` (8) where a change would be planned on what is not known: a file that could not be read whole (unread
-    bytes count as zeros), a part to be `written` that is not read, or one that would have to be cut with the log.
+    """`Refusal` (8) where a change would rest on unknown data: a file that could not be read whole (unread bytes count
+    as zeros), a part to be `written` that mqtool does not read, or one that would have to be cut with the log.
 
-    So too when the log is gone while queues or index are there, which rebuilding them would empty; where something else
-    stands in place of a log file, where nothing tells how long log files are, and, unless `max_loss` allows for that,
-    where hardly anything of the log can be read, or a file of it is invalid or of another log.
+    Also if the log is gone while queues or index exist, which a rebuild would empty; if something else stands in place
+    of a log file; if nothing tells the length of log files; and, unless `max_loss` allows it, if almost nothing of the
+    log can be read, or a file of it is invalid or of another log.
     """
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:
@@ -204,7 +201,7 @@ def check_plannable(
 
 
 def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
-    """`Refusal` (8) if the log, from which all is judged, or what is to be `written` is in a part that is not read."""
+    """`Refusal` (8) if the log, or a part to be `written`, is in a part that mqtool does not read."""
     for question in (COMMITLOG, *written):
         held = report.survey.elsewhere.get(question)
         if held is not None:
@@ -217,9 +214,9 @@ def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
 
 
 def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: int = 0) -> int:
-    """How many messages missing log files (from `cut` on) held, as far as anything names them.
+    """Return how many messages missing log files (from `cut` on) held, as far as anything names them.
 
-    `Refusal` (8) if `max_loss` is less than those of all: what derives from the log is judged without them.
+    `Refusal` (8) if `max_loss` is less than the total of all of them: derived files are judged without these messages.
     """
     missing = [
         (damage, max(1, held_records(damage, positions)))

@@ -1,8 +1,8 @@
-"""Never worse than the broker alone: what brokers would deliver from the store as it is, and as a plan would leave it.
+"""The guard: compares what brokers would deliver from the store as it is, and as a plan would leave it.
 
-Both are played by predict's rules over the bytes, names and units as they are; what our own evidence makes of them
-decides nothing here. A message counts as delivered if a queue has a unit that leads to it once the broker has started
-and dispatched: an intact record, in its own place, of that topic and queue.
+Both are played by predict's rules on the bytes, names and units as they are; our own evidence has no say here. A
+message counts as delivered if, once the broker has started and dispatched, a unit leads to it: an intact record, at
+its own place, of that topic and queue.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from recover.store.store import JOURNAL_DIR, Store
 
 
 class _Overlaid(Source):
-    """A file with changes laid over it; those that do not bear on what is read are not looked at."""
+    """A file with changes laid over it; a read touches only the changes in its range."""
 
     def __init__(self, below: Source, changes: Iterable[InPlace]) -> None:
         self._changes = sorted(changes, key=lambda change: change.start)
@@ -78,8 +78,8 @@ def _bytes(change: InPlace, first: int, last: int) -> bytes:
 
 
 class _Planned(LocalTree):
-    """The files of this machine, or those of another tree of them, as steps would leave them; new ones are written
-    below `scratch` when they are opened."""
+    """The files of this machine, or of another local tree, as steps would leave them; new files are written below
+    `scratch` when they are opened."""
 
     def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path, below: LocalTree) -> None:
         self._changed, self._below = changed, below
@@ -93,7 +93,7 @@ class _Planned(LocalTree):
                          and any(isinstance(step, RetireFolder) for step in steps)}
 
     def _steps(self, name: str) -> tuple[Path, Install | None, list[InPlace]]:
-        """The path, what is installed there, and what is changed in place. `OSError` for one that goes."""
+        """Return the path, the file installed there, and its in-place changes. `OSError` if the steps remove it."""
         path = self.behind(name)
         steps = self._changed.get(path, [])
         within = [step for step in steps if isinstance(step, InPlace)]
@@ -148,7 +148,7 @@ class _Planned(LocalTree):
 
 @contextmanager
 def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
-    """The store after these steps, and what a path of the store is called there."""
+    """The store after these steps, and a function that maps a path of the store to its path there."""
     changed: dict[Path, list[Step]] = defaultdict(list)
     seen = store.root.tree if isinstance(store.root, StorePath) else None
     below = seen if isinstance(seen, LocalTree) else LocalTree()
@@ -165,19 +165,20 @@ def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Cal
 
 
 _AT_ONCE = 500_000
-"""So many units of queues are held against the log together."""
+"""Queue units compared with the log in one batch."""
 _DELIVERY = np.dtype([
     ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
 ])
-"""A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
+"""A unit that leads to a message: `own` is the queue offset in the message, `known` means a scan saw its bytes as they
+are."""
 
 
 Stretch = tuple[int, int, int]
-"""A part of the log that a plan leaves as it is: its file, by its first offset, start and stop."""
+"""A part of the log that a plan leaves as it is: first offset of its file, start, stop."""
 
 
 class Missed(Struct, frozen=True):
-    """A message that the broker alone delivers and would not deliver any more."""
+    """A message that the broker delivers from the store as it is, but not after the plan."""
 
     topic: str
     queue: int
@@ -189,8 +190,9 @@ class Missed(Struct, frozen=True):
 def refuse_worse(
     store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
 ) -> RecoverPlan:
-    """The plan, which `bears`, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of
-    more than `max_loss` messages (None: any number), with a finding that lists them."""
+    """Return the plan (for which `bears` holds) with a loss statement of the messages that brokers alone would deliver.
+
+    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
@@ -202,9 +204,9 @@ def refuse_worse(
             for item in missed_between(store, view, planned, after_view, release, stays):
                 missed[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
-    # what a plan cuts on demand is in its statement already, and was held to `max_loss`
+    # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
-    # a broker may make queues of topics that are not in its table, but no client is served from them
+    # a broker may create queues of topics that are not in its table, but serves no client from them
     look = made.before.survey
     deleted = set(look.expectation.deleted)
     missed = {key: item for key, item in missed.items()
@@ -268,10 +270,9 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
 
 
 def bears(store: Store, made: RecoverPlan) -> bool:
-    """Whether a plan may take something from a broker: one that writes to the log, or to queues.
+    """Whether a plan may take messages from a broker: it writes to the log or to queues.
 
-    Where there is no queue, the broker and a plan that makes all of them take the same records; of a plain log the same
-    ones.
+    Exempt: a plan that creates all queues of a plain log without any; the broker would take the same records.
     """
     look, steps = made.before.survey, made.plan.steps
     expected = look.expectation
@@ -290,7 +291,7 @@ def bears(store: Store, made: RecoverPlan) -> bool:
 def _changed(
     view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
 ) -> tuple[LogView, list[Stretch]]:
-    """The rows of what stays as it is, and where that is; brokers' own check judges the rest."""
+    """Return the rows of the unchanged records, and their ranges; the brokers' own check judges the rest."""
     within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
     gone: set[Path] = set()
     for step in steps:
@@ -326,9 +327,10 @@ def missed_between(
     store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
     stays: Collection[Stretch] = (),
 ) -> list[Missed]:
-    """What the broker of these settings delivers from `store` and not from `planned`; nothing if it does not start.
+    """Return what the broker of these settings delivers from `store` and not from `planned`; nothing if it does not
+    start.
 
-    Of queues whose units stay as they are and lead to stretches of the log that do (`stays`) nothing is asked.
+    Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
     found: list[Missed] = []
 
@@ -353,7 +355,7 @@ def missed_between(
 
 
 def _is_same(state: QueueState, later: QueueState | None, stretches: Rows) -> bool:
-    """Whether a queue has the same units before and after, all of which lead into these stretches of the log."""
+    """Whether a queue has the same units before and after, all leading into these ranges of the log."""
     if later is None or (state.min_offset, len(state.files)) != (later.min_offset, len(later.files)):
         return False
     for one, other in zip(state.files, later.files, strict=True):
@@ -369,7 +371,7 @@ def _is_same(state: QueueState, later: QueueState | None, stretches: Rows) -> bo
 
 
 def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
-    """Units that still lead to the same bytes in the same place are passed over together; few are left to be read."""
+    """Skip units that still lead to the same bytes in the same place, all at once; read the few that are left."""
     same = now[now["known"]]
     doubtful = was[~_among(_hashed(was), _hashed(same))]
     # a unit in the place of another of its queue: the message must be somewhere in the queue
@@ -395,9 +397,9 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
 
 
 def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Record) -> bool:
-    """Whether a record's own place leads to one before it in the log that is the same message, or was stored after it.
+    """Whether a record's own place leads to an earlier record of the log that is the same message or was stored later.
 
-    A log is written in the order of time: it is a record of an earlier life, in the place of another message.
+    The log is written in order of time, so such a record is of an earlier generation, in the place of another message.
     """
     holders = delivered[
         (delivered["queue"] == queue) & (delivered["offset"] == own) & (delivered["own"] == own)
@@ -411,7 +413,7 @@ def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Reco
 
 
 def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
-    """64 bits of each delivery: its queue, its offset there if the `place` counts, and where its record lies."""
+    """A 64-bit hash per delivery: its queue, the position of its record, and with `place` its queue offset."""
     mixed = np.zeros(deliveries.size, dtype=np.uint64)
     for name in ("queue", "phy_offset", "size", *(("offset",) if place else ())):
         mixed = (mixed ^ deliveries[name].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
@@ -420,7 +422,7 @@ def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
 
 
 def _among(hashes: Rows, others: Rows) -> Rows:
-    """Which of these are among the others (bool array)."""
+    """Which hashes are among the others (bool array)."""
     ordered = np.append(np.sort(others), np.uint64(0))
     return np.asarray(ordered[np.searchsorted(ordered[:-1], hashes)] == hashes)
 
@@ -453,7 +455,7 @@ def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueS
 
 
 def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row: Rows, multi: Rows) -> Rows:
-    """Which units lead to an intact message of their queue in one file (bool array); their `own`, `known` are set."""
+    """Which units lead to an intact message of their queue in one file (bool array); sets their `own` and `known`."""
     scan, starts = log.scan_of(log.files[index]), units["phy_offset"]
     taken, seen = np.zeros(units.size, dtype=bool), np.zeros(units.size, dtype=bool)
     for split in scan.splits if scan is not None else ():
@@ -480,5 +482,5 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 
 
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
-    """A digest of a record but for its own place, which may change when it is moved."""
+    """A digest of a record without its own position, which changes when the record is moved."""
     return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()

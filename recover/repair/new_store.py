@@ -1,8 +1,8 @@
-"""A new store of what an export takes: its records where they were, bridges between them, and all that derives from it.
+"""A new store from an export: its records at their places, bridges between them, and all derived files.
 
-Records keep their physical and queue offsets. What is left out or damaged between two of them becomes what recover lays
-over damage: markers for the positions of queues that go on after it, filler, end marks. Log files before the first
-record and after the last one are left out; so are positions before a queue's first message, unless the log begins at 0,
+Records keep their physical and queue offsets. What is left out or damaged between two records is bridged as recover
+bridges damage: markers for positions of queues that continue after it, filler, end marks. Log files before the first
+record and after the last are left out; so are positions before a queue's first message, unless the log begins at 0,
 where brokers take a place without a unit for one whose message they still have.
 """
 
@@ -58,11 +58,11 @@ def write_store(
     note: Callable[[str], None], progress: Callable[[int, int], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> NewStore:
-    """Write what is wanted of a source to `output`, a new folder; it stands there once it is whole.
+    """Write the wanted records of a source to `output`, a new folder, which appears when it is complete.
 
-    `settings` are those of the broker that is to read it.
+    `settings` are those of the broker that will read it.
 
-    `Refusal` (8) where nothing is wanted, a bridge does not fit, or the disk fails; nothing is left then.
+    `Refusal` (8) if nothing is wanted, a bridge does not fit, or the disk fails; nothing is left behind then.
     """
     output = output.absolute()
     part = output.with_name(output.name + PART)
@@ -81,8 +81,8 @@ def write_store(
 
 
 class NewStore:
-    """Which rows the log keeps, and what is written: messages by topic, their bytes, places that bridges stand for, and
-    how a verify finds it. `assumed_settings`: by its setting, a length of files that nothing told."""
+    """The rows that the new log keeps, and what is written: messages by topic, their bytes, bridged positions, and the
+    verify `report` of it. `assumed_settings`: by setting, a file length that nothing told."""
 
     report: VerifyReport
     assumed_settings: dict[str, int]
@@ -110,7 +110,7 @@ class NewStore:
         self.before: Neighbour | None = None
 
     def _spans(self) -> tuple[Rows, Rows]:
-        """For each queue of the log the first and the last position that has to stand for something; last -1: none."""
+        """Return for each queue the first and last position that must be filled; last is -1 if there is none."""
         first = np.full(len(self.log.queues), np.iinfo(np.int64).max)
         last = np.full(first.size, -1)
         for scan in self.log.files:
@@ -126,13 +126,13 @@ class NewStore:
 
     @staticmethod
     def _placed(rows: Rows) -> Rows:
-        """Those with a place in a queue: no old ones, no filler, no half messages of old releases, no rollbacks."""
+        """Rows with a place in a queue: no stale ones, no filler, no half messages of old releases, no rollbacks."""
         kinds = rows["sys_flag"] & TRANSACTION_ROLLBACK
         fits = ((rows["bits"] & (NOT_IN_QUEUE | BIT_FILLER)) == 0) & ((kinds == 0) | (kinds == TRANSACTION_COMMIT))
         return np.asarray(rows[fits])
 
     def _lost(self) -> dict[int, list[LostPosition]]:
-        """Positions that damage took, by where it starts."""
+        """Lost positions by the start of their damage."""
         topics = Topics(self.store or Store(Path(os.devnull), StoreOptions()))
         losses = lost_positions(self.log, expect(self.log, topics, include_deleted=True), None)
         return {damage.start: losses.by_damage[number] for number, damage in enumerate(self.log.damaged)}
@@ -207,7 +207,7 @@ class NewStore:
         yield from in_order(zeros(stop - base - at), at)
 
     def derive(self, root: Path, options: ScanOptions, settings: dict[str, str]) -> None:
-        """Config, queues, index and checkpoint; then whatever recover finds left to do."""
+        """Write config, queues, index and checkpoint; then apply what recover still finds to do."""
         source = self.store
         if source is not None:
             _copy_config(source, root, whole=self.takes_all)
@@ -232,7 +232,7 @@ def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]
 
 
 def _copy_config(source: Store, root: Path, *, whole: bool) -> None:
-    """The config files; those of the timer only with `whole`, for they count in a log without gaps."""
+    """Copy the config files; those of the timer only if `whole`, since they count positions in a log without gaps."""
     disk.mkdir(root / CONFIG)
     paths = sorted(source.config_dir.iterdir()) if source.config_dir.is_dir() else []
     for path in paths:

@@ -1,4 +1,4 @@
-"""rebuild: what derives from the log, computed from it anew. In place, only what is wrong is changed."""
+"""rebuild: recompute derived files from the log. In place, only wrong ones are changed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)
 
 
 class RebuildOptions(Struct, frozen=True):
-    """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files.
+    """What to rebuild. `topic` and `queue` narrow the consume queues; new index files are named in the time of `zone`.
 
-    `max_loss`: messages of missing log files that may be gone for good, None for any number.
+    `max_loss`: messages of missing log files that may be lost, None for any number.
     """
 
     scan: ScanOptions = field(default_factory=ScanOptions)
@@ -52,16 +52,16 @@ class RebuildOptions(Struct, frozen=True):
 
 
 def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | None = None) -> RecoverPlan:
-    """Plan what puts the derived files of a store right; without steps where nothing is wrong.
+    """Plan the repair of the derived files of a store; no steps if nothing is wrong.
 
-    `before` is what verify says of the store, found here if not given.
-    `Refusal` (8) when the log is gone, `UsageRefusal` (16) for a topic or queue that the store does not know.
+    `before` is the verify report of the store, made here if not given.
+    `Refusal` (8) if the log is gone, `UsageRefusal` (16) for an unknown topic or queue.
     """
     before = look(store, options, before)
     assert before.index is not None and before.checkpoint is not None
     wanted = chosen_queues(before.survey, options)
     seen, parts = before.survey, options.parts
-    # a rebuild does not mend the log, so it must not remove what tells recover how
+    # a rebuild does not repair the log, so it must keep the evidence that recover needs for that
     steps = list(derived_steps(seen, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
                                unmended=seen.log.damaged))
     if steps:
@@ -84,7 +84,7 @@ def derived_steps(
     parts: Collection[str] = PARTS, wanted: set[QueueKey] | None = None, unmended: Sequence[Damage] = (),
     visible: bool = False,
 ) -> Iterator[Step]:
-    """What puts those parts right that derive from the log of `look`; nothing where they are.
+    """Steps that repair the parts derived from the log of `look`; none where these are right.
 
     `wanted`: only these queues. Units that name messages in `unmended` damage stay. With `visible` the units of lost
     positions lead to their markers.
@@ -97,7 +97,7 @@ def derived_steps(
             store, log, look.expectation, look.queues, Spool(), visible=visible, wanted=wanted,
             evidence=Evidence(starts, stops), producer=producer,
         )
-    # asked for alone, an index is made even where it is switched off
+    # if only the index is requested, it is built even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)
     if INDEX in parts and (asked or any(item.severity != "info" for item in index.findings)):
         yield from rebuild_index(store, log, report=index, zone=zone, producer=producer).steps(store)
@@ -106,7 +106,7 @@ def derived_steps(
 
 
 def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
-    """Verify the store, unless a report is given; `Refusal` (8) when its log is gone, or not to be read here."""
+    """Verify the store unless a report is given; `Refusal` (8) if its log is gone or in a part that is not read."""
     report = report or verify(store, options.scan)
     check_plannable(report, options.parts)
     refuse_missing_files(report, options.max_loss)
@@ -114,7 +114,8 @@ def look(store: Store, options: RebuildOptions, report: VerifyReport | None = No
 
 
 def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None:
-    """The queues that the options name; None for all. Refuses what is not there to be rebuilt."""
+    """The queues that the options name; None for all. `UsageRefusal` (16) or `Refusal` (8) if there is no such queue to
+    rebuild."""
     if options.topic is None:
         return None
     on_disk = look.queues.verdicts if look.queues is not None else {}
@@ -154,9 +155,9 @@ _STAGING = ".mqtool-making"
 
 
 class Rebuilt(Struct, frozen=True):
-    """What was written: file names below the output folder, ascending, and the bytes that they take when read.
+    """The result: file names below the output folder, ascending, and their total length in bytes.
 
-    `findings` are about the log of the store and about the written files, which were read again and compared with it.
+    `findings`: of the store's log, and of the written files, which were read back and compared with it.
     `corrected`: the store's own derived files have problems that the written ones do not have.
     """
 
@@ -172,8 +173,8 @@ def write_rebuild(
 ) -> Rebuilt:
     """Write the parts that `options` name to `output`, new or empty; the store is only read.
 
-    `Refusal` (8) when the log is gone, the output folder
-    is not usable or the disk fails; `Interrupted` between two files. What was written is removed again then.
+    `Refusal` (8) if the log is gone, the output folder is not usable or the disk fails; `Interrupted` between two
+    files. In these cases everything written is removed.
     """
     output = output.absolute()
     check_target([(folder, folder.name) for folder in (store.root, *map(Path, store.folders_elsewhere))], output)
@@ -186,7 +187,7 @@ def write_rebuild(
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
             raise Refusal("the log changed while it was read; what was written was removed", STALE)
-    # codes begin with the name of their part
+    # a code begins with the name of its part
     derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
@@ -194,7 +195,7 @@ def write_rebuild(
 
 
 def write_derived(store: Store, options: RebuildOptions, output: Path, like: Store | None = None) -> None:
-    """Write the parts to `output` beside what is there; index files have the sizes of those of the store `like`."""
+    """Write the parts to `output` beside existing files; index files get the sizes of those of the store `like`."""
     before = look(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
@@ -202,7 +203,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:
-    """Name -> (size, mtime in ns) of the commitlog files as they are now."""
+    """Name -> (size, mtime in ns) of the commitlog files."""
     queue = MappedFileQueue.load(store.commitlog_dirs, store.mapped_file_size)
     return {str(file.path): (file.length, file.path.stat().st_mtime_ns) for file in queue.files}
 
@@ -210,9 +211,9 @@ def _log_files(store: Store) -> dict[str, tuple[int, int]]:
 def _write(
     output: Path, steps: Iterable[Step], interrupted: Callable[[], bool] = lambda: False
 ) -> tuple[list[str], int]:
-    """Write the new files of some steps below the output folder; their names there, and their bytes.
+    """Write the new files of some steps below the output folder; return their names there, and their total bytes.
 
-    What is made elsewhere comes last, all of it at once.
+    Content that another process produces comes last, all at once.
     """
     sizes: dict[Path, int] = {}
     folders = {output}
@@ -239,7 +240,7 @@ def _write(
 
 
 def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
-    """The files of the parts as the log alone makes them, named below an output folder."""
+    """The files of the parts, recreated from the log alone, with names below an output folder."""
     seen, report = before.survey, before.index
     producer = producer_for(seen.options.engine, seen.store, seen.log)
     index = None
@@ -261,7 +262,7 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
 
 
 def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:
-    """The right checkpoint; its index time is that of the last full file, as IndexService.flush has it."""
+    """The right checkpoint; its index time is that of the last full file, as IndexService.flush sets it."""
     try:
         base = read_small(seen.store.checkpoint_path, 4096)
     except OSError:
@@ -276,7 +277,7 @@ def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:
 def _check(
     store: Store, seen: Survey, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
 ) -> FindingList:
-    """Read what was written and compare it with the log."""
+    """Read back the written files and compare them with the log."""
     found = FindingList()
     written = Store(output, structs.replace(
         store.options, commitlog=tuple(folder.absolute() for folder in store.commitlog_dirs), consumequeue=None,

@@ -1,4 +1,4 @@
-"""recover: from a survey to a plan, config files included. Decides everything, changes nothing."""
+"""recover: plan the repair of a store, config files included, from its survey. Plans only; changes nothing."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from recover.repair.rebuild import derived_steps
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
 from recover.store.store import CONSUMEQUEUE, Store
 
-# --- Config files made whole: cut, restored from the backup, put together from what can be read, guessed. ------------
+# --- Repair of config files: cut, restored from the backup, merged from what can be read, or guessed. ---------------
 #
-# Offsets are never made up. A file of which nothing can be read stays where it is, and verify goes on saying so; only a
-# broken backup that would keep the broker from starting is taken away (ConfigManager.load).
+# Offsets are never invented. A file of which nothing can be read stays in place and verify keeps reporting it; only a
+# broken backup that would keep the broker from starting is removed (ConfigManager.load).
 
 
 STATISTICS = ("timermetrics", "transactionMetrics")
-"""Files that the broker counts anew; without a readable copy they are taken away."""
+"""Files that the broker recomputes; without a readable copy they are removed."""
 
 _PULLED = "pullOffsetTable"
 
 
 class ConfigRepair:
-    """What recover does to config/: steps, and for each file what was decided and why. Files that no warning names are
-    not touched.
+    """What recover does to config/: the steps, and for each file the decision and its reason. Files without a warning
+    are not touched.
 
     A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, clamped),
-    `text` for people, `members` kept, and the differences of the copies.
+    `text` for the screen, `members` kept, and the differences of the copies.
     """
 
     def __init__(self, store: Store, look: Survey, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
@@ -85,7 +85,7 @@ class ConfigRepair:
             self._put_together()
 
     def _keep(self, chosen: ConfigText) -> None:
-        """A whole text is there: give it to the main file, and to a backup that is no fallback."""
+        """A complete text exists: write it to the main file, and to a backup that cannot serve as a fallback."""
         main, backup = self.pair.main, self.pair.backup
         content = chosen.document if chosen.state != "sound" else chosen.content
         if chosen is backup:
@@ -121,7 +121,7 @@ class ConfigRepair:
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
     def _put_together(self) -> None:
-        """No whole text: keep each member that can be read, and say what is lost."""
+        """No complete text exists: keep each member that can be read, and state what is lost."""
         pair = self.pair
         value = merged(pair)
         tables = [value.get(name) for name in tables_of(pair.known)]
@@ -134,7 +134,7 @@ class ConfigRepair:
             text = f"{members} members could be read and are kept; the rest is lost: {pair.known.lost}"
             self._note("put-together", text, members=members)
         else:
-            # an empty or unreadable file is to every broker what no file is, or worse: some do not start
+            # brokers treat an empty or unreadable file as no file at all, and some do not start on one
             copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
             self.steps += [Retire(name) for name, copy in copies if not copy.missing]
             outcome = "the broker counts anew" if pair.name in STATISTICS else f"lost is {pair.known.lost}"
@@ -153,7 +153,7 @@ class ConfigRepair:
 
 
 def merged(pair: ConfigPair) -> Members:
-    """What can be read of two broken copies; where both have a member, the main file's, queue by queue."""
+    """Return what can be read of two broken copies; where both have a member, the main file's wins, queue by queue."""
     main, backup = pair.main.value, pair.backup.value
     value: Members = {**backup, **main}
     for name in (*tables_of(pair.known), _PULLED):
@@ -169,7 +169,7 @@ def merged(pair: ConfigPair) -> Members:
 
 
 def clamped(text: ConfigText, clamps: Iterable[AboveMax]) -> bytes:
-    """The file with these offsets lowered to the ends of their queues, and with them what was pulled ahead."""
+    """Return the file with these offsets, and the pull offsets ahead of them, lowered to the ends of their queues."""
     value = copy.deepcopy(text.value)
     for clamp in clamps:
         tables = (clamp.table, _PULLED) if clamp.table == "offsetTable" and clamp.member else (clamp.table,)
@@ -189,7 +189,7 @@ def clamped(text: ConfigText, clamps: Iterable[AboveMax]) -> bytes:
 
 
 def _lower(table: Members, key: str | int, end: int) -> None:
-    """Keys are numbers, or digits in quotes; so are the offsets."""
+    """Lower one offset to `end`. Keys are numbers or quoted digits; so are the offsets."""
     for name in (key, str(key)):
         offset = table.get(name)
         if isinstance(offset, (int, str)) and str(offset).isdecimal() and int(offset) > end:
@@ -200,8 +200,8 @@ Policy = Literal["keep", "broker"]
 
 
 class RecoverOptions(Struct, frozen=True):
-    """How to recover. `max_loss` is the number of messages that may go, None for any number: of intact ones, and of
-    those that queues name where hardly anything of the log is left.
+    """How to recover. `max_loss` is the number of messages that may be lost, None for any number: intact messages, and
+    those that queues name where almost nothing of the log is left.
     """
 
     scan: ScanOptions = field(default_factory=ScanOptions)
@@ -218,7 +218,7 @@ class RecoverOptions(Struct, frozen=True):
 
 
 def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | None = None) -> RecoverPlan:
-    """Plan what makes a store sound, of which `before` says everything (verified here if not given).
+    """Plan the repair of a store; `before` is its complete verify report (verified here if not given).
 
     `Refusal` (8) where nothing safe can be done.
     """
@@ -230,7 +230,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
     else:
-        # of intact records: places that queues show, messages that nobody can read, tags and keys
+        # edits of intact records: places that queues prove, messages no client can decode, tags and keys
         rejected = [item.edit for item in before.rejected if item.edit is not None]
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
@@ -247,7 +247,8 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
 def plan_truncate(
     store: Store, offset: int, options: RecoverOptions, before: VerifyReport | None = None
 ) -> RecoverPlan:
-    """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
+    """Cut the log at physical offset `offset`, a record boundary, and everything derived from it; see
+    `plan_recover`."""
     before = before or verify(store, options.scan)
     check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
     changes = cut_log(before.survey, offset)
@@ -260,10 +261,10 @@ def plan_truncate(
 def _planned(
     before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
 ) -> RecoverPlan:
-    """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
+    """The whole plan: first the log, then the derived files of the changed log, checkpoint, config, `abort` last."""
     look, store = before.survey, before.survey.store
     if changes.bridged:
-        # the units of lost positions have to lead past the bridge
+        # the units of lost positions must lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
     after = correct_generations_by_units(log_after(look.log, changes), store)
     dropped = max(0, look.log.tally.messages - after.tally.messages)
@@ -312,9 +313,9 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
 def _judged_by(
     before: VerifyReport, after: LogView, *, rewritten: bool
 ) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
-    """The survey with the log `after` and its queues, and index, checkpoint and config judged against that log.
+    """Return the survey with the log `after` and its queues, and the index, checkpoint and config judged against it.
 
-    `rewritten`: records changed. What `before` says of the files holds as long as the log asks the same.
+    `rewritten`: records changed. The verdicts of `before` are reused if the changed log demands the same derived files.
     """
     look, store = before.survey, before.survey.store
     same = not rewritten and not look.log.stale and _asked_by(look.log) == _asked_by(after)
@@ -331,7 +332,7 @@ def _judged_by(
 
 
 def _asked_by(log: LogView) -> list[Any]:
-    """All in a log that derived files are judged by."""
+    """Everything in a log that derived files are judged by."""
     tally = log.tally
     return [log.min_offset, log.log_end, tally.messages, log.superseded, tally.fillers, tally.markers,
             tally.newest_timestamp, *((damage.start, damage.stop) for damage in log.damaged)]
@@ -340,19 +341,19 @@ def _asked_by(log: LogView) -> list[Any]:
 def _in_order(
     before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions, prediction: Prediction | None
 ) -> tuple[list[Step], list[dict[str, Any]]]:
-    """All steps in the order they run, and what was decided about each config file."""
+    """All steps in execution order, and the decision about each config file."""
     store, as_broker = before.survey.store, options.policy == "broker"
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     look, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
     derived = derived_steps(
         look, index, checkpoint, options.zone, visible=options.lost == "visible",
-        # a broker leaves the units alone of what its check passed, or what it never looked at
+        # a broker leaves units alone if its check passed their records or did not read them
         unmended=after.damaged if as_broker else (),
     )
     repair = ConfigRepair(store, look, found, clamp_offsets=options.clamp_offsets)
     steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
-    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
+    # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
     if as_broker:
         still_to_come |= _abnormal_is_better(after, changes, options, prediction)
@@ -362,7 +363,7 @@ def _in_order(
 
 
 def _needs_a_start(before: VerifyReport) -> list[str]:
-    """The parts that mqtool does not read, and that the recovery of a broker has still to look at."""
+    """The unread parts that still need a broker's own recovery."""
     unread = {item.file or "" for item in before.findings if item.bits & UNSUPPORTED}
     return sorted(unread | {held.part for held in before.survey.elsewhere.values()})
 
@@ -370,10 +371,10 @@ def _needs_a_start(before: VerifyReport) -> list[str]:
 def _abnormal_is_better(
     log: LogView, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
 ) -> bool:
-    """Whether only an abnormal recovery passes over the damage that a broker's own one has left in the log.
+    """Whether only an abnormal recovery passes over the damage that the broker's own recovery left in the log.
 
-    A normal one may cut what that did not look at. Where it looked at the newest files only, and the last of them is
-    gone now, the next one looks at an older file, and may cut there; a normal one reads less.
+    A normal recovery may cut what the broker's did not read. If the broker's read the newest files only and the last of
+    them is now gone, the next abnormal recovery starts at an older file and may cut there; a normal one reads less.
     """
     if not log.damaged or prediction is None or options.settings is None:
         return bool(log.damaged)
