@@ -108,7 +108,7 @@ def recover(
             groups=rows, groups_after=None if made.plan.steps else rows,
         )
         made.assumptions += assumed
-        loss.write(out, before.survey, prediction.max_phy if prediction and how.policy == "broker" else None)
+        loss.write(out, before.survey, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
     def look_after(settings: BrokerSettings, look: Survey) -> None:

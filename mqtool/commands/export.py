@@ -266,7 +266,7 @@ class Reading:
         if not prediction.starts:
             self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
             return FOREVER
-        return prediction.max_phy
+        return prediction.cut_at
 
     def topics(self) -> set[str]:
         """The topics of records in the scanned logs."""

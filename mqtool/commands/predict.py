@@ -122,7 +122,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
         told = {item.code for item in prediction.incomplete}
         remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
     cuts = prediction.starts and not prediction.says_nothing
-    loss.write(out, look, prediction.max_phy if cuts else None)
+    loss.write(out, look, prediction.cut_at if cuts else None)
     document = prediction.json()
     document["groups"] = to_builtins(groups)
     document["assumptions"] = [*assumed, *document["assumptions"]]

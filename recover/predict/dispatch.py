@@ -19,7 +19,7 @@ from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, check_message
-from recover.broker.recovery import DispatchTarget, LogSource, Runs, end_of
+from recover.broker.recovery import DispatchTarget, LogSource, Runs, end_of, max_offset, written
 from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
@@ -167,10 +167,12 @@ class BrokerLog(LogSource):
         return self.files[0].file_from_offset if self.files else -1
 
     def index_of(self, offset: int) -> int | None:
-        """Index of the file that holds physical `offset`; None if it is missing, or outside of the log."""
-        starts = [mapped_file.file_from_offset for mapped_file in self.files]
-        index = int(np.searchsorted(starts, offset, side="right")) - 1
-        return index if index >= 0 and offset < starts[index] + self.file_size else None
+        """Index of the file that holds physical `offset`; None if it is missing, or outside of the log. Of several that
+        hold it, by their names, the broker's choice (MappedFileQueue.findMappedFileByOffset)."""
+        holding = [index for index, mapped_file in enumerate(self.files)
+                   if mapped_file.file_from_offset <= offset < mapped_file.file_from_offset + self.file_size]
+        usual = offset // self.file_size - self.min_offset // self.file_size
+        return usual if usual in holding else next(iter(holding), None)
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at physical `offset`, fewer at the end of its file."""
@@ -321,19 +323,23 @@ class Nobody:
 # --- Dispatch after recovery: ReputMessageService.doReput, until it has caught up or hangs.
 
 
-def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: DispatchTarget) -> int | None:
-    """Dispatch the log from physical `start` to its `end`; return the offset at which it hangs for ever, or None. As a
-    master does: after an unreadable record it continues with the next file."""
+def reput(log: BrokerLog, start: int, cut_at: int, rules: CheckRules, target: DispatchTarget) -> int | None:
+    """Dispatch the log, cut at `cut_at`, from physical `start` to its end; return the offset at which it hangs for
+    ever, or None. As a master does: after an unreadable record it continues with the next file."""
     position = max(start, log.min_offset)
+    end = max_offset(log, cut_at)
     while position < end:
         index = log.index_of(position)
         if index is None:
             return position
         base = log.files[index].file_from_offset
-        readable = min(end - base, log.file_size)
-        if position - base >= readable:
+        readable, at = written(log, base, cut_at), position % log.file_size
+        if at >= readable:
             return position
-        position = _Range(log, index, readable, rules, target).read(position)
+        reached = _Range(log, index, readable, rules, target).read(base + at)
+        if reached <= position:
+            return position
+        position = reached
     return None
 
 

@@ -106,7 +106,7 @@ def groups_of(
     prediction.assumptions += assumed
     gone = list(log_is_gone(look.store))
     if prediction.starts and not prediction.says_nothing and look.queues is not None:
-        _once_started(look, by_queue, queues, prediction.max_phy, settings)
+        _once_started(look, by_queue, queues, prediction.cut_at, settings)
     if gone or COMMITLOG in look.elsewhere:
         # messages are counted in the log; without it the counts are unknown
         for row in rows:

@@ -25,19 +25,20 @@ from recover.store.config_files import Topics, topic_text
 from recover.store.derived_files import ExtFiles
 
 _LISTED = 100
-_NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop")
+_NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop", "cut_at")
 
 
 class Prediction(Struct):
     """The end state of one broker's start on one store; offsets in bytes of the log, queue ranges as [min, max).
 
     `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest is the state when dispatch has caught
-    up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right unit
-    in their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in the log
-    that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue offset.
-    `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are deleted
-    and not recreated. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
-    `max_phy`. `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the
+    up. `cut_at`: where recovery ended the log; `max_phy` is the same, except where no log file can have the name of the
+    last one. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right
+    unit in their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in
+    the log that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue
+    offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are
+    deleted and not recreated. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
+    `cut_at`. `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the
     log. `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
     and then nothing else is predicted.
     """
@@ -71,6 +72,7 @@ class Prediction(Struct):
     incomplete: list[Finding] = field(default_factory=list)
     by_hand: list[Finding] = field(default_factory=list)
     stop: Stop | None = None
+    cut_at: int = 0
 
     def refuse(self, stop: Stop) -> None:
         self.starts, self.reason, self.stop = False, stop.reason, stop
@@ -103,7 +105,7 @@ class Prediction(Struct):
         remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
         if self.lost_messages:
             found.append(finding(
-                "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
+                "start-loses-messages", broker=broker, offset_cut=self.cut_at, reason=self.end_reason,
                 lost=self.lost_messages, start_file=self.start_file, remedy=remedy,
             ))
         lowered = self.lowered_queues

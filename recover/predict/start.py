@@ -13,10 +13,26 @@ from formats.checkpoint import EMPTY, FILE_SIZE
 from formats.index import INDEX_HEADER
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
-from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_searched, scan, start_file, unlinked
+from recover.broker.recovery import (
+    DispatchTarget,
+    Mode,
+    ScanEnd,
+    max_offset,
+    oldest_searched,
+    scan,
+    start_file,
+    unlinked,
+)
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.check.config import judged_pairs, other_offsets
-from recover.check.log import first_file_findings, misnamed_findings, missing_files, only_copies, untold_size
+from recover.check.log import (
+    first_file_findings,
+    misnamed_findings,
+    missing_files,
+    odd_log_name,
+    only_copies,
+    untold_size,
+)
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.derived.index_files import list_index_files
@@ -43,7 +59,9 @@ from recover.predict.dispatch import (
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
+from recover.store.mapped_files import OddName
 from recover.store.reader import opened_once, read_small
+from recover.store.reading import FILE
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
@@ -100,9 +118,8 @@ def predict(
     start = _Start(store, settings, loaded, log, prediction, topics)
     start.run()
     if counted and start.ended:
-        end = prediction.max_phy
-        count_lost(view, end, prediction)
-        count_unreachable(view, topics, start.states, end, prediction, settings.delay_table)
+        count_lost(view, prediction.cut_at, prediction)
+        count_unreachable(view, topics, start.states, prediction.cut_at, prediction, settings.delay_table)
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
     return prediction
@@ -138,7 +155,14 @@ class _Start:
         end = self._recover_log() if self.log.files else self._without_log()
         if end is None:
             return
-        self.prediction.min_phy, self.prediction.max_phy = self.log.min_offset, end
+        self.prediction.min_phy, self.prediction.cut_at = self.log.min_offset, end
+        self.prediction.max_phy = max_offset(self.log, end)
+        if self.prediction.max_phy != end and not self.prediction.incomplete:
+            # what is written next is taken, never delivered, and cut by the next start
+            last = self.log.files[-1]
+            odd = odd_log_name(self.store, OddName(last.path, FILE, last.length))
+            self.prediction.incomplete.append(structs.replace(odd, bits=MESSAGES))
+            self.prediction.reason = odd.message
         try:
             self._correct_min()
             stuck = self._dispatch_on(end)
@@ -209,7 +233,7 @@ class _Start:
         for state in self.states.values():
             state.correct_min(self.log.min_offset)
 
-    def _dispatch_on(self, end: int) -> int | None:
+    def _dispatch_on(self, cut_at: int) -> int | None:
         """Dispatch after recovery; return the offset where it hangs, or None."""
         from_queues = self.version.has(versions.REPUT_FROM_QUEUES) or (
             self.version.has(versions.RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
@@ -217,11 +241,11 @@ class _Start:
         if not from_queues:
             return None
         start = max(self.log.min_offset, self._max_physic(), 0)
-        if self.settings.flag("duplicationEnable") and start < end:
+        if self.settings.flag("duplicationEnable") and start < self.prediction.max_phy:
             # dispatch ends at the confirm offset, which nothing moves during a start
             return start
         self.dispatcher.delays = self.rules_later.delays
-        stuck = reput(self.log, start, end, self.rules_later, self.dispatcher)
+        stuck = reput(self.log, start, cut_at, self.rules_later, self.dispatcher)
         self._correct_min()
         return stuck
 
@@ -242,9 +266,9 @@ class _Start:
                 prediction.lowered_queues.append((queue_name(key), found[key], state.max_offset))
         if prediction.lowered_queues and prediction.reason is None:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
-            cuts = prediction.max_phy < self.log.view.log_end
+            cuts = prediction.cut_at < self.log.view.log_end
             prediction.reason = (
-                f"queues name {more} message{'' if more == 1 else 's'} after {prediction.max_phy}, where "
+                f"queues name {more} message{'' if more == 1 else 's'} after {prediction.cut_at}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
         made_again = self._names_made()

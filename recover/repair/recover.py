@@ -307,7 +307,7 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
         names = few([look.store.relative(file.path) for file, _ in look.misnamed])
         raise Refusal(f"that broker takes log files by their names, and records belong elsewhere: {names}",
                       "`{typed} --policy keep` looks at the whole log.")
-    return cut_log(look, prediction.max_phy, anywhere=True)
+    return cut_log(look, prediction.cut_at, anywhere=True)
 
 
 def _judged_by(

@@ -164,6 +164,26 @@ def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: C
     assert f"commitlog/{MIB:020d}" in found.deleted_files
 
 
+@pytest.mark.parametrize(("name", "moved", "max_phy", "starts"), [
+    ("clean-manyfiles-5.3.3", 32768, 977295, True), ("clean-manyfiles-5.3.3", 655, 978605, True),
+    ("clean-manyfiles-5.3.3", -655, 975985, True), ("clean-manyfiles-5.3.3", 98304, 1042831, False),
+    ("killed-manyfiles-5.5.0", -32768, 1010063, False),
+])
+def test_a_last_file_whose_name_no_log_file_can_have_ends_the_log_elsewhere(
+    store: Callable[[str], Path], name: str, moved: int, max_phy: int, starts: bool
+) -> None:
+    """As 4.5.1, 4.9.7, 5.3.3 and 5.5.0 had it. The last one is all zeros: what is written to it is never delivered.
+
+    Up to 4.9.7 dispatch may wait for ever."""
+    root = store(name)
+    last = max((root / "commitlog").iterdir())
+    last.rename(last.with_name(f"{int(last.name) + moved:020}"))
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert (found.max_phy, found.exit_code) == (max_phy, exits.MESSAGES)
+        assert found.starts == (starts or version > "5"), version
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()
