@@ -272,8 +272,11 @@ def _expired_head(
 
 
 def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
-    """The most that the first unit of a file may count: from the end of the file that a broker had before it."""
-    if previous is None or not previous.sound or not previous.units:
+    """The most that the first unit of a file may count: from the end of the file that a broker had before it.
+
+    That is not the one before it by name where the clock was put back, as at the end of summer time: that one is newer.
+    """
+    if previous is None or not previous.sound or not previous.units or previous.header.end_timestamp > begin:
         return MAX_TIME_DIFF
     return time_diff(previous.header.end_timestamp, begin)
 
