@@ -445,10 +445,10 @@ class Pointers:
         ends = _ends(self.index_files)
         # start of the last message that the header of an index file names
         self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
-        self._find_missing(end, ends)
+        self._find_missing(store, end, ends)
         self._find_queues(store)
 
-    def _find_missing(self, end: LogView, index_ends: list[tuple[int, int]]) -> None:
+    def _find_missing(self, store: Store, end: LogView, index_ends: list[tuple[int, int]]) -> None:
         """Classify the gaps between names as verify does; `end`: the log from its last file with a record on."""
         self.missing_ranges: list[tuple[int, int]] = []
         self.far: list[tuple[MappedFile, int]] = []
@@ -459,7 +459,7 @@ class Pointers:
             else:
                 self.missing_ranges.append((start, stop))
         gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends, self.checkpoint)
-        if gone is not None:
+        if gone is not None and COMMITLOG not in held_elsewhere(store):
             self.missing_ranges.append((gone.start, gone.stop))
 
     def _find_queues(self, store: Store) -> None:
