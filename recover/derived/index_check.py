@@ -272,8 +272,11 @@ def _expired_head(
 
 
 def _max_first_diff(previous: IndexFileVerdict | None, begin: int) -> int:
-    """Return the largest valid time difference of a file's first unit: from the end of the previous file."""
-    if previous is None or not previous.sound or not previous.units:
+    """Return the largest valid time difference of a file's first unit: from the end of the previous file.
+
+    The previous file by name is newer if the clock went back, as at the end of summer time; then any is valid.
+    """
+    if previous is None or not previous.sound or not previous.units or previous.header.end_timestamp > begin:
         return MAX_TIME_DIFF
     return time_diff(previous.header.end_timestamp, begin)
 
