@@ -262,7 +262,7 @@ class Reading:
             raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
         broker = structs.replace(self.broker, broker=self.lost_by)
         settings, self.assumed = settings_of(source.store, *broker.said)
-        prediction = predict(source.store, scanned.log, settings, counted=False)
+        prediction = predict(source.store, scanned.by_names, settings, counted=False)
         if not prediction.starts:
             self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
             return FOREVER

@@ -102,7 +102,8 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     files."""
     loaded = Loaded()
     read = partial(_load_files, store, settings.version, loaded)
-    log = read(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
+    found = len(store.commitlog_dirs) == 1 or settings.version.has(versions.SEVERAL_LOG_FOLDERS)
+    log = read(store.commitlog_dirs if found else (), mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded
     # of equal names in several folders the first counts

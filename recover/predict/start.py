@@ -224,6 +224,8 @@ class _Start:
         if self.prediction.mode == "abnormal" or self.version.has(versions.NO_LOG_DESTROYS_QUEUES):
             for state in self.states.values():
                 state.destroy()
+        if self.log.view.files:
+            self.prediction.reason = self.prediction.end_reason = "it does not find the folders of the log"
         return 0
 
     def _max_physic(self) -> int:

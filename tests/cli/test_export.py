@@ -357,6 +357,24 @@ def test_counts_are_those_of_the_lines(tmp_path: Path) -> None:
     assert len(sound("--limit", 3)) == 3
 
 
+@pytest.mark.parametrize("recipe", ["log-file-of-another-store", "record-older-whole"])
+def test_records_of_something_else_are_no_messages_and_make_none_superseded(
+    recipe: str, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    name = "killed-manyfiles-4.9.7"
+    root = store(name)
+    hit = damage(recipe, root, 3).changed
+    due = [record.phy_offset for record in plain.records(unpacked(name)) if record.phy_offset not in hit]
+    found = exported(tmp_path / "out.ndjson", root, *EVERYTHING)
+    assert Counter(message["state"] for message in found) == {"live": len(due)}
+    assert [message["phy_offset"] for message in found] == due
+    verified = mqtool("verify", root, "--json").document["commitlog"]
+    assert (verified["messages"], verified["superseded"]) == (len(due), 0)
+    key = next(message["unique_key"] for message in found if message["unique_key"])
+    scanned = mqtool("query", root, "--scan", "--key", key, "--json").document["messages"]
+    assert [message["superseded"] for message in scanned] == [False]
+
+
 def test_a_topic_that_no_message_has_is_named_with_the_nearest(tmp_path: Path) -> None:
     result = mqtool("export", unpacked(STORE), "-o", tmp_path / "none.ndjson", "--topic", "TopicZ")
     assert result.code == 0 and "no message of a topic that fits TopicZ; the nearest is Topic" in result.stderr
