@@ -1,1 +1,1 @@
-"""What the bytes of a RocketMQ store mean: pure codecs, bytes in and values out."""
+"""Codecs for the files of a RocketMQ store: pure functions, bytes in and values out."""

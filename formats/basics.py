@@ -1,4 +1,4 @@
-"""What all formats share: the error, the checksum, Java's strings, names, and layouts written once as data."""
+"""Shared by all formats: the error, the checksum, Java's strings, names, and layouts declared once as data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CRC31_MASK = 0x7FFFFFFF
 
 
 class FormatError(ValueError):
-    """Bytes that are not what their format says.
+    """Bytes that violate their format.
 
-    `reason` is a stable kebab-case word, `offset` the position in the buffer where the
-    offending field starts (bytes), `facts` what was read and what was expected.
+    `reason` is a stable kebab-case word, `offset` the position in the buffer (bytes) of the offending field, `facts`
+    the values read and expected.
     """
 
     def __init__(self, reason: str, offset: int, message: str, **facts: object) -> None:
@@ -34,11 +34,11 @@ class FormatError(ValueError):
 
 
 def crc31(content: Buffer) -> int:
-    """CRC-32 (zlib polynomial) of `content` as a non-negative i32, the broker's `UtilAll.crc32`."""
+    """Return the CRC-32 (zlib polynomial) of `content` as a non-negative i32, the broker's `UtilAll.crc32`."""
     return zlib.crc32(content) & CRC31_MASK
 
 
-# --- Java's `String` seen from bytes, how it decodes UTF-8 and what its `hashCode` is; and how its `long` adds up.
+# --- Java's `String` over bytes (UTF-8 decoding, `hashCode`), and the arithmetic of its `long`.
 
 
 _I32_SPAN = 1 << 32
@@ -46,12 +46,12 @@ _I32_SIGN = 1 << 31
 _I32_MASK = _I32_SPAN - 1
 _HASH_FACTOR = 31
 
-# UTF-8 encoded surrogates: Java replaces the whole sequence by one U+FFFD, Python byte by byte.
+# UTF-8 encoded surrogates: Java replaces the whole sequence by one U+FFFD, Python each byte.
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def java_string(content: bytes) -> str:
-    """`new String(content, UTF_8)`: malformed sequences become U+FFFD, never an error."""
+    """Return `new String(content, UTF_8)`: malformed sequences become U+FFFD, never an error."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -59,7 +59,7 @@ def java_string(content: bytes) -> str:
 
 
 def hash32(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit value.
+    """Return `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit value.
 
     >>> hash32("TagA"), hash32("polygenelubricants")
     (2598919, -2147483648)
@@ -72,21 +72,21 @@ def hash32(text: str) -> int:
 
 
 def index_key_hash(text: str) -> int:
-    """The key hash of an index entry (`IndexFile.indexKeyHashMethod`), 0..2^31-1.
+    """Return the key hash of an index unit (`IndexFile.indexKeyHashMethod`), 0..2^31-1.
 
-    Java's `Math.abs` leaves the smallest i32 negative, and the broker then takes 0.
+    Java's `Math.abs` leaves the smallest i32 negative; the broker then uses 0.
     """
     value = abs(hash32(text))
     return 0 if value == _I32_SIGN else value
 
 
 def tags_code(tags: str | None) -> int:
-    """The tags code of a consume queue unit: the hash of the whole text, 0 without tags."""
+    """Return the tags code of a consume queue unit: the hash of the whole text, 0 without tags."""
     return hash32(tags) if tags else 0
 
 
 def java_long(value: int) -> int:
-    """The number that the arithmetic of a Java `long` leaves of it: its low 64 bits, with sign."""
+    """Return the number wrapped as by a Java `long`: its low 64 bits, signed."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -98,23 +98,23 @@ INDEX_NAME_DIGITS = 17
 MAX_OFFSET = 2**63 - 1
 
 LEGAL_TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")
-"""A topic that TopicValidator takes, its length aside."""
+"""A topic that TopicValidator accepts, regardless of its length."""
 _DIRECTORY_NAME_MAX_BYTES = 255
 _INDEX_SECONDS_DIGITS = INDEX_NAME_DIGITS - 3
 
 
 def offset_to_name(offset: int) -> str:
-    """The name of the mapped file that starts at `offset` bytes; `FormatError("bad-offset")` beyond an i64."""
+    """Return the name of the mapped file that starts at `offset` bytes; `FormatError("bad-offset")` beyond an i64."""
     if not 0 <= offset <= MAX_OFFSET:
         raise FormatError("bad-offset", 0, f"invalid file offset {offset}", value=offset)
     return str(offset).zfill(OFFSET_DIGITS)
 
 
 def offset_in_name(name: str) -> int | None:
-    """The start offset (bytes) in a mapped file's name; None for any other name.
+    """Return the start offset (bytes) in a mapped file's name; None for any other name.
 
-    Digits of every script count, as they do for Java: a broker formats names in its default
-    locale. Names that Java could parse but no broker writes (a sign, fewer digits) are refused.
+    Digits of every script count, as in Java: a broker formats names in its default locale. Names that Java could parse
+    but no broker writes (a sign, fewer digits) are refused.
     """
     if len(name) != OFFSET_DIGITS or not name.isdecimal():
         return None
@@ -123,21 +123,21 @@ def offset_in_name(name: str) -> int | None:
 
 
 def index_name(timestamp: int, zone: datetime.tzinfo) -> str:
-    """The name of an index file made at `timestamp` (ms since 1970) by a broker in that time zone."""
+    """Return the name of an index file created at `timestamp` (ms since 1970) by a broker in that time zone."""
     seconds, millis = divmod(timestamp, 1000)
     try:
         local = datetime.datetime.fromtimestamp(seconds, zone)
     except (OverflowError, OSError, ValueError):
         raise FormatError("bad-timestamp", 0, f"invalid timestamp {timestamp} ms", timestamp=timestamp) from None
-    # strftime does not pad years below 1000 everywhere
+    # strftime does not pad years below 1000 on every platform
     return f"{local.year:04d}{local:%m%d%H%M%S}{millis:03d}"
 
 
 def parse_index_name(name: str, zone: datetime.tzinfo) -> int:
-    """When an index file was made (ms since 1970), given the broker's time zone.
+    """Return the creation time of an index file (ms since 1970) by its name, in the broker's time zone.
 
-    Of two equal local times, when clocks go back, it is the first.
-    `FormatError("bad-file-name")` when the name is not 17 digits of a date and time.
+    If clocks went back and two instants have this local time, the first one. `FormatError("bad-file-name")` if the name
+    is not 17 digits of a date and time.
     """
     try:
         if len(name) != INDEX_NAME_DIGITS or not (name.isascii() and name.isdecimal()):
@@ -150,7 +150,7 @@ def parse_index_name(name: str, zone: datetime.tzinfo) -> int:
 
 
 def is_index_name(name: str) -> bool:
-    """True for 17 digits of a date and time, in whatever zone."""
+    """Whether a name is 17 digits of a date and time, in any zone."""
     try:
         parse_index_name(name, datetime.UTC)
     except FormatError:
@@ -159,15 +159,15 @@ def is_index_name(name: str) -> bool:
 
 
 def is_legal_topic(topic: str) -> bool:
-    """True when a broker would let a client create the topic, its length aside."""
+    """Whether a broker lets a client create the topic, regardless of its length."""
     return LEGAL_TOPIC.fullmatch(topic.encode("utf-8", "surrogatepass")) is not None
 
 
 def is_safe_directory_name(name: str) -> bool:
-    """True when the name can be one directory below a queue folder and nothing else.
+    """Whether the name can be a single directory below a queue folder.
 
-    Damaged bytes must never lead out of the store, so this is asked before a path is made of a
-    topic that was read from a record.
+    Damaged bytes must never lead outside the store, so check this before building a path from a topic read from a
+    record.
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
         return False
@@ -194,7 +194,7 @@ I64 = Wire("q", ">i8", "int64", "i64")
 
 
 def raw(length: int) -> Wire:
-    """A field of `length` opaque bytes."""
+    """Return the wire type of `length` opaque bytes."""
     return Wire(f"{length}s", f"V{length}", f"binary[{length}]", f"bytes[{length}]")
 
 
@@ -234,20 +234,20 @@ class Layout(Generic[T]):
                             get_type_hints(record, include_extras=True).items()))
 
     def widened(self, wires: Mapping[str, Wire]) -> Layout[T]:
-        """The layout with other wire types of some fields."""
+        """Return the layout with other wire types for some fields."""
         return Layout(self.record, ((field.name, wires.get(field.name, field.wire), field.note)
                                     for field in self.fields))
 
     def field(self, name: str) -> LayoutField:
-        """The field of that name; `KeyError` without one."""
+        """Return the field of that name; `KeyError` if there is none."""
         return self._by_name[name]
 
     def offset(self, name: str) -> int:
-        """Byte offset of a field from the start of the layout."""
+        """Return the byte offset of a field from the start of the layout."""
         return self._by_name[name].offset
 
     def decode(self, buffer: Buffer, offset: int = 0) -> T:
-        """Read one record at `offset`; `FormatError("short")` when the buffer ends before it does."""
+        """Return the record at `offset`; `FormatError("short")` if the buffer ends before it does."""
         if offset < 0 or offset + self.size > len(buffer):
             raise FormatError(
                 "short", offset, f"{self.record.__name__} needs {self.size} bytes",
@@ -256,11 +256,11 @@ class Layout(Generic[T]):
         return self.record(*self.struct.unpack_from(buffer, offset))
 
     def encode(self, record: T) -> bytes:
-        """The bytes of one record; `struct.error` when a value does not fit its field."""
+        """Return the bytes of one record; `struct.error` if a value does not fit its field."""
         return self.struct.pack(*record)
 
     def decode_all(self, buffer: Buffer) -> Iterator[T]:
-        """Every whole record of the buffer, in order; a remainder is left out."""
+        """Return an iterator over the whole records of the buffer, in order; a remainder is left out."""
         whole = len(buffer) // self.size * self.size
         return map(self.record._make, self.struct.iter_unpack(memoryview(buffer)[:whole]))  # type: ignore[attr-defined]
 

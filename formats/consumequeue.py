@@ -1,7 +1,7 @@
-"""Queues of units: ConsumeQueue, what did not fit into its units (consumequeue_ext), BatchConsumeQueue and compaction.
+"""Queue files: ConsumeQueue, its extension (consumequeue_ext), BatchConsumeQueue, and the files of compaction.
 
-Unit `i` of a consume queue lies at byte `i * CQ_UNIT.size` of the queue, so a file named F holds the
-units from index F / CQ_UNIT.size on. Sources: broker classes ConsumeQueue, ConsumeQueueExt.
+Unit `i` of a consume queue is at byte `i * CQ_UNIT.size` of the queue, so the file named F starts with unit
+F / CQ_UNIT.size. Sources: broker classes ConsumeQueue, ConsumeQueueExt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CqUnit(NamedTuple):
-    """One unit: where the record is, how long it is, and what a consumer filters on."""
+    """One unit: place and size of the record, and the code that consumers filter on."""
 
     phy_offset: Annotated[int, I64, "where the record starts in the commitlog; never negative"]
     size: Annotated[int, I32, "bytes of the record; above 0, 0x7FFFFFFF in a pre-blank"]
@@ -28,38 +28,38 @@ class CqUnit(NamedTuple):
 CQ_UNIT = Layout.of(CqUnit)
 
 PRE_BLANK = CqUnit(0, 0x7FFFFFFF, 0)
-"""Filler before the first unit of a queue whose first index is not 0; never a position."""
+"""Padding before the first unit of a queue whose first queue offset is not 0; never a position."""
 
 MAX_EXT_ADDRESS = -(2**31) - 1
-"""The largest address; every hash of TAGS (an i32) is above it, so the two never collide."""
+"""The largest ext address; every hash of TAGS (an i32) is larger, so the two never collide."""
 
 _EXT_BASE = -(2**63)
 
 
 def is_valid(unit: CqUnit) -> bool:
-    """The test at which ConsumeQueue.recover stops: a pre-blank passes, a zero unit does not."""
+    """Whether ConsumeQueue.recover goes on after the unit: a pre-blank passes, a zero unit does not."""
     return unit.phy_offset >= 0 and unit.size > 0
 
 
 def is_pre_blank(unit: CqUnit) -> bool:
-    """True for the filler that ConsumeQueue.fillPreBlank writes."""
+    """Whether it is the padding that ConsumeQueue.fillPreBlank writes."""
     return unit == PRE_BLANK
 
 
 def is_ext_address(tags_code: int) -> bool:
-    """True when the tags code is an address in consumequeue_ext (ConsumeQueueExt.isExtAddr)."""
+    """Whether the tags code is an address in consumequeue_ext (ConsumeQueueExt.isExtAddr)."""
     return tags_code <= MAX_EXT_ADDRESS
 
 
 def ext_offset(address: int) -> int:
-    """Byte position in consumequeue_ext of an address; `FormatError("bad-ext-address")` if it is none."""
+    """Return the byte position in consumequeue_ext of an address; `FormatError("bad-ext-address")` if it is not one."""
     if not _EXT_BASE <= address <= MAX_EXT_ADDRESS:
         raise FormatError("bad-ext-address", 0, f"{address} is no address of an ext unit", address=address)
     return address - _EXT_BASE
 
 
 def ext_address(offset: int) -> int:
-    """The tags code that stands for byte `offset` of consumequeue_ext (ConsumeQueueExt.decorate)."""
+    """Return the tags code that addresses byte `offset` of consumequeue_ext (ConsumeQueueExt.decorate)."""
     address = offset + _EXT_BASE
     if offset < 0 or not is_ext_address(address):
         raise FormatError("bad-ext-address", 0, f"ext position {offset} has no address", position=offset)
@@ -67,19 +67,19 @@ def ext_address(offset: int) -> int:
 
 
 def file_size_for(configured: int) -> int:
-    """The file length that the broker uses for a configured one: rounded up to whole units."""
+    """Return the file length that the broker uses for a configured one: rounded up to whole units."""
     return -(-configured // CQ_UNIT.size) * CQ_UNIT.size
 
 
 def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """`is_valid` of every unit (`CQ_UNIT.dtype`)."""
+    """Return `is_valid` of every unit (`CQ_UNIT.dtype`)."""
     mask: npt.NDArray[np.bool_] = (units["phy_offset"] >= 0) & (units["size"] > 0)
     return mask
 
 
 # --- consumequeue_ext: one unit of variable length a message. Source: broker class ConsumeQueueExt.
 #
-# A unit is found by its byte position, which the tags code of the queue unit carries (`ext_offset`).
+# The tags code of the queue unit holds the byte position of its ext unit (`ext_offset`).
 
 
 class CqExtHead(NamedTuple):
@@ -92,7 +92,7 @@ class CqExtHead(NamedTuple):
 
 
 class CqExtEnd(NamedTuple):
-    """What stands where the next unit did not fit; the rest of the file is not used."""
+    """End mark in place of the next unit that did not fit; the rest of the file is unused."""
 
     size: Annotated[int, I16, "-1"]
 
@@ -114,10 +114,10 @@ EXT_END_ROOM = 4
 
 
 def decode_ext(buffer: Buffer, offset: int = 0) -> tuple[CqExtUnit, int]:
-    """(unit, bytes it takes) at `offset`.
+    """Return (unit, its size in bytes) at `offset`.
 
-    `FormatError`: "end" at the end mark, "unwritten" at size 0, "bad-size" when the sizes contradict
-    each other, "short" when the unit leaves the buffer.
+    `FormatError`: "end" at the end mark, "unwritten" at size 0, "bad-size" if the sizes contradict each other, "short"
+    if the unit exceeds the buffer.
     """
     size = CQ_EXT_END.decode(buffer, offset).size
     if size == EXT_END.size:
@@ -136,7 +136,7 @@ def decode_ext(buffer: Buffer, offset: int = 0) -> tuple[CqExtUnit, int]:
 
 
 def encode_ext(unit: CqExtUnit) -> bytes:
-    """The bytes of one unit; `FormatError("bad-size")` when its bit map is too long for one."""
+    """Return the bytes of one unit; `FormatError("bad-size")` if its bit map is too long."""
     size = CQ_EXT_HEAD.size + len(unit.bit_map)
     if size > MAX_EXT_SIZE:
         raise FormatError("bad-size", 0, f"a unit has at most {MAX_EXT_SIZE} bytes", size=size)
@@ -144,9 +144,9 @@ def encode_ext(unit: CqExtUnit) -> bytes:
 
 
 def ext_units(buffer: Buffer) -> Iterator[tuple[int, CqExtUnit]]:
-    """(byte position in the file, unit) in order, up to the end mark or the first unwritten place.
+    """Yield (byte position in the file, unit) in order, up to the end mark or the first unwritten place.
 
-    `FormatError` as `decode_ext` at a unit that is neither.
+    `FormatError` as in `decode_ext` for any other invalid unit.
     """
     position = 0
     while position + CQ_EXT_HEAD.size <= len(buffer):
@@ -162,8 +162,8 @@ def ext_units(buffer: Buffer) -> Iterator[tuple[int, CqExtUnit]]:
 
 # --- BatchConsumeQueue: one unit for a record that holds several messages; also the queues of compaction.
 #
-# Sources: broker classes BatchConsumeQueue, SparseConsumeQueue. Files are named by byte position, which tells nothing
-# about queue offsets: those stand in each unit. The queues of compaction use the same unit, a file there has the name
+# Sources: broker classes BatchConsumeQueue, SparseConsumeQueue. Files are named by byte position, which says nothing
+# about queue offsets: those are in the units. The queues of compaction use the same unit, but a file there has the name
 # of its compaction log file, and an end mark after the last unit.
 
 
@@ -184,12 +184,12 @@ BATCH_CQ_UNIT = Layout.of(BatchCqUnit)
 
 
 def is_valid_batch(unit: BatchCqUnit) -> bool:
-    """The test at which BatchConsumeQueue.recover stops."""
+    """Whether BatchConsumeQueue.recover goes on after the unit."""
     return unit.phy_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.batch_size > 0
 
 
 def batch_mask(buffer: Buffer) -> npt.NDArray[np.bool_]:
-    """`is_valid_batch` of every whole unit of a file."""
+    """Return `is_valid_batch` of every whole unit of a file."""
     import numpy as np
 
     units = np.frombuffer(buffer, dtype=BATCH_CQ_UNIT.dtype, count=len(buffer) // BATCH_CQ_UNIT.size)
@@ -209,13 +209,13 @@ POSITION_FILE_NAME = "position-checkpoint"
 LOG_DIRECTORY = "compactionLog"
 CQ_DIRECTORY = "compactionCq"
 WORK_DIRECTORIES = ("compacting", "replicating")
-"""Below a queue's folder: what a run was about to write; a start throws it away."""
+"""Folders below a queue's: output of an unfinished run, deleted at start."""
 
 _TABLE = "queueOffsetMap"
 def decode_positions(data: bytes) -> dict[tuple[str, int], int]:
-    """position-checkpoint: (topic, queue id) -> queue offset compacted up to.
+    """Return the content of position-checkpoint: (topic, queue id) -> queue offset compacted up to.
 
-    `FormatError` as `formats.config.json.loads`, or "bad-positions" when the text holds something else.
+    `FormatError` as in `formats.config.json.loads`, or "bad-positions" for other content.
     """
     value = loads(data)
     table = value.get(_TABLE) if isinstance(value, dict) else None

@@ -1,7 +1,7 @@
-"""What replicas keep: the log of a Raft group (DLedger), whose entries wrap commitlog records; terms and identity.
+"""Files of replicas: the log of a Raft group (DLedger), whose entries wrap commitlog records; terms and identity.
 
-Sources: DLedgerEntryCoder, DLedgerMmapFileStore of the dledger library. Data files are named and
-sized like commitlog files, index files have a fixed size.
+Sources: DLedgerEntryCoder, DLedgerMmapFileStore of the dledger library. Data files are named and sized like commitlog
+files, index files have a fixed size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAGIC_BLANK = -1
 
 
 class DLedgerEntryHead(NamedTuple):
-    """What stands before the body. The body's own physical offset counts from the body, not from here."""
+    """The head of an entry, before its body. The record in the body states the body's physical offset, not the
+    entry's."""
 
     magic: Annotated[int, I32, "1"]
     size: Annotated[int, I32, "bytes of head and body"]
@@ -52,7 +53,7 @@ DLEDGER_INDEX_UNIT = Layout.of(DLedgerIndexUnit)
 
 
 def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
-    """The head at `offset` of an entry that belongs at `position` of the data files, tested as at recovery.
+    """Return the head at `offset` of an entry that belongs at `position` of the data files, checked as at recovery.
 
     `FormatError`: "end" at a blank, "unwritten" at zeros, "bad-magic", "bad-position", "bad-size", "short".
     """
@@ -76,27 +77,27 @@ def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
     return head
 
 
-# --- epochFileCheckpoint and brokerIdentity: what a broker with a controller keeps. Sources: EpochFileCache,
+# --- epochFileCheckpoint and brokerIdentity: files of a broker with a controller. Sources: EpochFileCache,
 # CheckpointFile, BrokerMetadata.
 #
-# The first says where each term of a master began: the count of entries, the checksum of the lines after it, then
-# `epoch-startOffset` a line. Since 5.0.0. The second says who the broker is: `cluster#name#number`.
+# epochFileCheckpoint has the start of each master's term: the number of entries, the checksum of the lines after it,
+# then `epoch-startOffset` per line. Since 5.0.0. brokerIdentity identifies the broker: `cluster#name#number`.
 
 
 EPOCH_FILE = "epochFileCheckpoint"
 IDENTITY_FILE = "brokerIdentity"
 NOT_CHECKED = 0
-"""A checksum that the broker takes for "do not check"."""
+"""Checksum value with which the broker skips the check."""
 
 _NUMBER = re.compile(rb"[0-9]{1,19}")
 _ENTRY = re.compile(rb"(-?[0-9]{1,11})-(-?[0-9]{1,19})")
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
-    """(term, physical offset at which it began) in the order of the file; LF and CR LF both end a line.
+    """Return (term, physical offset at which it began) in file order; lines end with LF or CR LF.
 
-    `FormatError`: "short" (fewer lines than announced), "no-number" (in one of the first two),
-    "bad-count", "bad-crc", "bad-epoch".
+    `FormatError`: "short" (less than two lines), "no-number" (in one of these), "bad-count" (the number of entries is
+    not the stated one), "bad-crc", "bad-epoch".
     """
     lines = data.splitlines(keepends=True)
     if len(lines) < 2:
@@ -113,7 +114,7 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 class Identity(NamedTuple):
-    """Which replica a broker is: its cluster, its name, and the number that the controller gave it."""
+    """Identity of a replica: its cluster, its name, and the number that the controller assigned."""
 
     cluster: str
     name: str
@@ -121,7 +122,7 @@ class Identity(NamedTuple):
 
 
 def decode_identity(data: bytes) -> Identity:
-    """The content of brokerIdentity. `FormatError`: "short" (fewer than three parts), "no-number"."""
+    """Return the content of brokerIdentity. `FormatError`: "short" (fewer than three parts), "no-number"."""
     parts = data.decode("utf-8", "replace").split("#")
     if len(parts) < 3:
         raise FormatError("short", len(data), "it is not cluster#name#number", length=len(data))

@@ -1,8 +1,7 @@
 """Index file: a header, a slot table, and units chained by hash slot.
 
-A unit's number counts from 1; number 0 means "none", so the place of unit 0 stays zero and a
-file for `entries` units takes `entries - 1`. Sources: broker classes IndexFile, IndexHeader,
-IndexService.
+Unit numbers count from 1; number 0 means "none", so the place of unit 0 stays zero, and a file with room for `entries`
+numbers holds `entries - 1` units. Sources: broker classes IndexFile, IndexHeader, IndexService.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from formats.basics import I32, I64, Layout
 
 
 class IndexHeader(NamedTuple):
-    """What the file covers. All zero until the first put, apart from values taken over from the file before."""
+    """What the file covers. All zero until the first put, except for values copied from the previous file."""
 
     begin_timestamp: Annotated[int, I64, "store timestamp (ms) of the first message"]
     end_timestamp: Annotated[int, I64, "store timestamp (ms) of the last message"]
@@ -48,7 +47,7 @@ MAX_TIME_DIFF = 0x7FFFFFFF
 
 
 class IndexGeometry(Struct, frozen=True):
-    """Where things lie in an index file of `slots` hash slots and room for `entries` unit numbers (0 included)."""
+    """The layout of an index file with `slots` hash slots and room for `entries` unit numbers (0 included)."""
 
     slots: int
     entries: int
@@ -84,8 +83,8 @@ DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
 def time_diff(begin_timestamp: int, store_timestamp: int) -> int:
-    """The unit field as IndexFile.putKey computes it (seconds, cut to [0, MAX_TIME_DIFF]); 0 without a begin."""
+    """Return the unit field as IndexFile.putKey computes it (seconds, cut to [0, MAX_TIME_DIFF]); 0 without a begin."""
     if begin_timestamp <= 0:
         return 0
-    # Java divides towards zero; below zero both roundings are cut to 0 anyway.
+    # Java rounds towards zero; negative results are cut to 0 anyway
     return max(0, min((store_timestamp - begin_timestamp) // 1000, MAX_TIME_DIFF))

@@ -1,7 +1,7 @@
-"""Transactions of RocketMQ 3.x: a table of states and a redo log. Gone since 4.x, but found in old stores.
+"""Transactions of RocketMQ 3.x: a table of states and a redo log. Dropped in 4.x, but found in old stores.
 
 transaction/statetable is a queue of `StateUnit`; transaction/redolog is a ConsumeQueue
-(`formats.consumequeue.CQ_UNIT`) of topic TRANSACTION_REDOLOG_TOPIC_XXXX, queue 0, with a tags code of its own.
+(`formats.consumequeue.CQ_UNIT`) of topic TRANSACTION_REDOLOG_TOPIC_XXXX, queue 0, with its own kind of tags code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATES = (STATE_PREPARED, STATE_COMMIT, STATE_ROLLBACK)
 
 
 class StateUnit(NamedTuple):
-    """One prepared message and what became of it; its queue offset is its place in the table."""
+    """One prepared message and its outcome; its queue offset is its place in the table."""
 
     phy_offset: Annotated[int, I64, "where the prepared record starts in the commitlog"]
     size: Annotated[int, I32, "bytes of the record; above 0"]
@@ -30,5 +30,5 @@ STATE_UNIT = Layout.of(StateUnit)
 
 
 def is_valid(unit: StateUnit) -> bool:
-    """True for a unit that was written and names one of the three states."""
+    """Whether a unit was written and has one of the three states."""
     return unit.phy_offset >= 0 and unit.size > 0 and unit.state in STATES

@@ -1,7 +1,6 @@
-"""Message properties: `name 0x01 value 0x02 ...`, read as either generation of brokers reads it.
+"""Message properties: `name 0x01 value 0x02 ...`, parsed as either generation of brokers does.
 
-Names are constants here as the broker's `MessageConst` has them; the text is what a record
-stores, so nothing but Java's `String` rules apply to its bytes.
+Names are the constants of the broker's `MessageConst`; values are arbitrary text under Java's `String` rules.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ SHARDING_KEY = "__SHARDINGKEY"
 
 
 def parse(content: bytes, *, old: bool = False) -> dict[str, str]:
-    """The properties that a broker sees, one up to 4.9.0 if `old`, the last one of a name winning.
+    """Return the properties that a broker sees (with `old`, one up to 4.9.0); the last one of a name wins.
 
-    Items that the broker's parser (MessageDecoder.string2messageProperties) passes over are passed over here too; this
-    never raises.
+    Items that the broker's parser (MessageDecoder.string2messageProperties) skips are skipped here, too; never raises.
     """
     if not content:
         return {}
@@ -70,14 +68,14 @@ TIME_DIGITS = OFFSET_DIGITS = 18
 
 
 def is_number(text: str, digits: int) -> bool:
-    """Whether a property is a number that brokers write, of at most so many digits."""
+    """Whether a property is a number as brokers write it, of at most so many digits."""
     return 0 < len(text) <= digits and text.isascii() and text.isdigit()
 
 
 def multi_dispatch(values: Mapping[str, str]) -> list[tuple[str, int]]:
-    """The LMQ queues that a multi-dispatch record names, and its queue offset in each, if it names as many of both.
+    """Return the LMQ queues that a multi-dispatch record names, each with its queue offset; empty if the counts differ.
 
-    What cannot be a queue or an offset is left out.
+    Invalid queue names and offsets are left out.
     """
     queues, offsets = (values.get(name, "").split(",") for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
     if len(queues) != len(offsets):
@@ -87,21 +85,20 @@ def multi_dispatch(values: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 def join(properties: Mapping[str, str]) -> bytes:
-    """The stored text, in the order of the mapping, as brokers up to 4.9.0 and from 5.2.0 on write it.
+    """Return the stored text, in the order of the mapping, as brokers up to 4.9.0 and from 5.2.0 on write it.
 
-    Those between leave out the last 0x02.
+    Releases in between leave out the last 0x02.
     """
     text = "".join(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items())
     return text.encode("utf-8", "surrogatepass")
 
 
 def structure_problem(content: bytes) -> str | None:
-    """Why these bytes cannot be properties that a broker wrote, or None.
+    """Return why these bytes cannot be properties that a broker wrote, or None.
 
-    Deliberately tolerant, because a broker stores what a client sends: empty values, empty
-    items, a 0x01 or 0x02 inside a value and bytes that are no UTF-8 all pass. What no writer
-    leaves is text without any `name 0x01`, and zero bytes in a name or at the very end:
-    pages that were lost before they reached the disk.
+    Deliberately tolerant, because a broker stores what a client sends: empty values, empty items, a 0x01 or 0x02 inside
+    a value and bytes that are not UTF-8 all pass. No writer produces text without any `name 0x01`, or zero bytes in a
+    name or at the very end: pages that were lost before they reached the disk.
     """
     if not content:
         return None

@@ -1,8 +1,8 @@
-"""Files of a RocksDB, as far as they are read: its manifest and write-ahead logs, and the blocks of its tables.
+"""RocksDB files, as far as mqtool reads them: manifest, write-ahead logs, and the blocks of tables.
 
 A manifest is a log of edits in blocks of 32 KiB with a masked CRC-32C each; the edits name the live tables with their
-lengths, and the write-ahead log that goes on from them, which has the form of a manifest. A table ends with a footer,
-which leads to its blocks; each block has a checksum, and what it holds is not read. Sources: RocksDB's log_format.h,
+lengths, and the write-ahead log that continues from them, which has the same form. A table ends with a footer that
+leads to its blocks; each block has a checksum, and its content is not read. Sources: RocksDB's log_format.h,
 version_edit.h, version_edit.cc, table/format.h and block_based/block.cc.
 """
 
@@ -16,7 +16,7 @@ from crc32c import crc32c
 from formats.basics import FormatError
 
 Read = Callable[[int, int], bytes]
-"""So many bytes of a table from an offset on."""
+"""(offset, length) -> that many bytes of a table."""
 
 _BLOCK, _RECORD_HEAD, _RECYCLED_HEAD = 32 << 10, 7, 11
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
@@ -24,9 +24,9 @@ _MASK = 0xA282EAD8
 _TABLE_MAGICS = (0x88E241B785F4CFF7, 0xDB4775248B80FB57, 0x8242229663BF9564, 0x4F3418EB7A8F13B8)
 _MAGIC_SIZE, _FOOTER, _TRAILER = 8, 53, 5
 _CRC32C, _FORMS = 1, (4, 5)
-"""Checksum and forms of the tables that brokers write (ConfigHelper, RocksDBOptionsFactory)."""
+"""Checksum type and format versions of the tables that brokers write (ConfigHelper, RocksDBOptionsFactory)."""
 
-# fields of each edit after its tag: v a varint, s a string; without log, next file and last sequence no open
+# fields of each edit after its tag: v a varint, s a string; an open requires log, next file and last sequence
 _EDITS = {
     1: "s", 2: "v", 3: "v", 4: "v", 5: "vs", 6: "vv", 7: "vvvss", 9: "v", 10: "v", 100: "vvvssvv", 102: "vvvvssvv",
     103: "vvvssvv", 200: "v", 201: "s", 202: "", 203: "v", 300: "v",
@@ -39,9 +39,10 @@ _LAST_OF_NEW_4 = 1
 
 
 def live_tables(manifest: bytes) -> tuple[dict[int, int], set[int], int]:
-    """File number -> length of the tables that the edits of a manifest leave; those deleted; the write-ahead log.
+    """Return file number -> length of the tables live after all edits of a manifest; deleted tables; the write-ahead
+    log.
 
-    `FormatError`: "no-start" for one that is cut before it can be opened, "cut" after that, "bad-crc", "bad-record",
+    `FormatError`: "no-start" if it is cut before it can be opened, "cut" after that, "bad-crc", "bad-record",
     "unknown-edit", "bad-edit".
     """
     tables: dict[tuple[int, int], int] = {}
@@ -77,7 +78,7 @@ def live_tables(manifest: bytes) -> tuple[dict[int, int], set[int], int]:
 
 
 def records(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each whole record with its offset. Blank space at the end is none: the file may have been allocated ahead."""
+    """Yield each whole record with its offset. Zeros at the end are not a record: the file may be preallocated."""
     parts: list[bytes] = []
     at = start = 0
     while at + _RECORD_HEAD <= len(content):
@@ -114,7 +115,7 @@ def _masked(crc: int) -> int:
 
 
 def _edits(record: bytes, offset: int) -> Iterator[tuple[int, list[int]]]:
-    """(tag, its numbers) of each edit in a record; strings are left out, each counts as its length."""
+    """Yield (tag, its numbers) of each edit in a record; a string is represented by its length."""
     at = 0
     try:
         while at < len(record):
@@ -157,7 +158,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 class WrongBlock(NamedTuple):
-    """A block whose checksum is wrong. `opens`: an open gets over it."""
+    """A block with a wrong checksum. `opens`: the database opens nevertheless."""
 
     offset: int
     opens: bool
@@ -165,10 +166,10 @@ class WrongBlock(NamedTuple):
 
 
 def wrong_blocks(read: Read, length: int) -> Iterator[WrongBlock]:
-    """The blocks of a table of this length whose checksum is wrong.
+    """Yield the blocks with a wrong checksum of a table of this length.
 
-    An open reads index and properties, and does without a filter. None are found of a table of another form, and none
-    with entries where the index is packed or in several blocks. `IndexError` for a footer that leads nowhere.
+    Opening the table reads index and properties, but works without a filter. Yields nothing for other table formats,
+    and no blocks with entries if the index is compressed or partitioned. `IndexError` if the footer leads nowhere.
     """
     footer = read(length - _FOOTER, _FOOTER)
     if footer[0] != _CRC32C or int.from_bytes(footer[41:45], "little") not in _FORMS:
@@ -181,20 +182,20 @@ def wrong_blocks(read: Read, length: int) -> Iterator[WrongBlock]:
             yield WrongBlock(block[0], opens, False)
     content = _block(read, length, index)
     blocks = [*_named_by(content)] if content else []
-    # blocks stand one after the other: anything else was not understood
+    # blocks are contiguous: any other layout was not understood
     if [offset for offset, _ in blocks] == [0, *(sum(block) + _TRAILER for block in blocks[:-1])]:
         yield from (WrongBlock(block[0], True, True) for block in blocks if _block(read, length, block) is None)
 
 
 def _handle(content: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """(offset, size) of a block, and the position after it."""
+    """Return (offset, size) of a block, and the position after it."""
     offset, at = _varint(content, at)
     size, at = _varint(content, at)
     return (offset, size), at
 
 
 def _block(read: Read, length: int, block: tuple[int, int]) -> bytes | None:
-    """A block, b"" for a packed one; None if its checksum is wrong, which is over the way of packing, too."""
+    """Return a block, b"" if it is compressed; None if its checksum, which covers the compression type, is wrong."""
     offset, size = block
     if sum(block) + _TRAILER > length:
         return None
@@ -205,7 +206,7 @@ def _block(read: Read, length: int, block: tuple[int, int]) -> bytes | None:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of a block's entries: length shared with the key before, of the rest, of the value; rest; value."""
+    """Yield key and value of a block's entries: sizes of shared key prefix, key rest and value; key rest; value."""
     key = b""
     at, end = 0, len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
     while at < end:
@@ -218,7 +219,8 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _named_by(index: bytes) -> Iterator[tuple[int, int]]:
-    """The blocks that an index names: each of its entries begins anew, and has a handle without a length."""
+    """Yield the blocks that an index names: each entry is a restart point, and its value is a handle without a
+    length."""
     count = int.from_bytes(index[-4:], "little")
     for number in range(min(count, len(index) // 4)):
         at = len(index) - 4 * (count - number + 1)
@@ -229,6 +231,6 @@ def _named_by(index: bytes) -> Iterator[tuple[int, int]]:
 
 
 def ends_like_a_table(read: Read, length: int) -> bool:
-    """Whether a file has the last bytes of a table: it was finished."""
+    """Whether a file has the magic of a table at its end: it was finished."""
     end = read(max(0, length - _MAGIC_SIZE), _MAGIC_SIZE)
     return int.from_bytes(end, "little") in _TABLE_MAGICS

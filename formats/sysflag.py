@@ -23,21 +23,21 @@ COMPRESSION_ZLIB = 0x300
 
 HOSTS_V6 = BORNHOST_V6 | STOREHOST_V6
 KNOWN = 0x7FF
-"""All bits that some release sets."""
+"""All bits that any release sets."""
 
 ZLIB_METHOD = 8
 ZLIB_CHECK = 31
 LZ4_MAGIC = 0x04224D18
 ZSTD_MAGIC = 0x28B52FFD
 SKIPPABLE_MAGIC = 0x502A4D18
-"""A frame that decoders of LZ4 and Zstandard pass over begins so, with any lower half of its first byte."""
+"""Start of a frame that decoders of LZ4 and Zstandard skip; the lower half of the first byte is arbitrary."""
 SKIPPABLE_MASK = 0xF0FFFFFF
 
 
 def streams(body: Buffer) -> tuple[int, ...]:
-    """The types (bits of COMPRESSION_TYPE) that a body (bytes, as stored) begins like.
+    """Return the compression types (bits of COMPRESSION_TYPE) that the start of a body (bytes, as stored) matches.
 
-    zlib's two bytes of RFC 1950, the magic of an LZ4 or Zstandard frame (RFC 8878) or of one that both pass over.
+    zlib's two bytes of RFC 1950, the magic of an LZ4 or Zstandard frame (RFC 8878), or of a frame that both skip.
     """
     head, magic = int.from_bytes(body[:2], "big"), int.from_bytes(body[:4], "big")
     if len(body) >= 4 and magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
@@ -49,10 +49,11 @@ def streams(body: Buffer) -> tuple[int, ...]:
 
 
 def contradicted_by(sys_flag: int, body: Buffer) -> bool:
-    """Whether a body (bytes, as stored) is plainly not what the sysFlag says of it.
+    """Whether a body (bytes, as stored) clearly contradicts the sysFlag.
 
-    It says compressed, and the body begins like no stream of the type named: clients throw (`MessageDecoder.decode`).
-    Or it names a type, as producers do where they compress, but does not say compressed, and the body is a stream.
+    Either the flag says compressed, but the body does not start like a stream of the type named: clients throw
+    (`MessageDecoder.decode`). Or it names a type, as producers do when they compress, without saying compressed, and
+    the body is a stream.
     """
     kind = sys_flag & COMPRESSION_TYPE
     if sys_flag & COMPRESSED:

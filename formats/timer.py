@@ -1,4 +1,4 @@
-"""Timer messages: timerlog (what is due when), timerwheel (where the chain of each instant ends), timercheck.
+"""Timer messages: timerlog (units by chain), timerwheel (the chain of each instant), timercheck.
 
 Sources: broker classes TimerLog, TimerWheel, Slot, TimerCheckpoint, TimerMessageStore. All since 5.0.0.
 """
@@ -19,7 +19,7 @@ WHEEL_SLOTS = 7 * 24 * 3600 * 2
 
 
 class TimerLogUnit(NamedTuple):
-    """One timer message, chained to the one before it that is due at the same instant."""
+    """One timer message, linked to the previous one due at the same instant."""
 
     size: Annotated[int, I32, "52, the size of a unit"]
     previous: Annotated[int, I64, "timerlog position of the unit before it in the same slot; -1 none"]
@@ -33,7 +33,7 @@ class TimerLogUnit(NamedTuple):
 
 
 class TimerLogBlank(NamedTuple):
-    """What stands where the next unit did not fit into the file."""
+    """End mark in place of the next unit that did not fit into the file."""
 
     size: Annotated[int, I32, "bytes from here to the end of the file"]
     reserved: Annotated[int, I64, "0"]
@@ -70,7 +70,7 @@ WHEEL_FILE_SIZE = WHEEL_SLOTS * TIMER_WHEEL_SLOT.size
 
 
 def decode(buffer: Buffer, offset: int = 0) -> TimerLogUnit:
-    """The unit at `offset` if the recovery of a broker would take it (TimerMessageStore.recoverAndRevise).
+    """Return the unit at `offset` if a broker's recovery would accept it (TimerMessageStore.recoverAndRevise).
 
     `FormatError`: "end" at a blank, "unwritten" at zeros, "bad-size", "bad-magic", "short".
     """

@@ -1,8 +1,8 @@
 """The JSON dialect of a broker's config files, as fastjson 1.x and 2.x read it.
 
-Beyond JSON proper: integer (and plain word) keys without quotes, single quotes, comments, a comma
-before a closing bracket, a byte order mark. An unquoted integer key becomes an `int`, so `{0:1}`
-and `{"0":1}` stay apart; of equal keys the last wins. Time is linear in the length, depth limited.
+Extensions: integer (and plain word) keys without quotes, single quotes, comments, a comma before a closing bracket, a
+byte order mark. An unquoted integer key becomes an `int`, so `{0:1}` and `{"0":1}` stay distinct; the last of equal
+keys wins. Time is linear in the length, depth limited.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ _PLAIN_MEMBER = re.compile(
     rb'[ \t\r\n]*(?:"([^"\\]*)"|(-?[0-9]{1,18}))[ \t\r\n]*:'
     rb'[ \t\r\n]*(?:"([^"\\]*)"|(-?[0-9]{1,18})|(true|false|null))[ \t\r\n]*(?:,|(?=\}))'
 )
-"""A member as most are, up to the comma after it, read in one go: ten thousand topics have ninety thousand."""
+"""A member of the usual form, including the comma after it, matched at once: ten thousand topics have ninety
+thousand."""
 
 
 class Parsed(Struct, frozen=True):
-    """What a config file holds.
+    """The content of a config file.
 
-    `end`: byte offset just after the value (where reading stopped, with an `error`).
-    `trailing`: "" nothing but blanks follows; "zeros" bytes of value 0; "garbage" anything else.
-    `error`: set by `salvage` only; `value` then holds what came before in whole.
+    `end`: byte offset just after the value (or where reading stopped, with an `error`).
+    `trailing`: "" if only blanks follow; "zeros" for bytes of value 0; "garbage" for anything else.
+    `error`: set by `salvage` only; `value` then holds what is complete before it.
     """
 
     value: Json
@@ -56,7 +57,7 @@ class Parsed(Struct, frozen=True):
 
 
 def loads(data: bytes) -> Json:
-    """The value of a whole file. `FormatError` with the byte offset in `offset`, reasons:
+    """Return the value of a whole file. `FormatError` with the byte offset in `offset`, reasons:
 
     empty, zero-filled, truncated, trailing-garbage, unexpected-character, bad-number, bad-escape, too-deep.
     """
@@ -70,7 +71,7 @@ def loads(data: bytes) -> Json:
 
 
 def salvage(data: bytes) -> Parsed:
-    """What can be read before the first error; never raises. A string or number cut short is left out."""
+    """Return what can be read before the first error; never raises. A string or number cut short is left out."""
     reader = _Reader(data)
     try:
         reader.document()
@@ -82,7 +83,7 @@ def salvage(data: bytes) -> Parsed:
 
 
 class _Reader:
-    """Recursive descent over bytes. Each container hangs in its parent before it is filled, for `salvage`."""
+    """Recursive descent over bytes. A container is attached to its parent before it is filled, for `salvage`."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -165,12 +166,12 @@ class _Reader:
             pieces.append(self.escape(start))
         whole = "".join(pieces)
         if _SURROGATE.search(whole):
-            # Java keeps two halves as one character; a lone half would break whoever prints it
+            # Java joins a surrogate pair to one character; a lone half would make printing fail
             whole = whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return whole
 
     def escape(self, start: int) -> str:
-        """The character after a backslash that was just passed."""
+        """Return the character for an escape whose backslash has been consumed."""
         kind = self.data[self.position:self.position + 1]
         self.position += 1
         if kind in _HEX:
@@ -277,11 +278,10 @@ class _Reader:
 
 
 class Style(enum.Enum):
-    """How a file is laid out.
+    """The layout of a file.
 
-    FASTJSON1 (brokers up to 5.3.x): tabs, but members with unquoted keys follow each other on one
-    line, and so do the items of sets and arrays. FASTJSON2 (5.4.0 on): tabs throughout. COMPACT:
-    one line (timermetrics, transactionMetrics).
+    FASTJSON1 (brokers up to 5.3.x): tabs, but members with unquoted keys share a line, and so do the items of sets and
+    arrays. FASTJSON2 (5.4.0 on): tabs throughout. COMPACT: one line (timermetrics, transactionMetrics).
     """
 
     FASTJSON1 = 1
@@ -296,17 +296,17 @@ _TO_ESCAPE = re.compile("[\x00-\x1f\"\\\\\x7f-\x9f\u2028\u2029]")
 
 
 def detect_style(data: bytes) -> Style:
-    """The style of a file; where two styles give the same text, the older one."""
+    """Return the style of a file; the older one if two styles give the same text."""
     if b"\n" not in data:
         return Style.COMPACT
     return Style.FASTJSON2 if _EXPANDED_BY_2.search(data) else Style.FASTJSON1
 
 
 def dumps(value: Json, style: Style = Style.FASTJSON1) -> bytes:
-    """The text of a config file, UTF-8, without a line end at the end, like a broker's.
+    """Return the text of a config file in UTF-8, without a final line end, like a broker's.
 
-    `int` keys are written unquoted. Lists of plain values: FASTJSON1 puts them on one line, as
-    fastjson does with sets and arrays, the only ones in the files that matter here.
+    `int` keys are written unquoted. FASTJSON1 puts lists of plain values on one line, as fastjson does with sets and
+    arrays, the only lists in the files that matter here.
     """
     return "".join(_value(value, style, 0)).encode("utf-8", "replace")
 

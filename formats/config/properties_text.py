@@ -13,9 +13,9 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def loads(data: bytes) -> dict[str, str]:
-    r"""The pairs of a file, the last of equal keys; `FormatError("bad-escape")` at a broken \u.
+    r"""Return the pairs of a file, the last of equal keys; `FormatError("bad-escape")` at a broken \u.
 
-    Text that is not UTF-8 reads as Latin-1, what Java took before it knew better.
+    Text that is not UTF-8 is read as Latin-1, the encoding of java.util.Properties streams.
     """
     try:
         text = data.decode("utf-8")
@@ -25,7 +25,7 @@ def loads(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines without comments and blank lines, those that end in a backslash joined with the next."""
+    """Return lines without comments and blank lines; a line that ends in a backslash is joined with the next."""
     result: list[str] = []
     parts: list[str] = []
     for physical in _LINE_END.split(text):

@@ -1,8 +1,8 @@
-"""What the tables of the config files say, in typed values.
+"""Typed values of the tables in the config files.
 
-The readers take the value of a parsed file (whole or salvaged) and never raise: what is not as
-the broker's classes have it is left out and named in `rejected`, so that one bad member does not
-hide the others. Missing members read as the broker's own defaults.
+The readers take the value of a parsed file (whole or salvaged) and never raise: members that the broker's classes would
+not have are left out and listed in `rejected`, so that one bad member does not hide the others. Missing members have
+the broker's defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
     `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `lmq_offsets`: (topic, group) -> the next
-    offset of that light queue. What was last pulled (5.5.0) is looked at, and not kept.
+    offset of that light queue. The last pulled offsets (5.5.0) are checked, but not kept.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
@@ -34,7 +34,8 @@ class ConsumerOffsets(Struct):
 
 
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
-    """consumerOffset.json and lmqConsumerOffset.json: a broker with light queues keeps both tables in the latter."""
+    """Read consumerOffset.json or lmqConsumerOffset.json: a broker with light queues keeps both tables in the
+    latter."""
     result = ConsumerOffsets()
     for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", {})):
         for key, member in _table(value, name, result.rejected):
@@ -53,15 +54,15 @@ def read_consumer_offsets(value: Json) -> ConsumerOffsets:
 
 
 def read_delay_offsets(value: Json) -> dict[int, int]:
-    """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
+    """Read delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
     table = value.get("offsetTable") if isinstance(value, dict) else None
     return dict(_int_pairs(table, "offsetTable", [])) if isinstance(table, dict) else {}
 
 
 def readable_offsets(name: str, value: Json) -> Json:
-    """The value of the file `name` without invalid offsets and queue ids; itself if all are valid.
+    """Return the value of the file `name` without invalid offsets and queue ids; the value itself if all are valid.
 
-    A broker gives up the whole text for one of them (seen on 4.9.7, 5.3.3 and 5.5.0).
+    A single invalid one makes a broker reject the whole text (seen on 4.9.7, 5.3.3 and 5.5.0).
     """
     if name not in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json") or not isinstance(value, dict):
         return value
@@ -86,13 +87,13 @@ def _integers(members: Object) -> Object:
 
 
 def split_topic_group(key: str) -> tuple[str, str] | None:
-    """(topic, group) of a key `topic@group`, or None when it is not just two names."""
+    """Return (topic, group) of a key `topic@group`; None if it is not exactly two names."""
     topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
     return (topic, group) if separator and topic and group and TOPIC_GROUP_SEPARATOR not in group else None
 
 
 def _table(value: Json, name: str, rejected: list[str]) -> Iterator[tuple[str, Json]]:
-    """The members of a table of the file; an absent or null table is an empty one."""
+    """Yield the members of a table of the file; an absent or null table is empty."""
     table = value.get(name) if isinstance(value, dict) else None
     if isinstance(table, dict):
         yield from ((str(key), member) for key, member in table.items())
@@ -110,7 +111,8 @@ def _int_pairs(table: Object, where: str, rejected: list[str]) -> Iterator[tuple
 
 
 def _as_int(value: Json, bits: int = 64) -> int | None:
-    """An integer of so many bits, as fastjson casts it: quoted or not, and without the fraction of a number."""
+    """Return an integer of so many bits, cast as fastjson does: quoted or not, without a number's fraction; else
+    None."""
     if (isinstance(value, str) and _DIGITS.fullmatch(value)) or isinstance(value, float):
         value = int(value)
     limit = 1 << (bits - 1)
@@ -121,17 +123,17 @@ def _as_int(value: Json, bits: int = 64) -> int | None:
 
 
 BACKUP_SUFFIX = ".bak"
-"""The state before the last write; a broker falls back to it in silence."""
+"""The state before the last write; a broker falls back to it silently."""
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Text on its way, up to 5.0.0; left behind only by a crash."""
+"""Text being written, up to 5.0.0; left behind only by a crash."""
 
 
 class ConfigFile(Struct, frozen=True):
-    """One known file: the broker class that keeps it, the keys a whole file has, and what its loss means.
+    """One known file: the broker class that keeps it, the keys of a whole file, and what its loss means.
 
-    `required` are the top-level keys of every version, `optional` those of some. `since`: first
-    broker version; "" for all. `comes_back`: clients and broker fill it again by themselves.
+    `required`: the top-level keys of every version, `optional`: those of some. `since`: first broker version; "" for
+    all. `comes_back`: clients and broker restore it by themselves.
     """
 
     name: str
@@ -181,14 +183,14 @@ BY_NAME = {file.name: file for file in CONFIG_FILES}
 
 
 def missing_keys(file: ConfigFile, value: Json) -> tuple[str, ...]:
-    """The top-level keys that a whole file of this name has and this value lacks."""
+    """Return the top-level keys that a whole file of this name has and this value lacks."""
     return tuple(key for key in file.required if not isinstance(value, dict) or key not in value)
 
 
 def flipped_name(file: ConfigFile, content: bytes, value: Json) -> tuple[int, int] | None:
-    """(byte, bit) of a text that make a key the name of the table that it lacks; None if there is not just one.
+    """Return the (byte, bit) whose flip restores the name of a missing table; None if there is not exactly one.
 
-    A broker takes such a text, without its table.
+    A broker accepts such a text, without its table.
     """
     if not isinstance(value, dict):
         return None

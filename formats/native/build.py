@@ -1,7 +1,7 @@
 """`python -m formats.native.build`: compile the kernels into a library beside their sources, if they have changed.
 
-Needs a C compiler ($CC, cc, gcc, clang) or the package `ziglang`; no headers of Python. Imports nothing but the
-standard library: the build of the package runs this file alone.
+Needs a C compiler ($CC, cc, gcc, clang) or the package `ziglang`, but no Python headers. Imports only the standard
+library: the package build runs this file alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MARK = "mqtool kernels of sources "
 
 
 class BuildError(Exception):
-    """There is no compiler, or what it said."""
+    """There is no compiler, or its error output."""
 
 
 def mark(read: Callable[[str], bytes]) -> bytes:
-    """What a library of these sources carries; `read` gives the content of one by its name."""
+    """Return the mark of a library built from these sources; `read` returns the content of a source by name."""
     state = 0
     for name in SOURCES:
         state = zlib.crc32(read(name), state)
@@ -42,7 +42,7 @@ def mark_of(folder: Path) -> bytes:
 
 
 def is_fresh(folder: Path) -> bool:
-    """Whether the library in a folder is there and of the sources beside it."""
+    """Whether a folder has a library built from the sources next to it."""
     try:
         return mark_of(folder) + b"\0" in (folder / LIBRARY).read_bytes()
     except OSError:
@@ -50,7 +50,7 @@ def is_fresh(folder: Path) -> bool:
 
 
 def compiler() -> list[str] | None:
-    """The command of a C compiler: of $CC, of the system, or of the package ziglang; None where there is none."""
+    """Return the command of a C compiler: $CC, the system's, or the package ziglang; None if there is none."""
     chosen = shlex.split(os.environ.get("CC", ""))
     for command in (chosen, ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):
@@ -59,7 +59,7 @@ def compiler() -> list[str] | None:
 
 
 def build(folder: Path, flags: Sequence[str] = (), target: Path | None = None) -> Path:
-    """Compile the sources in a folder; the library, which takes its place there whole. `BuildError` where it cannot."""
+    """Compile the sources in a folder; return the library, which replaces the old one atomically. `BuildError`."""
     command = compiler()
     if command is None:
         raise BuildError("there is no C compiler: install one, or the package ziglang, or name one by $CC")
@@ -82,13 +82,13 @@ def build(folder: Path, flags: Sequence[str] = (), target: Path | None = None) -
 
 
 def ensure(folder: Path) -> None:
-    """Build the library unless it is of the sources. `BuildError` where it cannot be built."""
+    """Build the library unless it matches the sources. `BuildError` if it cannot be built."""
     if not is_fresh(folder):
         build(folder)
 
 
 def main() -> int:
-    """Build the library of this package unless it is fresh; the exit code."""
+    """Build the library of this package unless it is up to date; return the exit code."""
     folder = Path(__file__).resolve().parent
     try:
         ensure(folder)

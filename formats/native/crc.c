@@ -1,4 +1,4 @@
-/* CRC-32 of zlib: by carry-less multiplication where the processor has it, else by tables. */
+/* CRC-32 of zlib: by carry-less multiplication if the processor has it, else by tables. */
 #include "kernels.h"
 
 #define POLYNOMIAL 0xEDB88320u
@@ -23,12 +23,12 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *data, int64_t length) {
 #include <cpuid.h>
 #include <immintrin.h>
 
-/* x^(8n + 32) and x^(8n - 32) modulo the polynomial, bits turned, for folding over n bytes. */
+/* x^(8n + 32) and x^(8n - 32) modulo the polynomial, bit-reflected, for folding over n bytes. */
 typedef struct { uint64_t low, high; } fold_factors;
 static fold_factors over_16, over_64, over_256;
 static int way;
 
-/* x^n modulo the polynomial, turned, one place further left as the product of two turned factors wants it. */
+/* x^n modulo the polynomial, reflected, shifted left by one as a product of two reflected factors requires. */
 static uint64_t power(int64_t n) {
     uint32_t value = 0x80000000u;
     for (; n > 0; n--) value = value >> 1 ^ (value & 1 ? POLYNOMIAL : 0);
@@ -49,7 +49,7 @@ FOLDING PART __m128i folded(__m128i value, __m128i factors, __m128i next) {
 
 FOLDING PART __m128i factors_of(fold_factors it) { return _mm_set_epi64x((int64_t)it.high, (int64_t)it.low); }
 
-/* What 16 bytes come to with those after them; the last byte is at least 32 bytes after the first one of all. */
+/* The CRC of 16 folded bytes and the bytes after them; at least 32 bytes in all. */
 FOLDING static uint32_t finished(__m128i value, const uint8_t *rest, int64_t length) {
     static const uint8_t places[48] = {
         128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
@@ -60,13 +60,13 @@ FOLDING static uint32_t finished(__m128i value, const uint8_t *rest, int64_t len
     for (; length >= 16; rest += 16, length -= 16)
         value = folded(value, over, _mm_loadu_si128((const __m128i *)rest));
     if (length > 0) {
-        /* the first bytes move over to 16 that end with the text */
+        /* align the first bytes with the last 16 of the text */
         __m128i begin = _mm_loadu_si128((const __m128i *)(places + length));
         __m128i end = _mm_shuffle_epi8(value, _mm_loadu_si128((const __m128i *)(places + 16 + length)));
         end = _mm_blendv_epi8(_mm_loadu_si128((const __m128i *)(rest + length - 16)), end, begin);
         value = folded(_mm_shuffle_epi8(value, begin), over, end);
     }
-    /* a text of these 16 bytes, from a register of zero, has the same CRC */
+    /* a text of these 16 bytes, starting from a register of zero, has the same CRC */
     uint8_t last[16];
     _mm_storeu_si128((__m128i *)last, value);
     return by_tables(0, last, 16);
@@ -119,7 +119,7 @@ WIDE_FOLDING static uint32_t by_wide_folding(uint32_t crc, const uint8_t *data, 
 
 static void choose(void) {
     over_16 = factors_over(16), over_64 = factors_over(64), over_256 = factors_over(256);
-    /* asked of the processor itself: not every compiler's library answers __builtin_cpu_supports */
+    /* ask the processor itself: not every compiler's library supports __builtin_cpu_supports */
     const uint32_t pclmul = 1u << 1, ssse3 = 1u << 9, sse41 = 1u << 19, osxsave = 1u << 27, zmm_saved = 0xE6;
     const uint32_t avx512f = 1u << 16, avx512vl = 1u << 31, vpclmulqdq = 1u << 10;
     uint32_t a, b, c, d, saved, high;

@@ -1,5 +1,4 @@
-/* Index files: units against records, chains against hashes, and put. Source: broker classes
- * IndexFile and IndexService.
+/* Index files: chains against hashes, and put. Source: broker classes IndexFile and IndexService.
  *
  * Units in native order are five int32: key hash, two halves of the phy offset, time difference, previous. */
 #include "kernels.h"
@@ -10,7 +9,7 @@ enum { NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, CLASS = 7, WRONG_T
 enum { SLOT_OUT_OF_RANGE = 1, SLOT_WRONG = 2 };
 enum { MAX_TIME_DIFF = 0x7FFFFFFF, POSITIVE = 0x7FFFFFFF };
 
-/* A word as the file has it, or of the file in native order. */
+/* Convert a word between native and file order. */
 PART int32_t swapped(int64_t word) { return (int32_t)__builtin_bswap32((uint32_t)word); }
 
 /* Seconds from `begin` to `timestamp` (both ms) as IndexFile.putKey stores them. */
@@ -19,7 +18,7 @@ PART int32_t time_diff(int64_t begin, int64_t timestamp) {
     return (int32_t)least((timestamp - begin) / 1000, MAX_TIME_DIFF);
 }
 
-/* A number of slots with what divides by it: divisions take longer than all else that is done for a key. */
+/* A number of slots with the constants to divide by it: divisions cost more than all else done for a key. */
 typedef struct {
     uint64_t size, factor;
     int shift;
@@ -112,12 +111,12 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
         if (key < wanted && number < limit) {
             int64_t phy = it->phy_offset, stored = it->store_timestamp;
             int32_t high = swapped(phy >> 32), low = swapped(phy);
-            /* that of the file's first unit counts from the end of the file before */
+            /* the time difference of the file's first unit counts from the end of the previous file */
             int32_t seconds = swapped(time_diff(state[BEGIN], stored));
             if (number == 1) state[BEGIN] = stored, state[BEGIN_OFFSET] = phy;
             state[END] = stored, state[END_OFFSET] = phy;
             for (; key < wanted && number < limit; key++, number++) {
-                /* 5,000,000 slots are more than the caches near the core hold */
+                /* 5,000,000 slots do not fit into the caches near the core */
                 if (at + key + AHEAD < hash_count)
                     __builtin_prefetch(slots + slot_of(hashes[at + key + AHEAD], by), 1);
                 int32_t *slot = slots + slot_of(hashes[at + key], by), *unit = units + (number - base) * WORDS;
@@ -126,7 +125,7 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
                 unit[LOW] = low;
                 unit[TIME] = seconds;
                 unit[PREVIOUS] = swapped(*slot);
-                /* a branch would be guessed wrong every second time, and have to wait for the slot */
+                /* a branch would be mispredicted half the time, and wait for the slot */
                 used += *slot == 0;
                 *slot = (int32_t)number;
                 if (number == 1) seconds = 0;

@@ -17,7 +17,7 @@ from formats.native.rows import place_hashes
 from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, RECORD, STAND_IN
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
-"""Classes of a unit, and the mask over them; more bits say what else is wrong."""
+"""Classes of a unit, and their mask; further bits are flaws."""
 WRONG_TIME = 8
 WRONG_CHAIN = 16
 CHAIN_LOOP = 32
@@ -25,7 +25,7 @@ CHAIN_LOOP = 32
 SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
 
 TAKE_KEYS, TAKE_ALL = 1, 2
-"""Which of a record's hashes are put: those of its keys without the one of its tags, or all."""
+"""The hashes of a record that are put: those of its keys without the one of its tags, or all."""
 
 UNINDEXED = BIT_STALE | STAND_IN
 """Records with any of these have no units."""
@@ -47,7 +47,7 @@ _HEADS = Array(np.int32, out=True, least=1)
 
 @kernel(records=_RECORDS, take=_TAKE, wanted=Array(np.int64, out=True), returns=INT)
 def count_wanted(records: Any, take: Any, wanted: Any) -> int:
-    """How many units the rows should have, by their rules or by one for all; of each, as far as `wanted` has room."""
+    """Return how many units the rows should have, by their rules or by one for all; `wanted` gets those of each row."""
     hashes, bits = records["hashes"].astype(np.int64), records["bits"]
     tags = np.equal(take, TAKE_KEYS) & (bits & BIT_HAS_TAGS != 0) & (hashes > 0)
     counts = np.where(bits & UNINDEXED != 0, 0, hashes - tags)
@@ -56,21 +56,21 @@ def count_wanted(records: Any, take: Any, wanted: Any) -> int:
 
 
 def wanted_of(records: Any, take: Any) -> Any:
-    """How many units each row should have by its rule, or by one for all (int64)."""
+    """Return how many units each row should have by its rule, or by one for all (int64)."""
     wanted = np.zeros(records.size, dtype=np.int64)
     count_wanted(records, take, wanted)
     return wanted
 
 
 def key_counts(records: Any) -> tuple[int, int]:
-    """How many units the rows should have without those of tags, and with them."""
+    """Return how many units the rows should have without those of tags, and with them."""
     keys, every = (count_wanted(records, np.array([rule], dtype=np.uint8), np.zeros(0, dtype=np.int64))
                    for rule in (TAKE_KEYS, TAKE_ALL))
     return keys, every
 
 
 def phy_offsets(units: Any) -> Any:
-    """The phy offsets of units (int64)."""
+    """Return the phy offsets of units (int64)."""
     offsets = units[:, 1].astype(np.int64)
     offsets <<= 32
     offsets |= units[:, 2].view(np.uint32)
@@ -82,10 +82,10 @@ def phy_offsets(units: Any) -> Any:
     returns=INT,
 )
 def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, slot_flags: Any) -> int:
-    """Compare chains and slots with what the hashes say; the number of slots in use.
+    """Compare chains and slots with the hashes; return the number of slots in use.
 
-    `heads` is int32 scratch, zero, one a slot. Flags units in `classes` and slots in `slot_flags`
-    (uint8). A unit that no record vouches for may have any hash, so it may stand anywhere in a chain.
+    `heads` is int32 scratch space, zero, one a slot. Flags units in `classes` and slots in `slot_flags` (uint8). A unit
+    that no record confirms may have any hash, so it may be anywhere in a chain.
     """
     def trusted(number: int) -> bool:
         return bool(classes[number] & CLASS in (RIGHT, DUPLICATE))
@@ -126,10 +126,10 @@ def put_keys(
 ) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `units` begins with number `base`; their words are as the file has them, the slots native. `state`
-    (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
-    header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`
-    (uint8): TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
+    `units` begins with number `base`; its words are in file order, the slots native. `state` (int64[STATE_SIZE]) begins
+    with number 1 and the end time of the previous file in STATE_BEGIN, and accumulates the header's values. When all
+    keys were put, STATE_RECORD is the split's size. `take` (uint8): TAKE_KEYS or TAKE_ALL of each record, or one for
+    all.
     """
     limit = min(limit, base + units.shape[0])
     words = units.view(">i4")
@@ -138,7 +138,7 @@ def put_keys(
     while row < records.size:
         phy, _, stored, _, _, _, _, _, keys = records[row].tolist()
         if key < wanted[row] and number < limit:
-            # that of the file's first unit counts from the end of the file before
+            # the time difference of the file's first unit counts from the end of the previous file
             seconds = time_diff(int(state[STATE_BEGIN]), stored)
             if number == 1:
                 state[STATE_BEGIN], state[STATE_BEGIN_OFFSET] = stored, phy
@@ -164,10 +164,10 @@ def put_keys(
 
 @kernel(units=_UNITS, number=INT, seed=INT, slots=Array(np.int32, out=True), returns=(INT, INT))
 def follow_units(units: Any, number: int, seed: int, slots: Any) -> tuple[int, int]:
-    """The sum, modulo 2 ** 64 and with a sign, of a hash of each unit and its number, but for what it is chained to.
+    """Return the sum, modulo 2 ** 64 and signed, of a hash of each unit and its number, without its chain link.
 
-    `units` begin with that number, and their words are as the file has them. Where there are `slots` (int32), how many
-    units are chained to another than the one before in their slot comes second; the slots are taken along.
+    `units` begin with that number; their words are in file order. With `slots` (int32), the second result is the number
+    of units not linked to the previous one in their slot; the slots are updated.
     """
     words = units.view(">i4").astype(np.int64)
     numbers = np.arange(len(words), dtype=np.int64) + number

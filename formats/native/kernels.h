@@ -1,7 +1,7 @@
-/* The kernels: what Python calls (`formats/native` declare each with its types), and what they share.
+/* The kernels: functions called from Python (`formats/native` declares each with its types), and shared helpers.
  *
- * An array comes as its address and its length in elements, or in rows where it has two dimensions. Rows may stand at
- * any address. Whoever calls guarantees the lengths and nothing else: each kernel keeps every index inside of them.
+ * An array is passed as its address and its length in elements, or in rows if it has two dimensions. Rows may be
+ * unaligned. The caller guarantees the lengths and nothing else: each kernel keeps every index within them.
  */
 #ifndef MQTOOL_KERNELS_H
 #define MQTOOL_KERNELS_H
@@ -37,7 +37,7 @@ typedef struct __attribute__((packed)) {
     bool fallen;
 } queue_tally;
 
-/* Constants that have a name in Python; tests hold each to it. */
+/* Constants that have a name in Python; tests compare them. */
 enum {
     BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_STALE = 32, BIT_SUPERSEDED = 64,
     BIT_HAS_UNIQ = 128, BIT_FILLER = 256, BIT_MARKER = 512, BIT_INNER_BATCH = 1024, BIT_MISNUMBERED = 2048,
@@ -51,7 +51,7 @@ enum {
     TAKE_KEYS = 1, TAKE_ALL = 2,
 };
 
-/* Numbers at any byte, in the order of a file (big-endian). */
+/* Numbers at any byte, in file order (big-endian). */
 PART uint16_t u16_at(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
 PART uint32_t u32_at(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
 PART uint64_t u64_at(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
@@ -59,7 +59,7 @@ PART int64_t i16_at(const uint8_t *p) { return (int16_t)u16_at(p); }
 PART int64_t i32_at(const uint8_t *p) { return (int32_t)u32_at(p); }
 PART int64_t i64_at(const uint8_t *p) { return (int64_t)u64_at(p); }
 
-/* A hash of what a unit says and of its place: `place_hashes` of rows.py makes the same. */
+/* A hash of a unit's content and its place; `place_hashes` of rows.py computes the same. */
 PART uint64_t stirred(uint64_t x, uint64_t value) {
     x ^= value;
     x = (x ^ x >> 32) * 0x9E3779B97F4A7C15u;
@@ -75,10 +75,10 @@ PART uint64_t place_hash(uint64_t seed, int64_t place, int64_t phy_offset, int64
 PART int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 PART int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A number cut to [0, size]: a length or place that somebody else wrote. */
+/* A number clamped to [0, size]: for lengths and places from untrusted input. */
 PART int64_t within(int64_t number, int64_t size) { return most(least(number, size), 0); }
 
-/* Whether a number is an index of so many elements. */
+/* Whether a number is an index into `size` elements. */
 PART bool is_index(int64_t number, int64_t size) { return (uint64_t)number < (uint64_t)size; }
 
 /* Whether the queue offset of such a row counts in its queue: ordinary and committed messages, no filler. */
@@ -87,7 +87,7 @@ PART bool is_numbered(int64_t sys_flag, int64_t bits) {
     return (kind == TRANSACTION_NOT || kind == TRANSACTION_COMMIT) && !(bits & BIT_FILLER);
 }
 
-/* How many of a record's hashes an index has by a rule: all, or those of its keys without the one of its tags. */
+/* Number of a record's hashes that an index has under a rule: all, or those of its keys without the tags' one. */
 PART int64_t wanted_by(int64_t rule, const record_row *row) {
     if (row->bits & UNINDEXED) return 0;
     return rule == TAKE_KEYS && row->bits & BIT_HAS_TAGS && row->hashes > 0 ? row->hashes - 1 : row->hashes;

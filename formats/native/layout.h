@@ -1,4 +1,4 @@
-/* Offsets and flags of a record, as formats/record/layout.py and formats/sysflag.py say; tests hold them together. */
+/* Offsets and flags of a record, as in formats/record/layout.py and formats/sysflag.py; tests compare them. */
 #ifndef MQTOOL_LAYOUT_H
 #define MQTOOL_LAYOUT_H
 

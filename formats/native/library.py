@@ -1,4 +1,4 @@
-"""What a kernel takes and gives, the library that has it in C, and the call of one or the other."""
+"""Parameter and result types of kernels, the library of their C versions, and the call of either version."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 SWITCHED_OFF = "MQTOOL_REFERENCE"
 SLOW: list[str] = []
-"""Why kernels of this process run as Python, if they do."""
+"""Reasons why kernels of this process run as Python; empty if they do not."""
 
 
 class Scalar(Struct, frozen=True):
-    """A whole number of 64 bits with sign, or a truth."""
+    """A signed 64-bit integer, or a boolean."""
 
     name: str
 
     def fitting(self, value: Any) -> int:
-        """The number as Python's own. `TypeError` when it is not whole, `OverflowError` when it is too large."""
+        """Return the number as a Python int. `TypeError` if it is not an integer, `OverflowError` if it is too
+        large."""
         if self is BOOL:
             return int(bool(value))
         number = index(value)
@@ -36,7 +37,7 @@ class Scalar(Struct, frozen=True):
         return number
 
     def words(self, value: int) -> tuple[int, ...]:
-        """As a kernel takes it."""
+        """Return the number as arguments of the C function."""
         return (value,)
 
 
@@ -45,9 +46,9 @@ BOOL = Scalar("boolean")
 
 
 class Array:
-    """A contiguous array of a dtype, of rows of so many `columns` unless 0. The kernel writes to it with `out`.
+    """A contiguous array of a dtype, with rows of `columns` elements unless 0. With `out` the kernel writes to it.
 
-    It has at least so many elements or rows. One that is only read is copied where it is not contiguous.
+    It must have at least `least` elements or rows. A read-only argument that is not contiguous is copied.
     """
 
     def __init__(self, dtype: Any, columns: int = 0, *, out: bool = False, least: int = 0) -> None:
@@ -57,7 +58,7 @@ class Array:
         self.least = least
 
     def fitting(self, value: Any) -> np.ndarray[Any, Any]:
-        """`value`, or a copy of it that a kernel can read. `TypeError` or `ValueError` when there can be none."""
+        """Return `value`, or a copy that a kernel can read. `TypeError` or `ValueError` if that is impossible."""
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype or value.ndim != (2 if self.columns else 1):
             given = f"{value.ndim} of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
             raise TypeError(f"an array of {self.dtype} is wanted, not {given}")
@@ -70,7 +71,7 @@ class Array:
         return np.require(value, requirements=["C", "A"])
 
     def words(self, value: np.ndarray[Any, Any]) -> tuple[int, ...]:
-        """As a kernel takes an array: address and length."""
+        """Return the array as arguments of the C function: address and length."""
         return value.__array_interface__["data"][0], value.shape[0]
 
 
@@ -79,13 +80,13 @@ Result = Scalar | tuple[Scalar, Scalar] | None
 
 
 def kernel(*, returns: Result, **kinds: Kind) -> Callable[[Function], Function]:
-    """Makes a function a kernel: the kind of each parameter, and what it returns."""
-    # for whoever checks types it stays the function that it is
+    """Decorate a function as a kernel: the kind of each parameter, and what it returns."""
+    # to type checkers it stays the plain function
     return lambda function: cast(Any, Kernel(function, kinds, returns))
 
 
 class Kernel:
-    """A function in C, or the Python that does the same; called by position."""
+    """A C function, or the equivalent Python; called by position."""
 
     def __init__(self, function: Any, kinds: dict[str, Kind], returns: Result) -> None:
         parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -99,7 +100,8 @@ class Kernel:
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run it. `TypeError` or `ValueError` for arguments that are not as declared, `OverflowError` for a number."""
+        """Run it. `TypeError` or `ValueError` for arguments unlike the declaration, `OverflowError` for a large
+        number."""
         fitting = [kind.fitting(value) for kind, value in zip(self.kinds, arguments, strict=True)]
         if self._run is None:
             found = library()
@@ -107,7 +109,7 @@ class Kernel:
         return self._run(*fitting)
 
     def native(self, found: ctypes.CDLL) -> Callable[..., Any]:
-        """What calls the kernel of a library with arguments that fit."""
+        """Return a function that calls the library's kernel with arguments from `fitting`."""
         function = found[f"mq_{self.name}"]
         function.argtypes = [
             ctypes_type for kind in self.kinds
@@ -131,7 +133,7 @@ class Kernel:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None, and the reason in `SLOW`, where they cannot be used."""
+    """Return the compiled kernels; None, with the reason in `SLOW`, if they cannot be used."""
     if os.environ.get(SWITCHED_OFF, "0") not in ("", "0"):
         SLOW.append(f"{SWITCHED_OFF} is set")
         return None
@@ -148,7 +150,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def loaded(place: str, expected: bytes) -> ctypes.CDLL:
-    """The library in a file. `OSError` or `ValueError` where it does not load or was made of other sources."""
+    """Load the library in a file. `OSError` or `ValueError` if it does not load or was built from other sources."""
     found = ctypes.CDLL(place)
     text = ctypes.cast(found.mqtool_mark, ctypes.c_char_p).value
     if text != expected:
@@ -157,18 +159,18 @@ def loaded(place: str, expected: bytes) -> ctypes.CDLL:
 
 
 def _content(name: str) -> bytes:
-    """A file beside this one, in a folder or in the zip that Spark sends along. `OSError` where there is none."""
+    """Return a file next to this one, in a folder or in the zip that Spark ships. `OSError` if it does not exist."""
     path = os.path.join(os.path.dirname(__file__), name)
     loader = cast(Any, __spec__).loader
     return bytes(loader.get_data(path))
 
 
 def _place() -> str:
-    """A path of the library that the system can load. `OSError` where there is none."""
+    """Return a path of the library that the system can load. `OSError` if there is none."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), LIBRARY)
     if os.path.exists(path):
         return path
-    # from an archive: memory that looks like a file, for as long as the process runs
+    # in an archive: use a memory file, which lasts as long as the process
     content = _content(LIBRARY)
     descriptor = os.memfd_create("mqtool-kernels")
     with open(descriptor, "wb", closefd=False) as stream:

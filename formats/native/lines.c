@@ -1,6 +1,6 @@
-/* Messages as lines of JSON or rows of CSV, byte for byte as `recover.export.write` makes them. It may only say yes: a
- * record that a line needs more of than its own bytes for (a compressed body, an IPv6 host, names or values that are no
- * ASCII, a property twice) is left to that. */
+/* Messages as lines of JSON or rows of CSV, byte for byte as `recover.export.write` produces them. It may only say yes:
+ * a record whose line depends on more than its own bytes (a compressed body, an IPv6 host, names or values that are not
+ * ASCII, a duplicate property) is left to Python. */
 #include "kernels.h"
 #include "layout.h"
 
@@ -9,14 +9,14 @@
 #endif
 
 enum { MOST_PROPERTIES = 64,
-       /* bytes of a line beside what a record holds, and what a byte of it can become: twice backslash u 0 0 1 f */
+       /* bytes of a line besides the record's content, and the largest expansion of a byte: twice \u001f escaped */
        FIXED = 2048, WIDEST = 12,
-       /* for a row of CSV: sizes of a record to where its properties are written apart, and to what is used at most */
+       /* for a row of CSV, in record sizes: distance to the scratch area for properties, and the total room needed */
        APART = 16, ROOM_APART = 40 };
 
 typedef struct { const uint8_t *name, *split, *end; } property;
 
-/* Where a line is written: there is room for all that a record can become, and for 16 bytes more. */
+/* Output position of a line: there is room for the largest expansion of a record, and for 16 more bytes. */
 typedef struct { uint8_t *at; bool csv, begun; } output;
 
 PART void put(output *out, const char *text) {
@@ -43,7 +43,7 @@ static void put_hex(output *out, const uint8_t *data, int size) {
     }
 }
 
-/* A byte below 32, a quote or a backslash as JSON has it. */
+/* Write a byte below 32, a quote or a backslash as JSON escapes it. */
 static void put_escaped(output *out, uint8_t octet) {
     static const char digits[] = "0123456789abcdef";
     uint8_t brief = 0;
@@ -65,7 +65,7 @@ static void put_escaped(output *out, uint8_t octet) {
     *out->at++ = (uint8_t)digits[octet & 15];
 }
 
-/* Length of the UTF-8 sequence that begins at `p` with a byte above 127; 0 for none. */
+/* Length of the UTF-8 sequence that begins at `p` with a byte above 127; 0 if invalid. */
 static int64_t sequence(const uint8_t *p, const uint8_t *stop) {
     uint8_t first = *p;
     int64_t length = first >= 0xC2 && first <= 0xDF ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first <= 0xF4 ? 4 : 0;
@@ -78,14 +78,14 @@ static int64_t sequence(const uint8_t *p, const uint8_t *stop) {
     return length;
 }
 
-/* Text up to `stop` as the inside of a quoted string; false if it is no UTF-8. CSV has a quote twice, nothing else. */
+/* Write text up to `stop` as the inside of a quoted string; false if it is not UTF-8. CSV only doubles quotes. */
 static bool put_text(output *out, const uint8_t *p, const uint8_t *stop) {
     uint8_t first_plain = out->csv ? 0 : 32, backslash = out->csv ? '"' : '\\';
     while (p < stop) {
 #if defined(__SSE2__)
         while (stop - p >= 16) {
             __m128i block = _mm_loadu_si128((const __m128i *)p);
-            /* as numbers with sign, bytes above 127 are below those, too */
+            /* compared as signed numbers, bytes above 127 are less than those, too */
             __m128i special = _mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8((char)first_plain)),
                                            _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8('"')),
                                                         _mm_cmpeq_epi8(block, _mm_set1_epi8((char)backslash))));
@@ -124,7 +124,7 @@ static void put_base64(output *out, const uint8_t *p, const uint8_t *stop) {
     }
 }
 
-/* Each property that brokers see; how many, -1 for what is not plain. */
+/* Find the properties that brokers see; return their number, -1 if the text is not plain. */
 static int split(const uint8_t *p, const uint8_t *stop, property *items) {
     int count = 0;
     for (; p < stop; p++) {
@@ -143,7 +143,7 @@ static int split(const uint8_t *p, const uint8_t *stop, property *items) {
     return count;
 }
 
-/* What comes before the value of a field: its name, which CSV does without. */
+/* Write what precedes a field's value: a separator and, in JSON, its name. */
 static void put_name(output *out, const char *name) {
     if (!out->csv) {
         put(out, out->begun ? ",\"" : "{\"");
@@ -172,7 +172,7 @@ static void put_word(output *out, const char *name, const char *value) {
     put(out, "\"");
 }
 
-/* Text of a record; false if it is no UTF-8, and then nothing has been written of it. */
+/* Write text of a record; false, with nothing written, if it is not UTF-8. */
 static bool put_string(output *out, const uint8_t *p, const uint8_t *stop) {
     uint8_t *before = out->at;
     *out->at++ = '"';
@@ -195,7 +195,7 @@ static void put_host(output *out, const char *name, const uint8_t *ip, const uin
     put(out, "\"");
 }
 
-/* The value of a property, or null. */
+/* Write the value of a property, or null. */
 static void put_property(output *out, const char *field, const property *items, int count, const char *name) {
     size_t size = strlen(name);
     for (int k = 0; k < count; k++)
@@ -207,7 +207,7 @@ static void put_property(output *out, const char *field, const property *items, 
     put_null(out, field);
 }
 
-/* All properties as an object of JSON. */
+/* Write all properties as a JSON object. */
 static void put_object(output *out, const property *items, int count) {
     *out->at++ = '{';
     for (int k = 0; k < count; k++) {
@@ -226,7 +226,7 @@ static bool is_plain_name(const uint8_t *p, const uint8_t *stop) {
     return true;
 }
 
-/* The line of a record; false, and nothing is to be kept, for one that it is not sure of. */
+/* Write the line of a record; false, and the output is to be discarded, for one that is in doubt. */
 static bool put_line(output *out, const uint8_t *record, int64_t size) {
     const uint8_t *end = record + size;
     if (size < HEAD_SIZE + 4 || i32_at(record) != size) return false;

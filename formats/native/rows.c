@@ -1,4 +1,4 @@
-/* Passes over rows in log order: queue by queue, where each stands, what the whole log has. */
+/* Passes over rows in log order: last queue offsets, grouping by queue, tallies of the whole log. */
 #include "kernels.h"
 
 void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, int64_t *reached,
@@ -48,7 +48,7 @@ void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed, queue_
                    int64_t *totals, int64_t totals_size) {
     enum { MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS, TOTALS };
     if (totals_size < TOTALS) return;
-    /* kept at hand: as far as the compiler knows, any of these arrays may share its memory with any other */
+    /* local copies, since the compiler must assume that any of these arrays may alias any other */
     int64_t messages = 0, fillers = 0, markers = 0;
     int64_t last_time = totals[LAST_TIME], newest_time = totals[NEWEST_TIME];
     int64_t all_bits = totals[BITS], all_flags = totals[FLAGS];

@@ -1,4 +1,4 @@
-"""Passes over rows in log order: queue by queue, where each stands, what the whole log has; in C in `rows.c`."""
+"""Passes over rows in log order: last queue offsets, grouping by queue, tallies of the whole log; in C in `rows.c`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def numbered(records: Any) -> Any:
 def note_last(records: Any, last_offset: Any, reached: Any) -> None:
     """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue).
 
-    `reached` (the same) is how far the queue has come for certain: a row that leaps ahead may have a wrong number, and
-    counts once the next one follows it.
+    `reached` (the same) is the offset that the queue has certainly reached: an offset that jumps ahead may be wrong,
+    and counts only once the next row follows it.
     """
     for queue, offset in records[["queue", "queue_offset"]][numbered(records)].tolist():
         if 0 <= queue < min(last_offset.size, reached.size):
@@ -60,8 +60,8 @@ def note_last(records: Any, last_offset: Any, reached: Any) -> None:
 def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:
     """Copy the live rows that have a position in a wanted queue (bool, one a queue), queue by queue.
 
-    `next_place` (int64, one a queue) says where in `out` a queue's next row goes, and is updated; `stops` where its
-    room ends. False when that is too small.
+    `next_place` (int64, one a queue): place in `out` of the queue's next row, updated; `stops`: end of its room. False
+    if the room is too small.
     """
     placed = numbered(records) & (records["bits"] & NOT_IN_QUEUE == 0)
     for number in np.flatnonzero(placed).tolist():
@@ -77,7 +77,7 @@ def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any)
 
 
 def new_tally(queues: int) -> Any:
-    """QUEUE_TALLY of so many queues without a row."""
+    """Return QUEUE_TALLY of so many queues without a row."""
     found = np.zeros(queues, dtype=QUEUE_TALLY)
     found["first"] = found["last"] = found["most"] = -1
     found["least"] = np.iinfo(np.int64).max
@@ -89,13 +89,13 @@ def new_tally(queues: int) -> Any:
     returns=None,
 )
 def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
-    """Add the rows of one split (RECORD, in log order) to what earlier calls counted.
+    """Add the rows of one split (RECORD, in log order) to the counts of earlier calls.
 
-    Of each of `queues`: `first` and `last` are the queue offsets of its first and last numbered row that is not stale,
-    -1 without one, and `fallen` is set where one does not step up from the one before; `positions` counts the rows with
-    a position, `least` and `most` are their queue offsets, `bits` those of all, or-ed, and `sum` what `unit_sum` of
-    their units is. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest store timestamp (ms), and all
-    bits and all system flags that live rows have, or-ed.
+    For each of `queues`: `first` and `last` are the queue offsets of its first and last numbered row that is not stale,
+    -1 without one; `fallen` is set if one does not exceed the one before; `positions` counts the rows with a position,
+    `least` and `most` are their queue offsets, `bits` theirs ORed, and `sum` the `unit_sum` of their units. `totals`
+    (int64[TOTALS]): messages, fillers, markers, last and newest store timestamp (ms), and all bits and all system flags
+    of live rows, ORed.
     """
     rows = records[(records["bits"] & BIT_STALE == 0) & (records["queue"] >= 0) & (records["queue"] < queues.size)]
     bits = rows["bits"]
@@ -125,9 +125,10 @@ def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
 
 @kernel(units=Array(np.uint8), first=INT, seed=INT, returns=INT)
 def unit_sum(units: Any, first: int, seed: int) -> int:
-    """The sum, modulo 2 ** 64 and with a sign, of a hash of each unit and its queue offset, which begin at `first`.
+    """Return the sum, modulo 2 ** 64 and signed, of a hash of each unit and its queue offset, which start at `first`.
 
-    `units` are their bytes. Two sets of units with one sum are the same set, whoever does not know the seed.
+    `units` are their bytes. Without knowledge of the seed, nobody can construct two different sets of units with one
+    sum.
     """
     found = units[: units.size // CQ_UNIT.size * CQ_UNIT.size].view(CQ_UNIT.dtype)
     places = np.arange(found.size, dtype=np.int64) + first
@@ -141,7 +142,7 @@ _FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
 def place_hashes(seed: int, *columns: Any) -> Any:
-    """A hash (uint64) of each row of some columns of whole numbers."""
+    """Return a hash (uint64) of each row of some integer columns."""
     found = np.full(columns[0].size, seed & _WORD, dtype=np.uint64)
     for column in columns:
         found ^= column.astype(np.int64).view(np.uint64)
@@ -158,10 +159,10 @@ def place_hashes(seed: int, *columns: Any) -> Any:
     lines=Array(np.uint8, out=True), returns=(INT, INT),
 )
 def write_lines(data: Any, starts: Any, sizes: Any, first: int, csv: bool, lines: Any) -> tuple[int, int]:
-    """(number of the first record that has no line, bytes of `lines` used).
+    """Write lines of records; return (number of the first record without a line, bytes of `lines` used).
 
-    Records are data[starts[i]:starts[i] + sizes[i]], from number `first` on; one with a size of 0 is left out and ends
-    the call, as does one that it is not sure of or that might not fit into `lines`. As a row of `csv` text is in
-    quotes, null is nothing at all, and properties are one text of JSON. It may only say yes; as Python it writes none.
+    Records are data[starts[i]:starts[i] + sizes[i]], from number `first` on. The call ends at a record with size 0, at
+    one that is in doubt, or that might not fit into `lines`. In `csv` rows text is quoted, null is empty, and
+    properties are one JSON text. It may only say yes; the Python version writes none.
     """
     return first, 0

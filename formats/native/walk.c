@@ -1,5 +1,5 @@
-/* The walk over records of the log. It may only say yes: what it does not like, the reference codec judges
- * (`formats/record/grammar.py`). The searches after damage stand here, too. */
+/* The walk over records of the log. It may only say yes: the reference codec judges whatever it does not accept
+ * (`formats/record/grammar.py`). */
 #include "kernels.h"
 #include "layout.h"
 
@@ -14,13 +14,13 @@ enum {
 };
 #define SKIPPABLE_MASK 0xF0FFFFFFu
 
-/* Text of the log: `at` and what follows it up to `length` bytes. */
+/* Text of the log: `length` bytes from `at`. */
 typedef struct { const uint8_t *at; int64_t length; } text;
 #define TEXT(literal) ((text){(const uint8_t *)(literal), sizeof(literal) - 1})
 
 PART bool is_same(text a, text b) { return a.length == b.length && !memcmp(a.at, b.at, (size_t)a.length); }
 
-/* 64 bytes, those before `stop`: bit k is set where byte k is below 3. */
+/* For the up to 64 bytes from `at` to `stop`: bit k is set if byte k is below 3. */
 PART uint64_t below_3(const uint8_t *at, const uint8_t *stop, const uint8_t *readable) {
     uint64_t found = 0;
     int64_t length = stop - at;
@@ -81,12 +81,12 @@ static bool java_hash_of_any(text it, uint32_t *hash) {
     return true;
 }
 
-/* The same, quickly for ASCII. At least 16 bytes of the record stand before the text, as its head does. */
+/* The same, fast for ASCII. At least 16 bytes of the record precede the text, as its head does. */
 PART bool java_hash(text it, uint32_t *hash) {
 #if defined(__SSE2__)
     static const uint8_t kept[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                                      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-    /* of 31 */
+    /* powers of 31 */
     static const uint32_t powers[17] = {
         1u, 31u, 961u, 29791u, 923521u, 28629151u, 887503681u, 887503681u * 31u, 887503681u * 961u,
         887503681u * 29791u, 887503681u * 923521u, 887503681u * 28629151u, 887503681u * 887503681u,
@@ -97,7 +97,7 @@ PART bool java_hash(text it, uint32_t *hash) {
     uint32_t h = *hash;
     int64_t odd = it.length & 15;
     const uint8_t *p = it.at + odd - 16, *stop = it.at + it.length;
-    /* what stands before the text counts as zeros, which leave a hash of zero as it is */
+    /* bytes before the text count as zeros, which leave a hash of zero unchanged */
     __m128i mask = _mm_loadu_si128((const __m128i *)(kept + odd));
     uint32_t factor = powers[odd];
     if (!odd) p += 16, mask = _mm_set1_epi8(-1), factor = powers[16];
@@ -120,13 +120,13 @@ PART bool java_hash(text it, uint32_t *hash) {
 #endif
 }
 
-/* As IndexFile.indexKeyHashMethod: the absolute value, 0 where there is none. */
+/* As IndexFile.indexKeyHashMethod: the absolute value, 0 if there is none. */
 PART int32_t key_hash(uint32_t h) {
     int32_t value = (int32_t)h;
     return value == INT32_MIN ? 0 : value < 0 ? -value : value;
 }
 
-/* Whether a topic's bytes are those that TopicValidator lets pass. */
+/* Whether a topic has only bytes that TopicValidator accepts. */
 PART bool is_plain_topic(text topic) {
     static const char plain[] = "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     for (int64_t i = 0; i < topic.length; i++)
@@ -149,7 +149,7 @@ PART int64_t queue_slot(uint32_t topic_hash, int64_t queue_id, int64_t slot_coun
     return (int64_t)(((uint64_t)topic_hash * 31 + (uint64_t)queue_id * 2654435761u) & (uint64_t)(slot_count - 1));
 }
 
-/* Number of a queue, -1 where the table has none. */
+/* Number of a queue, -1 if the table does not have it. */
 PART int64_t find_queue(const queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash) {
     int64_t slot = queue_slot(topic_hash, queue_id, table->slot_count);
     for (int64_t step = 0; step < table->slot_count; step++) {
@@ -164,7 +164,7 @@ PART int64_t find_queue(const queue_table *table, text topic, int64_t queue_id, 
     return -1;
 }
 
-/* Put a number into the first free slot from the one of the queue on; false where none is free. */
+/* Put a number into the first free slot, starting at the queue's own; false if none is free. */
 static bool take_slot(int32_t *slots, int64_t slot_count, uint32_t topic_hash, int64_t queue_id, int64_t number) {
     int64_t slot = queue_slot(topic_hash, queue_id, slot_count);
     for (int64_t step = 0; step < slot_count; step++) {
@@ -177,7 +177,7 @@ static bool take_slot(int32_t *slots, int64_t slot_count, uint32_t topic_hash, i
     return false;
 }
 
-/* Give a queue that the table lacks the number `queues`; -1 when it is full. */
+/* Add a queue to the table as number `queues`; -1 if it is full. */
 static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash, int64_t queues,
                            int64_t names_used) {
     if (queues >= table->slot_count / 2 || !is_index(queues, table->room) || names_used < 0 ||
@@ -215,7 +215,7 @@ typedef struct {
 
 typedef struct {
     int64_t bits, count, tags_code;
-    text real_topic, real_queue, due; /* what a service of brokers reads; without an address those that are not there */
+    text real_topic, real_queue, due; /* the properties that a broker's service reads; missing ones have no address */
 } properties;
 
 /* A range of a field of the head: see range_table of formats/record/grammar.py. */
@@ -223,7 +223,7 @@ typedef struct {
     int64_t size, least, most, offsets[4];
 } range;
 
-/* Whether each field stands inside of the head, for any kind of hosts. */
+/* Whether each field is inside the head, for every combination of hosts. */
 static bool are_in_head(const range *ranges, int64_t count) {
     for (int64_t k = 0; k < count; k++)
         for (int hosts = 0; hosts < 4; hosts++) {
@@ -242,7 +242,7 @@ PART bool has_values(const uint8_t *record, int hosts, const range *ranges, int6
     return true;
 }
 
-/* Hash one key of the index after the topic's; DISLIKED, OUTPUT_FULL or NEED_MORE, which is well. */
+/* Hash one index key, seeded with the topic's hash; DISLIKED, OUTPUT_FULL, or NEED_MORE for success. */
 PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     if (!java_hash(key, &seed)) return DISLIKED;
     if (number >= out->hash_room) return OUTPUT_FULL;
@@ -250,7 +250,7 @@ PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     return NEED_MORE;
 }
 
-/* Read the properties that matter to queues, to services and, `with_keys`, to index and tags codes. */
+/* Read the properties that matter to queues, to services and, with `with_keys`, to index and tags codes. */
 static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, output *out,
                            properties *found) {
     bool with_keys = out->with_keys;
@@ -259,7 +259,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     uint64_t marks = below_3(block, end, readable);
     *found = (properties){0};
     while (i < end) {
-        /* the next byte below 3 has to split name from value, the one after it to end the item; a zero instead is
+        /* the next byte below 3 must separate name and value, the one after it must end the item; a zero instead is
          * most likely a page that never reached the disk */
         while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
         if (!marks) return DISLIKED;
@@ -341,7 +341,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     return NEED_MORE;
 }
 
-/* SERVED, UNSERVED or UNSURE, by what `take_properties` has found (`formats.record.grammar`). */
+/* SERVED, UNSERVED or UNSURE, by the properties that `take_properties` found (`formats.record.grammar`). */
 static int service_of(text topic, const properties *found) {
     bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
     if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))
@@ -372,7 +372,7 @@ static bool is_contradicted(text body, int64_t sys_flag) {
     return body.length > 0 && !(is_lz4 && kind == COMPRESSION_LZ4) && !(is_zstd && kind == COMPRESSION_ZSTD);
 }
 
-/* The ten digits at the record's end, the lowest first, are the CRC of what stands before them. */
+/* Whether the ten digits at the record's end, the lowest first, are the CRC of the bytes before them. */
 static bool property_crc_fits(const uint8_t *record, int64_t size) {
     const uint8_t *end = record + size;
     int64_t value = 0;
@@ -385,7 +385,7 @@ static bool property_crc_fits(const uint8_t *record, int64_t size) {
     return value == (crc32_of(record, size - PROPERTY_CRC_SIZE) & 0x7FFFFFFF);
 }
 
-/* Check the record of `size` bytes, which are there up to `readable`, and fill one row; NEED_MORE means taken. */
+/* Check the record of `size` bytes, in memory up to `readable`, and fill one row; NEED_MORE means accepted. */
 static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool is_v2, const uint8_t *readable,
                        const range *ranges, int64_t range_count, output *out) {
     const uint8_t *end = record + size;
@@ -408,7 +408,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     uint32_t topic_hash = 0;
     if (!java_hash(topic, &topic_hash)) return DISLIKED;
     int64_t queue = find_queue(&out->queues, topic, queue_id, topic_hash);
-    /* what the table has was looked at before */
+    /* topics in the table were checked before */
     if (queue < 0 && !is_plain_topic(topic)) return DISLIKED;
     if (body.length && (crc32_of(body.at, body.length) & 0x7FFFFFFF) != (uint32_t)i32_at(record + OFFSET_BODY_CRC))
         return DISLIKED;
@@ -428,7 +428,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
         if (service == UNSERVED) bits |= BIT_UNSERVED;
     }
     int64_t *state = out->state;
-    /* last of all: a queue enters the table only with a record that is taken, or its number would be given twice */
+    /* last, so that only accepted records add a queue to the table: otherwise its number would be assigned twice */
     if (queue < 0) {
         queue = enter_queue(&out->queues, topic, queue_id, topic_hash, state[2], state[3]);
         if (queue < 0) return OUTPUT_FULL;
@@ -438,7 +438,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     if ((sys_flag & TRANSACTION) == TRANSACTION_ROLLBACK) {
         text filler = TEXT("MQTOOL_FILLER");
         found.count = 0; /* IndexService.buildIndex skips these */
-        /* filler for a narrow range has a beginning of the name as its topic */
+        /* filler for a narrow range has a prefix of the name as its topic */
         if (topic.length <= filler.length && !memcmp(topic.at, filler.at, (size_t)topic.length)) bits |= BIT_FILLER;
     }
     out->rows[state[0]++] = (record_row){

@@ -1,4 +1,4 @@
-"""The walk over records of the log, the searches after damage, and CRC-32; in C in `walk.c` and `crc.c`."""
+"""The walk over records of the log, the search for non-zero bytes, and CRC-32; in C in `walk.c` and `crc.c`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from formats.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGICS, MIN_RECORD_SI
 from formats.record.rows import RECORD, row_of
 
 NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
-"""Why a walk stopped."""
+"""Reasons why a walk stopped."""
 
 QUEUE_COLUMNS = 3
-"""Columns of a queue: where its topic's name begins, how long that is, and queue id."""
+"""Columns of a queue: start and length of its topic's name, and queue id."""
 
-_LOOKED_AT = 1 << 20
+_CHUNK = 1 << 20
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 
@@ -37,14 +37,14 @@ def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
     names: Any, queue_table: Any, state: Any, with_keys: bool, stop: int, ranges: Any,
 ) -> tuple[int, int]:
-    """Take records from data[position:available] while sure that each is intact: (position, status).
+    """Accept records in data[position:available] while each is certainly intact; return (position, status).
 
-    It may only say yes: it stops before the first byte that it does not like, and the reference codec judges.
-    data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
-    hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as the
-    hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Rows have key hashes and
-    tags codes `with_keys`, else delay levels alone. What begins at position `stop` or after is another's. `ranges` is
-    the grammar's `range_table`.
+    It may only say yes: it stops before the first record that it does not accept, and the reference codec decides.
+    data[0] is at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
+    hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as a
+    hash table over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Without `with_keys`, rows
+    have no key hashes and no tags codes, only delay levels. The walk ends at position `stop`. `ranges` is the grammar's
+    `range_table`.
     """
     limit = min(available, data.size)
     content = memoryview(data)[: max(limit, 0)]
@@ -90,7 +90,7 @@ def _queues(names: Any, queue_table: Any, state: Any) -> dict[tuple[bytes, int],
 
 
 def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:
-    """Hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
+    """Return hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
     slots = np.full(size, -1, dtype=np.int32)
     fill_slots(slots, names, queue_table, queues)
     return slots
@@ -101,14 +101,14 @@ def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any
     returns=None,
 )
 def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
-    """Put the number of each queue into the first free slot from its own on. The plain walk needs no slots."""
+    """Put the number of each queue into the first free slot, from its own on. The plain walk needs no slots."""
 
 
 def last_nonzero(data: Any, start: int, stop: int) -> int:
-    """Position of the last byte that is not zero in data[start:stop] (uint8), or -1."""
+    """Return the position of the last non-zero byte in data[start:stop] (uint8), or -1."""
     start, at = max(start, 0), min(stop, data.size)
     while at > start:
-        block = data[max(start, at - _LOOKED_AT) : at]
+        block = data[max(start, at - _CHUNK) : at]
         at -= int(block.size)
         if block.any():
             return int(at + len(block.tobytes().rstrip(b"\0")) - 1)
@@ -117,16 +117,16 @@ def last_nonzero(data: Any, start: int, stop: int) -> int:
 
 @kernel(data=_BYTES, start=INT, length=INT, portable=BOOL, returns=INT)
 def crc32(data: Any, start: int, length: int, portable: bool) -> int:
-    """CRC-32 (zlib) of data[start:start+length] (uint8), by tables if `portable`; 0 for a range outside of it."""
+    """Return the CRC-32 (zlib) of data[start:start+length] (uint8), by tables if `portable`; 0 for an invalid range."""
     return zlib.crc32(data[start : start + length]) if 0 <= start <= start + length <= data.size else 0
 
 
 @kernel(length=INT, change=INT, found=Array(np.int64, out=True), returns=INT)
 def bits_that_change(length: int, change: int, found: Any) -> int:
-    """How many single bits of a text of `length` bytes change the lower 31 bits of its CRC-32 by `change` (xor).
+    """Return how many single bits of `length` bytes change the lower 31 bits of their CRC-32 by `change` (xor).
 
-    The first of them go to `found` (int64) as 8 * byte + bit, bit 0 being the lowest. The CRC is linear: what a bit
-    changes depends on how far from the end it stands, and on nothing else of the text.
+    The first of them go to `found` (int64) as 8 * byte + bit, bit 0 being the lowest. The CRC is linear: the effect of
+    a bit depends only on its distance from the end, not on the other bytes.
     """
     count = 0
     nothing = zlib.crc32(b"\0")
@@ -142,7 +142,7 @@ def bits_that_change(length: int, change: int, found: Any) -> int:
 
 
 def crc_name() -> str:
-    """Which CRC-32 runs in this process: `hardware`, `portable` (tables), or `zlib` without the compiled kernels."""
+    """Return the CRC-32 in use: `hardware`, `portable` (tables), or `zlib` without the compiled kernels."""
     found = library()
     if found is None:
         return "zlib"

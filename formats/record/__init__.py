@@ -1,4 +1,4 @@
-"""The commitlog: records (V1, V2) and the blank that closes a mapped file; here are the names that most code needs."""
+"""The commitlog: records (V1, V2) and the blank that ends a mapped file; re-exports the names that most code needs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The record grammar: what an intact record is, one rule a row, and the reader that goes by it.
+"""The record grammar: the definition of an intact record, one rule a row, and the reader based on it.
 
-Everybody who judges a record reads `RULES`. Their order is an interface: the first rule that fails gives reason and
-offset of a damage (`check_strict`). `inspect` shows each rule on its own (`results`), the compiled walk loops over the
-ranges (`range_table`), a repair tries what rules leave possible (`Rule.repairs`) and bits that checksums miss
-(`Checksum`), a broker looks at the rules of its release (`Rule.broker`), docs/format.md has the table.
+All code that judges a record reads `RULES`. Their order is an interface: the first rule that fails determines reason
+and offset of a damage (`check_strict`). `inspect` shows each rule on its own (`results`), the compiled walk loops over
+the ranges (`range_table`), a repair tries the values that rules allow (`Rule.repairs`) and bits that checksums name
+(`Checksum`), a broker applies the rules of its release (`Rule.broker`), docs/format.md has the table.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from formats.record.message import (
 )
 
 CrcOf = Callable[[int, int], int]
-"""The CRC, top bit cleared, of the bytes [start, stop) of a record."""
+"""Returns the CRC, top bit cleared, of the bytes [start, stop) of a record."""
 
 
 class Candidate:
-    """Bytes that may be a record, read as far as their lengths lead; no length is used before it is checked.
+    """Bytes that may be a record, parsed as far as their lengths allow; no length is used before it is checked.
 
-    They begin at `offset` of the buffer. Without a `limit` (where the mapped file ends, counted as `offset` is) the
-    buffer is all there is, and nothing has to fit after the record. `phy_offset` is their place in the log, if known.
-    There may be more of them than the buffer holds: `available`. The first `left_out` bytes of the body may be missing
-    in it; `crc` knows them nevertheless.
+    They begin at `offset` of the buffer. Without a `limit` (the end of the mapped file, in the same coordinate as
+    `offset`) the buffer is all there is, and no blank has to fit after the record. `phy_offset` is their place in the
+    log, if known. `available`: number of bytes, if there are more than the buffer holds. The first `left_out` bytes of
+    the body may be missing in the buffer; `crc` covers them nevertheless.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Candidate:
         self.head: Head | None = None
         self.record: Record | None = None
         self.places: dict[str, tuple[int, int]] = {}
-        """Start and stop, in bytes from the record's start, of each part after the head that the lengths lead to."""
+        """Start and stop, in bytes from the record's start, of each part after the head that the lengths reach."""
         self.lengths = Result(None)
         if self.magic in TOPIC_LENGTHS and min(self.available, self.held) >= HEAD_SIZE:
             self._parse()
@@ -93,7 +93,7 @@ class Candidate:
         return crc31(memoryview(self.buffer)[self.offset + start : self.offset + stop])
 
     def at(self, start: int, stop: int) -> bytes:
-        """Bytes of the record after its body, or of the body that is at hand."""
+        """Return bytes of the record after its body, or of the part of the body in the buffer."""
         first = self.offset + start - self.left_out
         return bytes(self.buffer[max(first, self.offset + self.layout.size) : first + stop - start])
 
@@ -146,9 +146,9 @@ class Candidate:
 
 
 class Result(NamedTuple):
-    """What a rule finds: `ok` None where it does not apply; a failure is `at` so many bytes from the record's start.
+    """The result of a rule: `ok` is None if it does not apply; a failure is `at` bytes from the record's start.
 
-    `reason` is that of the rule unless one of several.
+    `reason` overrides that of the rule, for rules with several.
     """
 
     ok: bool | None
@@ -163,9 +163,9 @@ def _failed(detail: str, at: int, reason: str = "", **facts: Any) -> Result:
 
 
 class Checksum(NamedTuple):
-    """A checksum of one record: the bytes [start, stop) that it covers, and where it is stored from `at` on.
+    """A checksum of one record: it covers the bytes [start, stop) and is stored at `at`.
 
-    `encode` gives the bytes that are stored for a CRC (31 bits), `decode` the CRC, None for bytes that are none.
+    `encode` returns the stored bytes for a CRC (31 bits), `decode` the CRC, None for invalid bytes.
     """
 
     start: int
@@ -178,7 +178,7 @@ class Checksum(NamedTuple):
 BODY_CRC, PROPERTY_CRC, INNER_BATCH = "body CRC", "property CRC", f"{props.INNER_BASE}, {props.INNER_NUM}"
 """Names of rules."""
 FRAME, FIELD, CHECKSUM, SERVICE = "frame", "field", "checksum", "service"
-"""What a rule is about: size and lengths, a value, a checksum, or what clients and services need to read it."""
+"""Kinds of rules: size and lengths, a value, a checksum, or what clients and services need to read a message."""
 ALWAYS, NEVER = "always", "never"
 EVERYTHING = "all before it"
 
@@ -186,9 +186,9 @@ EVERYTHING = "all before it"
 class Rule(Struct, frozen=True):
     """One rule. `where`: a field of the head or a part of the record. It has `values` (data), or a `test`.
 
-    A rule of the kind SERVICE makes no damage: such a message is intact, and nobody can be given it. `broker`: ALWAYS,
-    NEVER, or the behaviour (recover/broker/versions.py) from which on a broker looks at it. `covers`: the parts that a
-    checksum covers, and `checksum`, where it is in a record.
+    A violated SERVICE rule is no damage: the message is intact, but cannot be delivered. `broker`: ALWAYS, NEVER, or
+    the behaviour (recover/broker/versions.py) with which a broker checks it. `covers`: the parts that a checksum
+    covers; `checksum` locates it in a record.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Rule(Struct, frozen=True):
     checksum: Callable[[Record], Checksum | None] | None = None
 
     def judge(self, candidate: Candidate) -> Result | None:
-        """What the rule finds; None where there is nothing to look at."""
+        """Return the rule's result; None if the rule has nothing to check."""
         if self.test is not None:
             return self.test(candidate)
         if self.values is None or candidate.head is None:
@@ -214,7 +214,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """The values in words."""
+        """The allowed values in words."""
         if not isinstance(self.values, range):
             return self.must
         least, most = self.values.start, self.values.stop - 1
@@ -222,7 +222,7 @@ class Rule(Struct, frozen=True):
         return f"at least {least}" if most == largest else f"{least} to {most}"
 
     def repairs(self) -> Iterator[bytes]:
-        """The beginnings of the field that an intact record can have, where they are few: candidates for a repair."""
+        """Yield the possible leading bytes of the field in an intact record, if few: candidates for a repair."""
         if self.values is None:
             return
         size = HEAD.field(self.where).size
@@ -243,7 +243,7 @@ def _room(it: Candidate) -> Result | None:
 
 
 def magic_text(magic: int) -> str:
-    """What a magic is; text that was taken for one is shown, since it tells where the reader stands."""
+    """Describe a magic; text in its place is shown, since it tells where the reader is."""
     names = {MAGIC_V1: "V1", MAGIC_V2: "V2", MAGIC_BLANK: "blank"}
     word = f"{magic & 0xFFFFFFFF:08X}"
     if magic in names:
@@ -298,8 +298,8 @@ def _lengths(it: Candidate) -> Result | None:
     return it.lengths if it.lengths.ok is not None else None
 
 
-# The broker makes these names itself, out of a group, a topic (joined by "+" in the second
-# kind of pop retry topic) or a cluster name that nothing has validated.
+# Names that the broker itself builds from a group, a topic (joined by "+" in the second kind of pop retry topic) or a
+# cluster name, none of which is validated.
 _BROKER_MADE_TOPIC = re.compile(
     rb"(?:%s|%s|%s)[!-~]+|[!-~]+%s"
     % tuple(re.escape(part.encode()) for part in (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX, REPLY_SUFFIX))
@@ -344,7 +344,8 @@ def _batch_of(record: Record) -> tuple[int, int] | None:
 
 
 def _checksum_of(start: int, stop: int) -> Checksum | None:
-    """The checksum of the body in [start, stop); an empty one has none: 0 is stored for null, and brokers skip it."""
+    """Return the checksum of the body in [start, stop); None for an empty one: 0 is stored for null, and brokers skip
+    it."""
     if start == stop:
         return None
     return Checksum(start, stop, HEAD.offset("body_crc"), I32_STRUCT.pack, lambda stored: int.from_bytes(stored, "big"))
@@ -370,7 +371,7 @@ def _property_checksum(record: Record) -> Checksum | None:
     if record.property_crc is None:
         return None
     covered = record.total_size - PROPERTY_CRC_SIZE
-    # the byte after the digits belongs to it: no checksum covers that
+    # the byte after the digits belongs to it, as no checksum covers that byte
     return Checksum(0, covered, covered + len(PROPERTY_CRC_START), lambda crc: crc_digits(crc) + props.PROPERTY_BYTE,
                     lambda stored: int(stored[-2::-1]) if stored[:-1].isdigit() else None)
 
@@ -397,16 +398,16 @@ def _body_as_flagged(it: Candidate) -> Result | None:
     record = it.record
     if record is None or not record.sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE):
         return None
-    # where a property CRC covers the flag, it was stored so
+    # if a property CRC covers the flag, it was stored like this
     right = None if record.property_crc is not None else not sysflag.contradicted_by(record.sys_flag, record.body)
     return Result(right, f"sysFlag {record.sys_flag:#x}, body begins {record.body[:4].hex(' ')}")
 
 
-# Messages that brokers keep for later: what they read in them to deliver them.
+# Messages that brokers keep for later delivery: the properties needed for it.
 #
-# Brokers write these properties themselves, and take them for good when the time has come. Where one is not, 4.9
-# delivers nothing of a delay level from there on, and the timer of 5.x takes up nothing (seen on 4.9.7, 5.3.3, 5.5.0);
-# others drop the message.
+# Brokers write these properties themselves and rely on them when the time comes. If one is invalid, 4.9 stops
+# delivering that delay level there, and the timer of 5.x processes nothing more (seen on 4.9.7, 5.3.3, 5.5.0); others
+# drop the message.
 
 _TOPIC_AND_QUEUE: dict[str, Callable[[str], bool]] = {
     props.REAL_TOPIC: lambda text: valid_topic(text.encode("utf-8", "surrogatepass")),
@@ -421,16 +422,17 @@ NEEDED: dict[str, dict[str, Callable[[str], bool]]] = {
 
 
 def unserved(record: Record) -> list[str]:
-    """Names of the properties for which a service of brokers could not deliver the message, in the order of NEEDED.
+    """Return the properties because of which a broker's service could not deliver the message, in the order of NEEDED.
 
-    None where none is right: no broker's service has stored that. Nor where a property CRC says that it was stored so.
+    Empty if none of them is valid, as no broker's service stored that, or if a property CRC proves that it was stored
+    so.
     """
     wrong = [] if record.property_crc is not None else _wrong(record)
     return wrong if len(wrong) < len(NEEDED.get(record.topic_name, {})) else []
 
 
 def is_served(record: Record) -> bool:
-    """Whether a service of brokers can deliver the message. False for messages of other topics."""
+    """Whether a broker's service can deliver the message. False for messages of other topics."""
     return record.topic_name in NEEDED and not _wrong(record)
 
 
@@ -474,7 +476,7 @@ RULES: tuple[Rule, ...] = (
     Rule("queue offset", "bad-queue-offset", "queue_offset", "not negative", values=_NUMBERS),
     Rule("born timestamp", "bad-born-timestamp", "born_timestamp", "a time after 1970", values=_TIMES),
     Rule("store timestamp", "bad-store-timestamp", "store_timestamp", "a time after 1970", values=_TIMES),
-    # clients throw at any other, and drop what else came with the message (MessageDecoder.decode)
+    # other values make clients throw and drop the other messages of the response (MessageDecoder.decode)
     Rule("born port", "bad-born-port", "born_port", "a port", values=_PORTS),
     Rule("store port", "bad-store-port", "store_port", "a port", values=_PORTS),
     Rule("sys flag", "", "sys_flag", "other bits are told", test=_known_flags),
@@ -494,11 +496,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-# --- What is read from them.
+# --- Functions derived from the rules.
 
 
 def results(candidate: Candidate) -> Iterator[tuple[Rule, Result]]:
-    """What each rule finds on its own, in order; rules with nothing to look at are left out."""
+    """Yield the result of each rule on its own, in order; rules with nothing to check are left out."""
     for rule in RULES:
         found = rule.judge(candidate)
         if found is not None:
@@ -512,16 +514,16 @@ def _verdict(candidate: Candidate, *kinds: str) -> Record:
             if found is not None and found.ok is False:
                 offset = candidate.offset + found.at
                 raise FormatError(found.reason or rule.reason, offset, f"{rule.name}: {found.detail}", **found.facts)
-    if candidate.record is None:  # fewer bytes came than there were said to be: the file became shorter meanwhile
+    if candidate.record is None:  # fewer bytes than announced: the file was shortened meanwhile
         raise FormatError("short", candidate.offset, f"a record of {candidate.size} bytes, {candidate.held} at hand",
                           needed=candidate.size, available=candidate.held)
     return candidate.record
 
 
 def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record:
-    """Read the record at `offset`, by the rules of FRAME and, with `check_crc`, of CHECKSUM.
+    """Return the record at `offset`, checked by the rules of FRAME and, with `check_crc`, of CHECKSUM.
 
-    Raises FormatError: `short` (the buffer ends first), `blank` (a blank stands here), `bad-magic`, `bad-size`,
+    Raises FormatError: `short` (the buffer ends first), `blank` (there is a blank), `bad-magic`, `bad-size`,
     `bad-length-sum`, `bad-body-length`, `bad-topic` or `bad-properties` (a negative length), `bad-body-crc`,
     `bad-property-crc`.
     """
@@ -529,26 +531,28 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
 
 
 def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:
-    """Read the record at `offset` and believe nothing: every field must be what a broker writes there.
+    """Return the record at `offset` if every field is what a broker writes there.
 
-    `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file counted as `offset` is: a
-    blank must still fit after the record. The buffer may end before `limit`; a record that it does not hold whole is
-    `short`, unless its head already shows damage. The first rule that fails gives the reason of the FormatError.
+    `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file in the coordinate of
+    `offset`: a blank must still fit after the record. The buffer may end before `limit`; a record that it does not hold
+    completely is `short`, unless its head already shows damage. The first rule that fails gives the reason of the
+    FormatError.
     """
     return _verdict(Candidate(buffer, offset, limit, phy_offset), FRAME, FIELD, CHECKSUM)
 
 
 def check_ends(buffer: Buffer, size: int, left_out: int, crc: CrcOf | None) -> Record:
-    """Read a record of `size` bytes that stands whole in its own place, whose body lacks its first `left_out` bytes.
+    """Return a record of `size` bytes that is complete in the log, but lacks the first `left_out` bytes of its body
+    here.
 
-    They are summed up by `crc`; without it, by the rules of FRAME alone. Raises what `check_strict` raises.
+    `crc` sums them up; without it only the rules of FRAME apply. Raises what `check_strict` raises.
     """
     kinds = (FRAME,) if crc is None else (FRAME, FIELD, CHECKSUM)
     return _verdict(Candidate(buffer, 0, None, available=size, left_out=left_out, crc=crc), *kinds)
 
 
 def checksums(record: Record) -> list[Checksum]:
-    """The checksums that this record has, the innermost first."""
+    """Return the checksums that this record has, the innermost first."""
     found = [rule.checksum(record) for rule in RULES if rule.checksum is not None]
     return [one for one in found if one is not None]
 
@@ -557,9 +561,10 @@ RANGE_COLUMNS = 3 + len(HEADS)
 
 
 def range_table() -> np.ndarray[Any, Any]:
-    """The ranges of fields of the head, for the compiled walk: int64 rows of RANGE_COLUMNS.
+    """Return the ranges of the head's fields for the compiled walk: int64 rows of RANGE_COLUMNS.
 
-    Size of the field (bytes), least, most, and its offset in each of the four heads (none, born, store, both IPv6).
+    Size of the field (bytes), minimum, maximum, and its offset in each of the four heads (none, born, store, both
+    IPv6).
     """
     return np.array([
         (HEAD.field(rule.where).size, rule.values.start, rule.values.stop - 1,

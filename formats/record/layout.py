@@ -1,8 +1,8 @@
-"""Where the fields of a commitlog record are: the only place that says so.
+"""The only declaration of where the fields of a commitlog record are.
 
-A record is a fixed head, the body, the topic after its length, and the properties after
-theirs (`MessageExtEncoder`). The head grows by 12 bytes for each host that is IPv6, so there
-are four heads of one declaration; before the first host the offsets of all are the same.
+A record is a fixed head, the body, the topic after its length, and the properties after theirs (`MessageExtEncoder`).
+The head grows by 12 bytes for each IPv6 host, so one declaration gives four heads; up to the first host all have the
+same offsets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from formats.basics import I8, I16, I32, I64, Layout, raw
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
 MAGICS = (MAGIC_V1, MAGIC_V2)
-"""Of records."""
+"""The magics of records."""
 MAGIC_BLANK = -875286124
 
 IPV4_LENGTH = 4
@@ -46,19 +46,19 @@ class Head(NamedTuple):
 
 
 class TopicLengthV1(NamedTuple):
-    """Before the topic of a V1 record."""
+    """The field before the topic of a V1 record."""
 
     length: Annotated[int, I8, "bytes of the topic that follows, 1 to 127"]
 
 
 class TopicLengthV2(NamedTuple):
-    """Before the topic of a V2 record."""
+    """The field before the topic of a V2 record."""
 
     length: Annotated[int, I16, "bytes of the topic that follows"]
 
 
 class PropertiesLength(NamedTuple):
-    """Before the properties."""
+    """The field before the properties."""
 
     length: Annotated[int, I16, "bytes of the properties that follow, to the end of the record"]
 
@@ -73,7 +73,7 @@ class PropertyCrc(NamedTuple):
 
 
 class BlankHead(NamedTuple):
-    """What closes a mapped file; the bytes after it are undefined."""
+    """The end mark of a mapped file; the bytes after it are undefined."""
 
     size: Annotated[int, I32, "bytes from here to the end of the mapped file"]
     magic: Annotated[int, I32, "CBD43194"]

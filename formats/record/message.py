@@ -1,4 +1,4 @@
-"""A commitlog record as a value, what follows from its fields, and its bytes."""
+"""A commitlog record as a value, the facts derived from its fields, and its bytes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ PROPERTY_CRC_START = props.CRC32.encode() + props.NAME_VALUE_BYTE
 
 
 class Record(Struct, frozen=True):
-    """One stored message, field by field in the order of the bytes.
+    """One stored message, its fields in the order of the bytes.
 
-    Hosts are (address of 4 or 16 bytes, port), timestamps are ms, `body` is as stored
-    (compressed when the sysFlag says so), `properties` is the raw text.
+    Hosts are (address of 4 or 16 bytes, port), timestamps are ms, `body` is as stored (compressed if the sysFlag says
+    so), `properties` is the raw text.
     """
 
     total_size: int
@@ -69,12 +69,12 @@ class Record(Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """1 or 2: how the topic length is written."""
+        """1 or 2: the width of the topic length in bytes."""
         return 2 if self.magic == MAGIC_V2 else 1
 
     @property
     def topic_name(self) -> str:
-        """The topic as Java reads it."""
+        """The topic as Java decodes it."""
         return java_string(self.topic)
 
     @property
@@ -91,11 +91,11 @@ class Record(Struct, frozen=True):
         return last[len(PROPERTY_CRC_START):-1]
 
     def property_map(self) -> dict[str, str]:
-        """All properties as brokers from 4.9.1 on parse them."""
+        """Return all properties as brokers from 4.9.1 on parse them."""
         return props.parse(self.properties)
 
     def get_property(self, name: str) -> str | None:
-        """One property, None when the broker does not see it."""
+        """Return one property, None if the broker does not see it."""
         if name.encode() not in self.properties:
             return None
         return self.property_map().get(name)
@@ -111,24 +111,24 @@ class Record(Struct, frozen=True):
 
     @property
     def uniq_key(self) -> str | None:
-        """The UNIQ_KEY property: the id that the client gave."""
+        """The UNIQ_KEY property: the id that the client assigned."""
         return self.get_property(props.UNIQ_KEY)
 
 
 def crc_digits(crc: int) -> bytes:
-    """The ten digits of a property CRC (31 bits), lowest first."""
+    """Return the ten digits of a property CRC (31 bits), lowest first."""
     return f"{crc:010d}"[::-1].encode()
 
 
 def tags_code(record: Record) -> int:
-    """The hash of TAGS that a unit carries (not that of a delayed message, see `delay_level`)."""
+    """Return the hash of TAGS for the record's unit (a delayed message has another code, see `delay_level`)."""
     return basics.tags_code(record.get_property(props.TAGS))
 
 
 def delay_level(record: Record) -> int | None:
-    """The level whose deliver time replaces the tags code, None for an ordinary message.
+    """Return the level whose deliver time replaces the tags code, None for an ordinary message.
 
-    ValueError when DELAY is no Java int, where the broker's record check fails.
+    ValueError if DELAY is not a Java int; the broker's record check fails then.
     """
     if record.topic_name != TOPIC_SCHEDULE:
         return None
@@ -137,16 +137,16 @@ def delay_level(record: Record) -> int | None:
 
 
 def inner_batch(values: Mapping[str, str]) -> tuple[int, int] | None:
-    """Queue offset of the first of several messages in one body, and how many they are; None for an ordinary record.
+    """Return queue offset of the first message and number of messages of an inner batch; None for an ordinary record.
 
-    ValueError when its INNER_BASE is no Java long or its INNER_NUM no Java short, where the record check of 5.x fails.
+    ValueError if INNER_BASE is not a Java long or INNER_NUM not a Java short; the record check of 5.x fails then.
     """
     base, count = values.get(props.INNER_BASE), values.get(props.INNER_NUM)
     return None if base is None or count is None else (java_number(base, 64), java_number(count, 16))
 
 
 def java_number(text: str, bits: int = 32) -> int:
-    """`Integer.parseInt` and its siblings: an optional sign and digits that fit so many bits, else ValueError."""
+    """Return `Integer.parseInt` or its siblings: an optional sign and digits that fit so many bits, else ValueError."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal():
         raise ValueError(f"not a Java number: {text!r}")
@@ -157,7 +157,7 @@ def java_number(text: str, bits: int = 32) -> int:
 
 
 def iter_index_keys(record: Record) -> Iterator[str]:
-    """The texts that `IndexService.buildIndex` hashes for a record, in its order.
+    """Yield the texts that `IndexService.buildIndex` hashes for a record, in its order.
 
     The unique key, each word of KEYS (duplicates kept), and last (5.4.0 and later) the whole TAGS text. Nothing for a
     rolled back transaction.
@@ -176,19 +176,19 @@ def iter_index_keys(record: Record) -> Iterator[str]:
 
 
 def host_text(host: Host) -> str:
-    """`address:port`, with an IPv6 address in brackets."""
+    """Return `address:port`, with an IPv6 address in brackets."""
     address = ipaddress.ip_address(host[0])
     return f"[{address}]:{host[1]}" if address.version == 6 else f"{address}:{host[1]}"
 
 
-# --- Records and blanks, values to bytes; the reader of records is `formats.record.grammar`. -------------------------
+# --- Records and blanks, values to bytes; `formats.record.grammar` reads records. ------------------------------------
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of a record, exactly as its fields say: checksums are stored, not computed.
+    """Return the bytes of a record, exactly as its fields say: checksums are stored, not computed.
 
-    FormatError `bad-host` or `bad-length-sum` when the fields contradict each other,
-    `struct.error` when a value does not fit its field.
+    FormatError `bad-host` or `bad-length-sum` if the fields contradict each other, `struct.error` if a value does not
+    fit its field.
     """
     layout = HEADS[record.sys_flag & sysflag.HOSTS_V6]
     for host, bit in ((record.born_host, sysflag.BORNHOST_V6), (record.store_host, sysflag.STOREHOST_V6)):
@@ -214,9 +214,9 @@ def encode(record: Record) -> bytes:
 
 
 def decode_blank(buffer: Buffer, offset: int = 0) -> int:
-    """The size of a blank: bytes from its start to the end of the file; FormatError `short` or `bad-magic`.
+    """Return the size of a blank: bytes from its start to the end of the file; FormatError `short` or `bad-magic`.
 
-    It is not judged: brokers up to 5.3.1 ignore it.
+    The size is not checked: brokers up to 5.3.1 ignore it.
     """
     size, magic = BLANK.decode(buffer, offset)
     if magic != MAGIC_BLANK:
@@ -225,11 +225,11 @@ def decode_blank(buffer: Buffer, offset: int = 0) -> int:
 
 
 def encode_blank(size: int) -> bytes:
-    """The eight bytes of a blank that stands `size` bytes before the end of its mapped file."""
+    """Return the eight bytes of a blank that starts `size` bytes before the end of its mapped file."""
     return BLANK.encode(BlankHead(size, MAGIC_BLANK))
 
 
-# --- Records made from what a message says; the rest is computed.
+# --- Records built from a message's content; everything else is computed.
 
 
 LOCALHOST: Host = (b"\x7f\x00\x00\x01", 0)
@@ -255,10 +255,10 @@ def make_record(
     magic: int | None = None,
     property_crc: bool = False,
 ) -> Record:
-    """A record as a broker would store it: version, IPv6 bits, size and checksums are computed.
+    """Return a record as a broker would store it: version, IPv6 bits, size and checksums are computed.
 
-    `magic` overrides the choice of V2 for topics longer than 127 bytes; `property_crc` appends
-    the property CRC as `enabledAppendPropCRC` does.
+    `magic` overrides the choice of V2 for topics longer than 127 bytes; `property_crc` appends the property CRC as
+    `enabledAppendPropCRC` does.
     """
     topic = topic.encode() if isinstance(topic, str) else topic
     text = properties if isinstance(properties, bytes) else props.join(properties)
@@ -282,13 +282,13 @@ def make_record(
 
 
 def with_property_crc(record: Record) -> Record:
-    """The record with the digits of its property CRC computed anew; it must have that property."""
+    """Return the record with its property CRC recomputed; it must have that property."""
     digits = crc_digits(crc31(encode(record)[:-PROPERTY_CRC_SIZE]))
     text = record.properties[:-PROPERTY_CRC_SIZE]
     return structs.replace(record, properties=text + PROPERTY_CRC_START + digits + props.PROPERTY_BYTE)
 
 
-# --- Message ids: where a broker stored a message, and the unique key that its client gave it.
+# --- Message ids: the place where a broker stored a message, and the unique key assigned by its client.
 
 
 class OffsetId(NamedTuple):
@@ -316,7 +316,7 @@ UNIQ_KEY_V6 = UNIQ_KEY.widened({"ip": raw(IPV6_LENGTH)})
 
 
 def offset_id(ip: bytes, port: int, phy_offset: int) -> str:
-    """32 (IPv4) or 56 (IPv6) upper-case hex digits of a store host and a phy offset."""
+    """Return the 32 (IPv4) or 56 (IPv6) upper-case hex digits of a store host and a phy offset."""
     if len(ip) not in (IPV4_LENGTH, IPV6_LENGTH):
         raise FormatError("bad-host", 0, f"an address of {len(ip)} bytes", length=len(ip))
     layout = OFFSET_ID_V6 if len(ip) == IPV6_LENGTH else OFFSET_ID
@@ -324,19 +324,19 @@ def offset_id(ip: bytes, port: int, phy_offset: int) -> str:
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """The parts of an offset message id; FormatError `bad-message-id`."""
-    # Both kinds of id have the same two sizes, so nothing in the text tells them apart.
+    """Return the parts of an offset message id; FormatError `bad-message-id`."""
+    # both kinds of id have the same two sizes, so they cannot be distinguished by their text
     try:
         content = bytes.fromhex(text)
     except ValueError:
         content = b""
-    # The comparison keeps out the blanks that fromhex skips.
+    # the comparison rejects the blanks that fromhex skips
     if text.upper() != content.hex().upper() or len(content) not in (OFFSET_ID.size, OFFSET_ID_V6.size):
         raise FormatError("bad-message-id", 0, f"not a message id: {text!r}", text=text)
     return (OFFSET_ID if len(content) == OFFSET_ID.size else OFFSET_ID_V6).decode(content)
 
 
-# --- Stored bodies as their producers wrote them.
+# --- Stored bodies as their producers sent them.
 
 
 DEFAULT_MAX_SIZE = 1 << 30
@@ -348,11 +348,10 @@ class MissingCodecError(ImportError):
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """The body before compression; as it is when the sysFlag does not say compressed.
+    """Return the body before compression; unchanged unless the sysFlag says compressed.
 
-    Raises FormatError `bad-compressed-body` (not a whole stream of its type),
-    `bad-compression-type`, `body-too-large` (more than `max_size` bytes), and
-    MissingCodecError when the package for LZ4 or ZSTD is absent.
+    Raises FormatError `bad-compressed-body` (not a whole stream of its type), `bad-compression-type`, `body-too-large`
+    (more than `max_size` bytes), and MissingCodecError if the package for LZ4 or ZSTD is absent.
     """
     if not sys_flag & sysflag.COMPRESSED:
         return body
@@ -395,7 +394,7 @@ def _zstd(body: bytes, max_size: int) -> tuple[bytes, bool]:
     stream = zstd.ZstdDecompressor().decompressobj()
     content = bytearray()
     try:
-        # In small steps, because this decompressor cannot be told a greatest size.
+        # in small steps, because this decompressor accepts no size limit
         for start in range(0, len(body), _ZSTD_STEP):
             content += stream.decompress(body[start:start + _ZSTD_STEP])
             if stream.eof or len(content) > max_size:

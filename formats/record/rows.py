@@ -23,8 +23,8 @@ RECORD = np.dtype([
     ("bits", "<u2"),
     ("hashes", "<u2"),
 ])
-"""One intact record. `queue` numbers a (topic, queue id) pair of the scan; `hashes` counts its index key hashes:
-the unique key, each word of KEYS, then the tags. With BIT_DELAY, `tags_code` holds the delay level."""
+"""One intact record. `queue` is the number of a (topic, queue id) pair of the scan; `hashes` counts its index key
+hashes: the unique key, each word of KEYS, then the tags. With BIT_DELAY, `tags_code` holds the delay level."""
 
 EXPECTED = np.dtype([
     ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
@@ -36,7 +36,7 @@ QUEUE_TALLY = np.dtype([
     ("first", "<i8"), ("last", "<i8"), ("positions", "<i8"), ("least", "<i8"), ("most", "<i8"), ("sum", "<u8"),
     ("bits", "<u2"), ("fallen", "?"),
 ])
-"""What the rows of one queue come to, see `formats.native.rows.tally_rows`."""
+"""Counts over the rows of one queue, see `formats.native.rows.tally_rows`."""
 
 BIT_HAS_TAGS = 1
 BIT_DELAY = 2
@@ -52,21 +52,21 @@ BIT_MARKER = 512
 BIT_INNER_BATCH = 1024
 BIT_MISNUMBERED = 2048
 BIT_CONTRADICTED_FLAG = 4096
-"""The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
+"""The body contradicts the sysFlag (`formats.sysflag.contradicted_by`), and no checksum covers the flag."""
 BIT_UNSERVED = 8192
 """A service of brokers cannot deliver the message (`formats.record.grammar.unserved`)."""
 BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 
 NOT_LIVE = BIT_STALE | BIT_SUPERSEDED
 NOT_IN_QUEUE = NOT_LIVE | BIT_MISNUMBERED
-"""Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
+"""Rows with any of these hold no place in a queue; a scan of a single file cannot set them yet."""
 STAND_IN = BIT_FILLER | BIT_MARKER
-"""Records that stand in for lost ones."""
+"""Records that replace lost ones."""
 NO_MESSAGE = NOT_LIVE | STAND_IN
-"""Rows with any of these are no message that a consumer could be given."""
+"""Rows with any of these are no message that a consumer could receive."""
 
 
-# --- The columns of one record, computed by the reference codec: what the compiled walk would have written.
+# --- The columns of one record, computed by the reference codec: the same as the compiled walk writes.
 
 
 FILLER_TOPIC = "MQTOOL_FILLER"
@@ -74,14 +74,15 @@ MARKER_PROPERTY = "MQTOOL_LOST"
 
 
 def is_filler(record: Record) -> bool:
-    """True for a record that mqtool wrote in place of damage; its topic may be a beginning of FILLER_TOPIC."""
+    """Whether a record was written by mqtool in place of damage; its topic may be a prefix of FILLER_TOPIC."""
     return record.transaction_type == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(record.topic_name)
 
 
 def row_of(record: Record, queue: int, *, with_keys: bool = True) -> tuple[Any, Any]:
-    """One RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number `queue`.
+    """Return one RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number
+    `queue`.
 
-    Not `with_keys` it has neither hashes nor a tags code, but a delay level.
+    Without `with_keys` it has neither hashes nor a tags code, only a delay level.
     """
     values = record.property_map()
     level = delay_level(record)

@@ -85,7 +85,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
 def _losses(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
     yield from damaged_messages(look)
     if cut_at is not None:
-        scanned = Scanned(Source(str(look.store.root), look.store.commitlog, look.store), look.log, ())
+        scanned = Scanned(Source(str(look.store.root), look.store.commitlog, look.store), look.log, (), look.by_names)
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 

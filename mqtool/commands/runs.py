@@ -198,8 +198,10 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
     can_undo = unfinished or any(item.state == "applied" for item in runs)
     undoing = undo_step(out.given)
-    if any(f"--{part}" in item.command_line for item in runs for part in ("commitlog", "consumequeue", "index")):
-        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as for that run")
+    if any(f"--{part}" in item.command_line for item in runs
+            for part in ("commitlog", "consumequeue", "index", "broker-conf")):
+        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as for that run: --commitlog, "
+                                       "--consumequeue, --index")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)
     return exits.CLEAN

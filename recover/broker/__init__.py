@@ -1,1 +1,1 @@
-"""What brokers do, release by release: settings, the judgement of a record, where recovery starts and ends."""
+"""Broker behaviour, release by release: settings, the check of a record, where recovery starts and ends."""

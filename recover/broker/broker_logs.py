@@ -1,6 +1,6 @@
-"""What a broker's own log says of its store: a line that brokers write, a row, with what it means and what to do.
+"""Evidence in a broker's own log: one row for each relevant line that brokers write, with its meaning and remedy.
 
-Rows are held to logs of real brokers (`fixtures/logs`). A log is read as a stream, line by line, whatever its length.
+Rows are tested against logs of real brokers (`fixtures/logs`). A log of any length is read line by line.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _LOG_FILE = re.compile(rb"(?:recover physics file end|physics file over, last ma
 
 
 class Row(NamedTuple):
-    """One line that brokers write: it holds `sign` and fits `text`, and the file that it names holds `part`.
+    """One line that brokers write: it contains `sign`, matches `text`, and the file it names contains `part`.
 
-    `text` may name groups: file, offset, and before with it (a cut from before down to offset; a line whose two are
-    equal tells nothing). `since`, `until`: releases that write it. `code`: the finding after it. `then`: what to type.
+    `text` may name groups: file, offset, and with it before (a cut from before down to offset; if both are equal the
+    line means nothing). `since`, `until`: releases that write it. `code`: the corresponding finding. `then`: commands
+    to run.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Row(NamedTuple):
 
     @property
     def ends_log(self) -> bool:
-        """Whether a start ends the log at what the line tells of."""
+        """Whether a start ends the log at the record that the line reports."""
         return self.text.startswith(("CRC check", "read total", "found a"))
 
 
@@ -166,7 +167,7 @@ _COMPILED = [re.compile(row.text.encode()) for row in ROWS]
 
 
 class Seen(Struct):
-    """A row and its lines in a log: how many, which was the last, the file and the offset that it means."""
+    """A row and its lines in a log: their number, the last one, and the file and offset that it refers to."""
 
     row: Row
     count: int
@@ -181,7 +182,7 @@ class Seen(Struct):
 
 
 class LogSummary(Struct):
-    """What a log tells: rows that were seen, the worst first; the store that it names; how much was read."""
+    """The content of a log: rows that were seen, the worst first; the store that it names; lines and bytes read."""
 
     seen: list[Seen] = field(default_factory=list)
     store: str | None = None
@@ -190,7 +191,7 @@ class LogSummary(Struct):
 
 
 def read_log(path: Path) -> LogSummary:
-    """Read a log, also one packed with gzip. `Refusal` (8) for what cannot be unpacked."""
+    """Read a log, also a gzipped one. `Refusal` (8) if it cannot be unpacked."""
     found: dict[str, Seen] = {}
     summary = LogSummary()
     ended = ""
@@ -204,13 +205,13 @@ def read_log(path: Path) -> LogSummary:
                 summary.size += len(line)
                 if b"physics file" in line and (named := _LOG_FILE.search(line)):
                     ended = _text(named[1])
-                    _ended_in(found, ended)
+                    _assign_end(found, ended)
                 if summary.store is None and (place := _PLACE.search(line)):
                     summary.store = _text(place[1] or place[2])
                 if _SIGNS.search(line) is None:
                     continue
                 for row, pattern in zip(ROWS, _COMPILED, strict=True):
-                    if row.sign.encode() in line and (match := pattern.search(line)) and _tells(row, match):
+                    if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
                         _note(found, row, match, number, line, ended)
                         break
     except (EOFError, gzip.BadGzipFile) as error:
@@ -221,7 +222,7 @@ def read_log(path: Path) -> LogSummary:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number; of one that is longer than 4 KiB only the beginning."""
+    """Yield each line with its number; lines longer than 4 KiB are cut."""
     number, whole = 0, True
     while line := stream.readline(_LONGEST):
         if whole:
@@ -230,15 +231,15 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         whole = line.endswith(b"\n")
 
 
-def _tells(row: Row, match: re.Match[bytes]) -> bool:
+def _applies(row: Row, match: re.Match[bytes]) -> bool:
     values = match.groupdict()
     if row.part and row.part.encode() not in values["file"]:
         return False
     return "before" not in values or int(values["before"]) > int(values["offset"])
 
 
-def _ended_in(found: dict[str, Seen], file: str) -> None:
-    """A recovery ended in this file of the log: what it met since the one before was there."""
+def _assign_end(found: dict[str, Seen], file: str) -> None:
+    """Assign this file, in which a recovery ended, to the log-ending rows seen since the last recovery."""
     for seen in found.values():
         if seen.row.ends_log and seen.open:
             seen.file, seen.open = file, False

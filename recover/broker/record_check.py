@@ -1,7 +1,7 @@
-"""The broker's own judgement of a record, release by release (CommitLog.checkMessageAndReturnSize).
+"""The broker's own check of a record, release by release (CommitLog.checkMessageAndReturnSize).
 
-It is laxer than the verdict: `Rule.broker` of the grammar says which rules a release looks at. What a start does to a
-log follows from this judgement alone, so its order is the Java code's, exceptions included.
+It is laxer than mqtool's: `Rule.broker` of the grammar says which rules a release applies. The effect of a start on a
+log depends on this check alone, so its order is that of the Java code, exceptions included.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SIZE_FIELD = 4
 
 
 class CheckRules(Struct, frozen=True):
-    """What of the check depends on release and settings.
+    """The parts of the check that depend on release and settings.
 
-    `looks_at`: names of the grammar's rules. `heap` (bytes): a record size above it kills a broker that does not look
-    at `size`. `delays` is level -> ms.
+    `looks_at`: names of the grammar's rules that apply. `heap` (bytes): a larger record size kills a broker that does
+    not check `size`. `delays` is level -> ms.
     """
 
     looks_at: frozenset[str]
@@ -45,12 +45,13 @@ class CheckRules(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: BrokerSettings, *, recovering: bool = True, heap: int = LARGEST_JAVA_ARRAY) -> CheckRules:
-        """The rules of a recovery; with `recovering=False` those of ordinary dispatch, which checks no body."""
+        """Return the rules of a recovery; with `recovering=False` those of ordinary dispatch, which does not check
+        bodies."""
         version = settings.version
         known = {rule.name for rule in RULES if rule.broker == ALWAYS or (
             rule.broker != NEVER and version.has(versions.BY_NAME[rule.broker]))}
         forced = PROPERTY_CRC in known and settings.flag("forceVerifyPropCRC")
-        # one checksum at most
+        # at most one checksum is checked
         skipped = {BODY_CRC if forced else PROPERTY_CRC}
         if not (recovering and settings.flag("checkCRCOnRecover")):
             skipped = {BODY_CRC, PROPERTY_CRC}
@@ -67,11 +68,11 @@ class CheckRules(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True):
-    """The verdict as `(size, ok)`: `(n > 0, True)` a message, `(0, True)` a blank, `(n > 0, False)` lengths that do
-    not add up, `(-1, False)` anything else.
+    """The result as `(size, ok)`: `(n > 0, True)` a message, `(0, True)` a blank, `(n > 0, False)` lengths that do not
+    add up, `(-1, False)` anything else.
 
-    `consumed` is how far the broker's buffer has moved (bytes). `fatal`: the JVM died. The fields of
-    the message are set for a message only; `tags_code` is the deliver time for a delayed one.
+    `consumed`: how far the broker's buffer has moved (bytes). `fatal`: the JVM died. The fields of the message are set
+    for a message only; `tags_code` is the deliver time of a delayed one.
     """
 
     size: int
@@ -90,11 +91,11 @@ class Checked(Struct, frozen=True):
 
 
 class _RefusedError(Exception):
-    """The check ends here with (-1, False)."""
+    """Ends the check with (-1, False)."""
 
 
 class _Cursor:
-    """A ByteBuffer over one mapped file from the start of the record on."""
+    """A ByteBuffer over one mapped file, starting at the record."""
 
     def __init__(self, read: ReadAt, start: int, limit: int) -> None:
         self.read = read
@@ -107,7 +108,7 @@ class _Cursor:
         return self.limit - self.at
 
     def take(self, length: int, room: int = LARGEST_JAVA_ARRAY) -> Buffer:
-        """The next bytes; what Java would throw for a negative or too long piece is a refusal."""
+        """Return the next bytes; a length at which Java would throw is a refusal."""
         if length < 0 or length > room or length > self.remaining:
             raise _RefusedError("underflow")
         content = self.read(self.at, length)
@@ -123,7 +124,7 @@ class _Cursor:
 
 
 def check_message(read: ReadAt, position: int, limit: int, rules: CheckRules) -> Checked:
-    """Judge the bytes at `position` of a mapped file whose readable part ends at `limit` (both bytes in the file)."""
+    """Check the bytes at `position` of a mapped file whose readable part ends at `limit` (both bytes in the file)."""
     cursor = _Cursor(read, position, limit)
     try:
         return _check(cursor, rules)
@@ -168,7 +169,7 @@ def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
 
 
 def _start(cursor: _Cursor, rules: CheckRules) -> tuple[int, int]:
-    """Size and magic, both consumed. The room is judged before the magic, hence for blanks, too."""
+    """Consume and return size and magic. The room is checked before the magic, so for blanks, too."""
     fits = "size" in rules.looks_at
     if fits and cursor.remaining <= _SIZE_FIELD:
         raise _RefusedError("no-room")
@@ -186,7 +187,7 @@ def _head_and_body(cursor: _Cursor, rules: CheckRules, total_size: int) -> Head:
     fixed = cursor.read(cursor.start, HEADS[0].size)
     if len(fixed) < HEADS[0].size:
         raise _RefusedError("underflow")
-    # Bytes of the sysFlag that releases before IPv6 do not know decide nothing there.
+    # releases before IPv6 ignore these bits of the sysFlag
     flags = HEADS[0].decode(fixed).sys_flag & sysflag.HOSTS_V6 if rules.ipv6 else 0
     layout = HEADS[flags]
     ip_length = 16 if flags else 4
@@ -207,7 +208,7 @@ def _head_and_body(cursor: _Cursor, rules: CheckRules, total_size: int) -> Head:
 
 
 def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: str, head: Head) -> int:
-    """The tags code; `_RefusedError` where the broker does."""
+    """Return the tags code; `_RefusedError` if the broker refuses the properties."""
     if rules.duplicated and not _is_dup_info(properties.get(props.DUP_INFO)):
         raise _RefusedError("no-dup-info")
     code = hash_of_tags(properties.get(props.TAGS))
@@ -223,7 +224,7 @@ def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: s
 
 
 def _is_dup_info(text: str | None) -> bool:
-    """`split("_")` gives two parts; Java drops empty ones at the end."""
+    """Whether `split("_")` gives two parts; Java drops trailing empty ones."""
     if text is None:
         return False
     parts = text.split("_")
@@ -233,7 +234,7 @@ def _is_dup_info(text: str | None) -> bool:
 
 
 def _check_property_crc(cursor: _Cursor, total_size: int, properties: Mapping[str, str] | None) -> None:
-    """The covered bytes end where the broker's buffer stands, minus the size of the field itself."""
+    """Check the CRC; the covered bytes end at the broker's buffer position, less the size of the property itself."""
     text = (properties or {}).get(props.CRC32)
     expected = -1 if text is None else _digits(text)
     if expected < 0:
@@ -247,7 +248,7 @@ def _check_property_crc(cursor: _Cursor, total_size: int, properties: Mapping[st
 
 
 def _digits(text: str) -> int:
-    """The number whose digits stand lowest first (an i32); other characters give what the arithmetic gives."""
+    """Return the number whose digits are stored lowest first (an i32); other characters take part in the arithmetic."""
     value = 0
     for character in reversed(text):
         value = (value * 10 + ord(character) - ord("0")) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Where a broker's recovery starts in the commitlog, how far it reads, and what it does to the files after.
+"""A broker's recovery of the commitlog: the start file, the end of the scan, and the files that truncation deletes.
 
 Sources: CommitLog.recoverNormally, CommitLog.recoverAbnormally, CommitLog.isMappedFileMatchedRecover,
 MappedFileQueue.truncateDirtyFiles. Nothing is written here.
@@ -39,7 +39,7 @@ class LogFiles:
         self.files, self.file_size = files, file_size
 
     def read_at(self, index: int) -> ReadAt:
-        """Reads from file `index` at a position in it."""
+        """Return a function that reads file `index` at a position in it."""
         path = self.files[index].path
 
         def read(position: int, length: int) -> Buffer:
@@ -50,26 +50,26 @@ class LogFiles:
 
 
 class LogSource(LogFiles):
-    """The same, and what a strict reader found in them."""
+    """Mapped files with the rows that a strict scan found in them."""
 
     def rows(self, index: int) -> Rows:
-        """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
+        """Return the intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
         raise NotImplementedError
 
 
 class DispatchTarget(Protocol):
-    """What takes the messages that a scan passes over, in log order."""
+    """Receives the messages of a scan, in log order."""
 
     def rows(self, rows: Rows) -> None: ...
 
     def checked(self, message: Checked) -> None:
-        """A record that only the broker's own check has accepted."""
+        """Take a record that only the broker's own check accepted."""
 
 
 class ScanEnd(Struct, frozen=True):
-    """Where a scan ended: `process_offset` is the broker's new end of the log.
+    """The end of a scan: `process_offset` is the broker's new end of the log.
 
-    `reason`: why no record stands at the end ("end-of-files" after a blank in the last file); `fatal`: the JVM died.
+    `reason`: why no record follows ("end-of-files" after a blank in the last file); `fatal`: the JVM died.
     """
 
     process_offset: int
@@ -79,7 +79,7 @@ class ScanEnd(Struct, frozen=True):
 
 
 class StartFile(Struct, frozen=True):
-    """The file that recovery begins with: its index, and whether a rule chose it or the search gave up there."""
+    """The file where recovery begins: its index, and whether a rule matched it or the search ended there."""
 
     index: int
     matched: bool
@@ -88,7 +88,7 @@ class StartFile(Struct, frozen=True):
 def start_file(
     log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> StartFile:
-    """The file in which the scan begins; `max_of_queues` is the largest end of a unit over all queues, -1 without one.
+    """Return the file where the scan begins; `max_of_queues`: largest unit end over all queues, -1 without a unit.
 
     The log must have a file.
     """
@@ -106,7 +106,7 @@ def start_file(
 
 
 def oldest_searched(settings: BrokerSettings, files: int) -> int:
-    """Index of the oldest of so many files in which a release with `START_SEARCH_LIMITED` may begin."""
+    """Return the index of the oldest of so many files at which a release with `START_SEARCH_LIMITED` can begin."""
     limit = settings.number("commitLogRecoverMaxNum")
     return max(0, files - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
 
@@ -114,7 +114,7 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
 def _matches(
     log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
-    """Whether this file may be where the scan begins, by its first record."""
+    """Whether the scan may begin at this file, judged by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
         first = check_message(log.read_at(index), 0, log.file_size, CheckRules.of(settings))
         begins, timestamp = first.phy_offset, first.store_timestamp if first.ok else 0
@@ -135,7 +135,7 @@ def _matches(
 
 
 def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
-    """Store timestamp of the first record, 0 where there is none; its other bytes are believed."""
+    """Return the store timestamp of the first record, 0 if there is none; its other bytes are not checked."""
     largest = HEADS[HOSTS_V6].size
     content = bytes(read(0, largest)).ljust(largest, b"\0")
     magic = BLANK.decode(content).magic
@@ -147,7 +147,7 @@ def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
 
 
 def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
-    """Mask of the intact records that this broker may refuse nevertheless, or whose fields it may read otherwise."""
+    """Which intact records this broker may refuse nevertheless, or may parse differently (bool array)."""
     if rules.duplicated:
         return np.ones(rows.size, dtype=bool)
     bits = rows["bits"]
@@ -165,7 +165,7 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
 
 _END = "end-of-files"
 _AT_ONCE = 1 << 18
-"""The most records of one run: dispatch makes several copies of a run."""
+"""Limit of a run's records: dispatch makes several copies of a run."""
 
 
 class Runs:
@@ -175,15 +175,15 @@ class Runs:
         self.records = rows
         self.doubtful = needs_reference(rows, rules)
         ends = rows["phy_offset"] + rows["size"]
-        # a run stops before a record that does not adjoin, and before and after one that is in doubt
+        # a run ends before a record that does not adjoin, and before and after a doubtful one
         stops = np.ones(rows.size, dtype=bool)
         if rows.size > 1:
             stops[:-1] = (rows["phy_offset"][1:] != ends[:-1]) | self.doubtful[1:]
         self._stops = np.flatnonzero(stops)
 
     def at(self, offset: int, limit: int) -> Rows:
-        """The run that begins at physical `offset`, or its first records; it ends no later than `limit`. Empty if there
-        is none."""
+        """Return the run, or its first records, that begins at physical `offset` and ends by `limit`; empty if there is
+        none."""
         phys = self.records["phy_offset"]
         first = int(np.searchsorted(phys, offset))
         if first == self.records.size or int(phys[first]) != offset or self.doubtful[first]:
@@ -203,10 +203,10 @@ def scan(
 ) -> ScanEnd:
     """Read from file `first` on as recovery does, up to the first failure or the end of the last file.
 
-    `own_file_only` is checkCommitLogOffsetOnRecover: a record that names a position outside of its file ends the scan.
+    `own_file_only` is checkCommitLogOffsetOnRecover: a record that states a position outside its file ends the scan.
     """
     for index in range(first, len(log.files)):
-        # a call each: the rows of one file are gone before those of the next one come
+        # a separate call, so that the rows of one file are freed before the next file's are loaded
         end = _scan_file(log, index, rules, target, own_file_only)
         if end.reason != _END:
             break
@@ -238,7 +238,7 @@ def _scan_file(
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
-    """The files that truncation to `process_offset` deletes: those that begin after it."""
+    """Return the files that truncation to `process_offset` deletes: those that begin after it."""
     return [mapped_file for mapped_file in files if mapped_file.file_from_offset > process_offset]
 
 

@@ -1,4 +1,4 @@
-"""The settings of a broker that decide what its start does: defaults by version, and those that the user gives."""
+"""The broker settings that affect its start: defaults by version, and those that the user gives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_levels(text: str) -> dict[int, int]:
-    """`messageDelayLevel` as level -> ms; `UsageRefusal` when the broker could not parse it."""
+    """Parse `messageDelayLevel` to level -> ms; `UsageRefusal` if the broker could not parse it."""
     table = {}
     for level, item in enumerate(text.split(), start=1):
         number, unit = item[:-1], item[-1:]
@@ -35,20 +35,21 @@ def parse_levels(text: str) -> dict[int, int]:
 
 
 def delay_of(levels: Mapping[int, int], level: int) -> int:
-    """Milliseconds of a level by a table; beyond it its highest level, missing inside it one second."""
+    """Return the milliseconds of a level: a level above the highest uses that one's, a missing one below it one
+    second."""
     return levels.get(min(level, max(levels, default=0)), _MISSING_LEVEL_MS)
 
 
 def deliver_time(store_timestamp: int, delay: int) -> int:
-    """Tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
+    """Return the tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
     return java_long(store_timestamp + delay)
 
 
 class DelayTable:
-    """The delays of a store: the given table, corrected by what its own units agree on.
+    """The delays of a store: the given table, corrected by the store's own units.
 
-    A broker computes deliver time = store timestamp + delay(level). Where every unit of a level
-    shows the same other delay, the store was written with another table, and that one counts.
+    A broker computes deliver time = store timestamp + delay(level). If most units of a level agree on another delay,
+    the store was written with another table, and that delay is used.
     """
 
     def __init__(self, levels: dict[int, int]) -> None:
@@ -56,11 +57,11 @@ class DelayTable:
         self.observed: dict[int, int] = {}
 
     def delay(self, level: int) -> int:
-        """Milliseconds of a level."""
+        """Return the milliseconds of a level."""
         return self.observed[level] if level in self.observed else delay_of(self.levels, level)
 
     def learn(self, rows: Rows, deliver_times: Rows) -> None:
-        """Take the delays that `deliver_times` (tags codes of the units of `rows`) agree on, level by level."""
+        """Learn, level by level, the delay on which most `deliver_times` (tags codes of the units of `rows`) agree."""
         seen: dict[int, Counter[int]] = defaultdict(Counter)
         delayed = is_delayed(rows)
         for level, delta in zip(
@@ -75,7 +76,7 @@ class DelayTable:
                 self.observed[level] = delta
 
     def tags_codes(self, rows: Rows) -> Rows:
-        """The tags code that each row's unit should carry, int64."""
+        """Return the tags code that each row's unit should have, int64."""
         codes = rows["tags_code"].copy()
         delayed = np.flatnonzero(is_delayed(rows))
         for at in delayed:
@@ -84,7 +85,7 @@ class DelayTable:
 
 
 def is_delayed(rows: Rows) -> Rows:
-    """Positions whose unit carries a deliver time instead of the tags code (bool array)."""
+    """Which positions have a deliver time in their unit instead of the tags code (bool array)."""
     return np.asarray((rows["bits"] & BIT_DELAY) != 0)
 
 
@@ -92,7 +93,7 @@ def is_delayed(rows: Rows) -> Rows:
 
 
 class Setting(Struct, frozen=True):
-    """One known setting: its default, what it changes, and the release that brought it ("" for all)."""
+    """One known setting: its default, its effect, and the first release that has it ("" for all)."""
 
     name: str
     default: str
@@ -144,14 +145,14 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def java_integer(text: str) -> int | None:
-    """The number that a broker reads out of a setting's text; None where it ignores the text."""
+    """Return the number that a broker parses from a setting's text; None if it ignores the text."""
     return int(text) if _INTEGER.fullmatch(text.strip()) else None
 
 
 class BrokerSettings(Struct, frozen=True):
-    """Settings of one broker: what was given (canonical names), over the defaults of `version`.
+    """Settings of one broker: those given (canonical names), over the defaults of `version`.
 
-    `unknown` are given keys with no effect on recovery, `too_new` those that `version` does not have yet.
+    `unknown`: given keys that do not affect recovery; `too_new`: those that `version` does not have yet.
     """
 
     version: BrokerVersion
@@ -164,26 +165,26 @@ class BrokerSettings(Struct, frozen=True):
 
     @property
     def too_new(self) -> dict[str, str]:
-        """Given settings that came with a later release: this broker ignores them."""
-        return {name: value for name, value in self.given.items() if name in KNOWN and not self._known_then(name)}
+        """Given settings that only later releases have: this broker ignores them."""
+        return {name: value for name, value in self.given.items() if name in KNOWN and not self._is_known(name)}
 
     def text(self, name: str) -> str:
-        """The value of a setting of `KNOWN`."""
-        if name in self.given and self._known_then(name):
+        """Return the value of a setting of `KNOWN`."""
+        if name in self.given and self._is_known(name):
             return self.given[name]
         return KNOWN[name].default
 
     def flag(self, name: str) -> bool:
-        """A boolean as Java reads it: true is `true` in any case, everything else is false."""
+        """Return a boolean as Java parses it: `true` in any case is true, everything else is false."""
         return self.text(name).strip().lower() == "true"
 
     def number(self, name: str) -> int:
-        """An integer; the default where the text is none, as the broker ignores what it cannot convert."""
+        """Return an integer; the default if the text is not one, as the broker ignores what it cannot convert."""
         value = java_integer(self.text(name))
         return int(KNOWN[name].default) if value is None else value
 
     def stated_number(self, name: str) -> int | None:
-        """The integer if it was given, else None: sizes come from the files rather than from defaults."""
+        """Return the integer if it was given, else None: sizes come from the files rather than from defaults."""
         return self.number(name) if name in self.given else None
 
     @property
@@ -191,15 +192,15 @@ class BrokerSettings(Struct, frozen=True):
         """Delay level -> ms (`messageDelayLevel`)."""
         return parse_levels(self.text("messageDelayLevel"))
 
-    def _known_then(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         since = KNOWN[name].since
         return not since or BrokerVersion.parse(since) <= self.version
 
 
 def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterable[str] = ()) -> BrokerSettings:
-    """Settings from a `--broker-conf` file and `--set KEY=VALUE` options, the latter winning.
+    """Return settings from a `--broker-conf` file and `--set KEY=VALUE` options, which take precedence.
 
-    `UsageRefusal` when the file cannot be read, an option has no `=`, or a value cannot be used.
+    `UsageRefusal` if the file cannot be read, an option has no `=`, or a value is unusable.
     """
     given: dict[str, str] = {}
     if conf is not None:
@@ -223,7 +224,7 @@ def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterab
 
 
 def _check_type(name: str, value: str) -> None:
-    """`UsageRefusal` for a value of another type than the setting's."""
+    """Raise `UsageRefusal` for a value of another type than the setting's."""
     if name not in KNOWN:
         return
     default = KNOWN[name].default
@@ -234,5 +235,5 @@ def _check_type(name: str, value: str) -> None:
 
 
 def canonical(name: str) -> str:
-    """The spelling of `KNOWN`: releases up to 4.5 wrote `maped` for `mapped`."""
+    """Return the spelling of `KNOWN`: releases up to 4.5 wrote `maped` for `mapped`."""
     return name.replace("maped", "mapped")

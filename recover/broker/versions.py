@@ -1,6 +1,6 @@
-"""Broker versions and what each of them does at start: which behaviour holds since which release.
+"""Broker versions and their behaviour at start: which behaviour holds since which release.
 
-Everything that differs between releases is one line of `BEHAVIOURS`; nobody else compares versions.
+Each difference between releases is one line of `BEHAVIOURS`; no other module compares versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class BrokerVersion(Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> BrokerVersion:
-        """`5.3.3`, `v5.3`, `rocketmq-all-4.9.7`, `V5_3_3`, `4.1.0-incubating`; `UsageRefusal` for anything else."""
+        """Parse `5.3.3`, `v5.3`, `rocketmq-all-4.9.7`, `V5_3_3`, `4.1.0-incubating`; `UsageRefusal` for anything
+        else."""
         found = _VERSION.fullmatch(text.strip())
         if found is None:
             raise UsageRefusal(f"{text!r} is not a broker version", "Name a release, for example --broker 5.3.3.")
@@ -34,7 +35,7 @@ class BrokerVersion(Struct, frozen=True, order=True):
 
     @property
     def nearest(self) -> BrokerVersion:
-        """This release if it is known, else the newest known one before it (of those before all, the oldest)."""
+        """This release if it is known, else the newest known one before it, or the oldest known one."""
         for newest in NEWEST_OF_LINES:
             if (newest.major, newest.minor) == (self.major, self.minor) and self <= newest:
                 return self
@@ -44,12 +45,12 @@ class BrokerVersion(Struct, frozen=True, order=True):
         return f"{self.major}.{self.minor}.{self.patch}"
 
     def has(self, behaviour: Behaviour) -> bool:
-        """Whether this release behaves so."""
+        """Whether this release has the behaviour."""
         return behaviour.since <= self and (behaviour.until is None or self < behaviour.until)
 
 
 class Behaviour(Struct, frozen=True):
-    """One thing that a broker does from release `since` on, and no longer from `until` on."""
+    """One behaviour that brokers have from release `since` on and before release `until`."""
 
     name: str
     what: str
@@ -83,6 +84,12 @@ EMPTY_LAST_FILE_DELETED = _behaviour(
 )
 INDEX_LOAD_COUNTS = _behaviour(
     "index-load-counts", "an index file that cannot be opened stops the start", since="5.0.0",
+)
+
+# MultiPathMappedFileQueue
+SEVERAL_LOG_FOLDERS = _behaviour(
+    "several-log-folders", "the log may be in several folders; before, their names were taken for the name of one, and "
+    "no log was found", since="4.9.2",
 )
 
 # CommitLog.checkMessageAndReturnSize
@@ -180,12 +187,12 @@ NEWEST_OF_LINES = tuple(map(BrokerVersion.parse, (
     "4.1.0", "4.2.0", "4.3.2", "4.4.0", "4.5.2", "4.6.1", "4.7.1", "4.8.0", "4.9.8", "5.0.0", "5.1.4", "5.2.0", "5.3.3",
     "5.4.0", "5.5.0",
 )))
-"""Of each line of releases the newest that is known."""
+"""The newest known release of each line."""
 OLDEST_COMPARED, NEWEST_COMPARED = NEWEST_OF_LINES[0], NEWEST_OF_LINES[-1]
 
 
 def boundaries() -> tuple[BrokerVersion, ...]:
-    """First releases of the generations: every release at which some behaviour begins or ends, ascending."""
+    """Return the first release of each generation: every release at which a behaviour begins or ends, ascending."""
     found = {OLDEST_COMPARED}
     for behaviour in BEHAVIOURS:
         found.update(v for v in (behaviour.since, behaviour.until) if v is not None and v > OLDEST_COMPARED)
@@ -193,5 +200,5 @@ def boundaries() -> tuple[BrokerVersion, ...]:
 
 
 def generation_of(version: BrokerVersion) -> BrokerVersion:
-    """The first release that starts as `version` does."""
+    """Return the first release of the generation of `version`, which starts in the same way."""
     return max((first for first in boundaries() if first <= version), default=OLDEST_COMPARED)

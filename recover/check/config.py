@@ -260,16 +260,19 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
     return ("topics", "subscriptionGroups", "consumerOffsets") if in_rocksdb else ()
 
 
-def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[ConfigPair]:
+def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int = 0) -> list[ConfigPair]:
     """All known config files, each with the evidence that the store has of it; a text that cannot be right is
-    `emptied`."""
-    shown = _what_shows(store, topics, log)
+    `emptied`.
+
+    `newest`: the store timestamp (ms) of the last message, for a log that was not read.
+    """
+    shown = _what_shows(store, topics, log, newest)
     users = topics.users(() if log is None else (topic_text(topic) for topic, _ in log.queues))
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")), users if pair.name == TOPICS_FILE else None)
             for pair in topics.pairs]
 
 
-def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
+def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
     stored = set(names.difference(topics.deleted(names)))
@@ -279,7 +282,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
     delays = pairs[DELAYS_FILE]
-    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
+    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log, newest):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -295,15 +298,18 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
 
 
-def _came_due(store: Store, log: LogView | None) -> bool:
-    """False if no delayed message was due by the newest message: until then a broker writes an empty table."""
+def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
+    """False if no delayed message is left, or none was due by the newest message: until then a broker writes an empty
+    table."""
     dues = []
     for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
         first = min(filter(Path.is_file, folder.iterdir()), default=None)
         head = b"" if first is None else read_small(first, CQ_UNIT.size)
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
-    return log is None or not dues or min(dues) <= log.tally.newest_timestamp
+    if not dues:
+        return log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
+    return min(dues) <= (newest if log is None else log.tally.newest_timestamp)
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:

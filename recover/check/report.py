@@ -48,7 +48,7 @@ from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
 from recover.store.config_files import Topics
 from recover.store.reader import opened_once
-from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
+from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere
 
 
@@ -196,10 +196,12 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found += _log_at_a_look(store, report.pointers)
     found += _derived_at_a_look(store, report)
     at = report.pointers
-    found += checkpoint_at_a_look(store, at.min_offset, at.log_end, at.last_timestamp)
+    elsewhere = held_elsewhere(store)
+    if CHECKPOINT not in elsewhere:
+        found += checkpoint_at_a_look(store, at.min_offset, at.log_end, at.last_timestamp)
     topics = Topics(store)
-    found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
-    others = check_other_parts(store, held_elsewhere(store), None)
+    found += pair_findings(store, topics, None, judged_pairs(store, topics, None, at.last_timestamp))
+    others = check_other_parts(store, elsewhere, None)
     return found + [item for item in others if item.severity != "info"]
 
 

@@ -130,7 +130,7 @@ def survey(
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         found = overwritten(log, expectation, queues, index)
         if found.stretches:
-            log = correct_generations_by_units(without(log, found, memory=options.memory), store)
+            log = _without_others(log, store, found, options.memory)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
@@ -163,6 +163,23 @@ def survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
         index, elsewhere, found.foreign, found.alone, old,
     )
+
+
+def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
+    """The log with what stands where other messages were as damage, as for `survey`; maybe `log` itself.
+
+    `OSError` where queues or index cannot be listed.
+    """
+    if CONSUMEQUEUE in held_elsewhere(store):
+        return log
+    expectation = expect(log, Topics(store))
+    delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    found = overwritten(log, expectation, check_consumequeue(store, log, expectation, delays), IndexCheck(store))
+    return _without_others(log, store, found, memory) if found.stretches else log
+
+
+def _without_others(log: LogView, store: Store, found: Overwritten, memory: int) -> LogView:
+    return correct_generations_by_units(without(log, found, memory=memory), store)
 
 
 def _without_old_end(log: LogView, store: Store) -> int | None:

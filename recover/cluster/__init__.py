@@ -1,1 +1,1 @@
-"""What only large stores on Spark need. Nothing else imports this package."""
+"""Code that only large stores on Spark need. Nothing else imports this package."""

@@ -1,7 +1,8 @@
-"""On executors: packed chunks of queues and of index files on their way, and the files that come of them.
+"""On executors: packed chunks of queues and index files, and the files built from them.
 
-Nothing here imports pyspark. What a queue shall hold is decided by `recover.derived.queues`, how an index file
-looks by `recover.derived.index_rebuild`: the code that builds them without Spark, with rows that came by a shuffle.
+Nothing here imports pyspark. `recover.derived.queues` determines the content of a queue,
+`recover.derived.index_rebuild` that of an index file: the same code as without Spark, with rows that came through a
+shuffle.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import Piece, in_order
 from recover.store.store import Store
 
-# --- On executors: files put into a staging folder. What went wrong is a value.
+# --- On executors: files written to a staging folder. Failures are values.
 
 
 _MODE = 0o600
 
 Wanted = tuple[Any, Iterable[Piece]]
-"""Which content, and its bytes in any order."""
+"""Key of a content, and its bytes in any order."""
 
 
 class Staged(Struct, frozen=True):
-    """A line of the manifest: what is in `file`, of that length in bytes and CRC-32C."""
+    """A line of the manifest: content `name` is in `file`, with this length in bytes and CRC-32C."""
 
     name: str
     file: str
@@ -53,7 +54,7 @@ class Staged(Struct, frozen=True):
 
 
 class NotStaged(Struct, frozen=True):
-    """A file that could not be written, where, and why. `no_folder`: that host does not see the staging folder."""
+    """A file that could not be written, with host and reason. `no_folder`: the host does not see the staging folder."""
 
     host: str
     path: str
@@ -63,24 +64,24 @@ class NotStaged(Struct, frozen=True):
 
 
 class Stager(Struct, frozen=True):
-    """Writes those contents that have a name into `folder`. `sync`: on this host, for nobody else can."""
+    """Writes the contents that have a name to `folder`. `sync`: sync files here, as they are on this host's disks."""
 
     folder: str
     names: dict[Any, str]
     sync: bool
 
     def __call__(self, contents: Iterable[Wanted]) -> Iterator[Staged | NotStaged]:
-        """A line for each file that was wanted; the first that fails ends the task."""
+        """Yield a line for each file written; the first failure ends the task."""
         for key, pieces in contents:
             name = self.names.get(key)
             if name is None:
                 continue
-            # Each try has a file of its own, and only what comes home is used. A Python worker whose executor died
-            # takes the end of its input for the end of the data, and goes on to write what came of that.
+            # Each attempt writes its own file, and only those whose lines arrive are used: if an executor dies, its
+            # Python worker takes the end of its input for the end of the data, and goes on to write what it has.
             path = Path(self.folder, f"{name}.{uuid.uuid4().hex}")
             try:
                 size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
-                if self.sync:  # what reads it back is to ask the disk, not the memory of this host
+                if self.sync:  # the check that reads it back must read the disk, not the page cache
                     with path.open("rb") as file:
                         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
@@ -93,19 +94,19 @@ class Stager(Struct, frozen=True):
 
 Listing = tuple[tuple[str, int], ...]
 Chunk = tuple[int, tuple[int, bytes]]
-"""Which group of queues, or which index file; number of the split in log order, and its packed rows."""
+"""Group of queues, or index file; number of the split in log order, and its packed rows."""
 
 
 ROWS_A_TASK = 500_000
-"""Positions that a task holds at one time, about."""
+"""Approximate number of positions that a task holds at one time."""
 WHOLE = 1 << 62
 
 
 class Cut(Struct, frozen=True):
-    """How queues are cut, each into parts of so many `places`, and which group of queues a part belongs to.
+    """The division of queues into parts of so many `places` each, and the group of each part.
 
-    A part is some whole files; a queue that is not cut has one of `WHOLE` places. `groups` has all parts in a row, that
-    with place 0 of a queue at `zeros`.
+    A part consists of whole files; an undivided queue is one part of `WHOLE` places. `groups` lists all parts in a row;
+    `zeros`: index of the part with place 0, one a queue.
     """
 
     places: Rows
@@ -113,11 +114,11 @@ class Cut(Struct, frozen=True):
     groups: Rows
 
     def parts(self, rows: Rows) -> Rows:
-        """The part of its queue that each of some EXPECTED rows belongs to."""
+        """Return the part of its queue that each of some EXPECTED rows belongs to."""
         return np.asarray(rows["queue_offset"] // self.places[rows["queue"]])
 
     def packed(self, number: int, rows: Rows) -> Iterator[Chunk]:
-        """A chunk for each group that these rows belong to."""
+        """Yield a chunk for each group that these rows belong to."""
         parts = self.zeros[rows["queue"]] + self.parts(rows)
         groups = self.groups[parts]
         order = np.lexsort((parts, groups))
@@ -132,7 +133,8 @@ class QueueChunks(Struct, frozen=True):
     wanted: Rows
 
     def __call__(self, splits: Iterable[tuple[int, Split]]) -> Iterator[Chunk]:
-        """Chunks for each group, of some splits together: one of a few rows takes more for itself than for them."""
+        """Yield chunks for each group, of several splits together: small chunks would have more overhead than
+        content."""
         held: list[Rows] = []
         size = number = 0
         for number, split in splits:
@@ -145,16 +147,16 @@ class QueueChunks(Struct, frozen=True):
 
 
 def _joined(parts: list[Rows]) -> Rows:
-    """The EXPECTED rows of all parts, which are let go of."""
+    """Return the EXPECTED rows of all parts, and clear the list to free them."""
     rows = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=EXPECTED), *parts])
     parts.clear()
     return rows
 
 
 class Product(Struct, frozen=True):
-    """One `step` for a part of one queue, or a whole `file`: `data` and zeros up to `size`, and the CRC-32C of that.
+    """One `step` for a part of a queue, or a whole `file`: `data` padded with zeros to `size`, and the CRC-32C of both.
 
-    A product without either says how many positions the part has: `size`.
+    A product without either reports the number of positions of the part in `size`.
     """
 
     queue: int
@@ -169,7 +171,7 @@ class Product(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What tells it from the others of one RDD."""
+        """Its key among the products of one RDD."""
         return self.queue, self.part, self.number
 
     @property
@@ -178,14 +180,14 @@ class Product(Struct, frozen=True):
 
 
 class OtherView(Struct, frozen=True):
-    """A host that sees other files of a queue than the driver: it has no such mount."""
+    """A host that sees other files of a queue than the driver, for lack of the mount."""
 
     host: str
     folder: str
 
 
 class NotCut(Struct, frozen=True):
-    """A queue that has ext units, so no part can be made by itself: where a unit is depends on all before it."""
+    """A queue with ext units: its parts cannot be built separately, as the place of a unit depends on all before it."""
 
     queue: int
 
@@ -194,29 +196,29 @@ Made = Product | OtherView | NotCut | Seen
 
 
 def announced(product: Made) -> Made:
-    """The product without its bytes."""
+    """Return the product without its bytes."""
     return structs.replace(product, data=b"") if isinstance(product, Product) else product
 
 
 def contents(rdd: int, products: Iterable[Made]) -> Iterator[Wanted]:
-    """Whole files among the products of one RDD, as a stager takes them."""
+    """Yield the whole files among the products of one RDD, as a stager takes them."""
     for product in products:
         if isinstance(product, Product) and product.file:
             yield (rdd, *product.place), in_order(product.content.chunks())
 
 
 class _Carrier(Spool):
-    """Hands contents on instead of keeping them."""
+    """Passes contents on instead of storing them."""
 
     def keep(self, data: np.ndarray[Any, Any]) -> bytes:
         return data.tobytes()
 
 
 class QueueFilesTask(Struct, frozen=True):
-    """Makes the files of the queues of one group. `keys`: the queue of each number of the log.
+    """Builds the files of the queues of one group. `keys`: the queue of each number of the log.
 
-    `listed`: what the driver sees of the files of a queue, where that has to be compared. `beside`: by queue and part
-    what is beside it, where the places of a queue are not all those of messages.
+    `listed`: the driver's view of a queue's files, if it has to be compared. `beside`: by queue and part, the
+    neighbours of the part, for queues whose places are not all held by messages.
     """
 
     builder: QueueBuilder
@@ -227,7 +229,7 @@ class QueueFilesTask(Struct, frozen=True):
     beside: dict[int, dict[int, Beside]] = {}
 
     def parts(self, chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
-        """Queue, part, and positions of each part of a queue of the group."""
+        """Yield queue, part, and positions of each part of a queue of the group."""
         rows = _joined([unpack_rows(content, EXPECTED) for _, (_, content) in sorted(chunks)])
         parts = self.cut.parts(rows)
         order = np.lexsort((parts, rows["queue"]))
@@ -240,13 +242,13 @@ class QueueFilesTask(Struct, frozen=True):
             yield int(own["queue"][0]), int(parts[start]), own
 
     def ends(self, queues: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
-        """Of each part of some queues the rows that `QueueBuilder.ends` gives of it."""
+        """Yield the `QueueBuilder.ends` of each part of some queues."""
         for queue, part, rows in self.parts(chunks):
             if queue in queues:
                 yield queue, part, self.builder.ends(self.keys[queue], rows)
 
     def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | NotCut]:
-        """The steps of each part, in their order, and how many positions it has."""
+        """Yield the steps of each part, in order, and its number of positions."""
         for queue, part, rows in self.parts(chunks):
             key = self.keys[queue]
             if key in self.listed and self.listed[key] != listing(self.builder.store, key):
@@ -277,7 +279,7 @@ class QueueFilesTask(Struct, frozen=True):
 
 
 def listing(store: Store, key: QueueKey) -> Listing:
-    """Names and lengths of the files of a queue and of its ext files, as this host sees them."""
+    """Return names and lengths of the files of a queue and of its ext files, as this host sees them."""
     queues = (QueueFiles(store, key.topic, key.queue_id), ExtFiles(store, key.topic, key.queue_id))
     return tuple((file.name, file.length) for queue in queues for file in queue.mapped_files.files)
 
@@ -286,16 +288,16 @@ _OF_KEYS = ["phy_offset", "hashes", "store_timestamp"]
 
 
 class IndexChunks(Struct, frozen=True):
-    """Packs the keys of a split for the files that they go to.
+    """Packs the keys of a split for their index files.
 
-    `spans`: for each split the numbers of files, and from which to before which of the split's keys each takes.
+    `spans`: for each split the file numbers, each with the range [first, last) of the split's keys that it takes.
     """
 
     spans: dict[int, list[tuple[int, int, int]]]
     tags: TagHistory
 
     def __call__(self, splits: Iterable[tuple[int, Split]]) -> Iterator[Chunk]:
-        """A chunk for each file that takes keys of a split."""
+        """Yield a chunk for each file that takes keys of a split."""
         for number, split in splits:
             yield from self._chunks(number, split, self.spans.get(number, []))
 
@@ -314,7 +316,7 @@ class IndexChunks(Struct, frozen=True):
 
 
 def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
-    """What a file is built from, one chunk after the other in log order."""
+    """Yield the key parts of a file, one a chunk, in log order."""
     for _, content in sorted(chunks):
         packed, hashes = msgpack.decode(content)
         own = np.frombuffer(hashes, dtype=np.int32).copy()
@@ -322,14 +324,14 @@ def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
 
 
 class IndexFileTask(Struct, frozen=True):
-    """Builds one index file. `files`: number -> (what it begins with, how many keys follow)."""
+    """Builds one index file. `files`: number -> (its head, number of keys that follow)."""
 
     files: dict[int, tuple[FileHead, int]]
     geometry: IndexGeometry
     counts_entries: bool
 
     def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Wanted]:
-        """The file of the chunks, if there are any: all are of one."""
+        """Yield the file of the chunks, if there are any; all belong to one file."""
         own = list(chunks)
         if own:
             number = own[0][0]

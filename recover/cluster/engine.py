@@ -1,4 +1,4 @@
-"""The log scanned by a cluster: splits out, packed columns home, put together exactly."""
+"""The log scanned by a cluster: splits are sent out, summaries come back and are joined to an exact result."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from recover.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Executors scan splits of the log and keep their rows, for whoever asks for one; sums of them come home.
+    """Executors scan splits of the log and keep their rows for later requests; summaries go to the driver.
 
-    With `makes` they make derived files of what they kept.
+    With `makes` they build derived files from the rows they kept.
     """
 
     settings: SparkSettings
@@ -42,9 +42,9 @@ class SparkEngine:
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
-        """See `recover.log.scan.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
+        """See `recover.log.scan.Engine`; `Refusal` (8) if Spark does not start or a task fails for good.
 
-        What executors make files of has its keys even if nobody asks for them here.
+        With `makes`, keys are always scanned, even if the caller does not need them.
         """
         if not queue.files:
             return assemble(queue, [])
@@ -62,9 +62,10 @@ class SparkEngine:
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as we do.
+        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as the
+        driver does.
 
-        None over Spark Connect, which has no RDD: there a plan that is only reported is made here.
+        None over Spark Connect, which has no RDD: there a plan, which is only reported, is built on the driver.
         """
         seen = seen_elsewhere(store)
         if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
@@ -74,11 +75,11 @@ class SparkEngine:
         return SparkProducer(session_for(self.settings), self.kept[-1], seen, log, self.settings.split_size)
 
     def confirm(self) -> None:
-        """See `Engine`: read here what workers read, unless they are this machine's and have its mounts."""
+        """See `Engine`: read here what workers read; local workers have the same mounts."""
         self.views.confirm()
 
     def json(self) -> dict[str, Any]:
-        """Name, which CRC routine this machine has, and what the session says of itself, if one runs."""
+        """Return name, the CRC routine of this machine, and facts of the running session, if there is one."""
         session = running_session()
         own = {"name": "spark", "master": without_token(self.settings.master or "") or None, "crc": crc_name()}
         return own if session is None else own | session.json()
@@ -96,7 +97,7 @@ class _Scan(Struct):
     unopened: dict[MappedFile, Unopened] = {}
 
     def run(self, split_size: int) -> list[FileScan]:
-        """The scans of all files that could be opened, in name order."""
+        """Return the scans of all files that could be opened, in name order."""
         parts = [part for file in self.queue.files for part in splits_of(file, self.queue.file_size, split_size)]
         by_file: dict[MappedFile, list[SplitScan]] = {file: [] for file in self.queue.files}
         for scan in self._scan([(part, None) for part in parts]):
@@ -123,9 +124,9 @@ class _Scan(Struct):
     def _scan(
         self, parts: Sequence[tuple[SplitRange, int | None]], *, is_again: bool = False
     ) -> Iterator[SplitScan]:
-        """Scan some splits. Rows of those that are scanned again come at once: they are few.
+        """Scan some splits. The rows of rescanned splits are returned at once: they are few.
 
-        A look at the log alone needs no rows but those near damage: their splits are scanned again.
+        A check of the log alone needs no rows except those near damage, whose splits are rescanned.
         """
         if not parts:
             return
@@ -150,7 +151,7 @@ class _Scan(Struct):
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
                                         self.kept[-1].split(number, home.summary, home.seen))
                 for failure in found.unreadable:
-                    if _is_read(failure):
+                    if _is_readable_here(failure):
                         raise unreadable(home.seen.host, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
@@ -161,15 +162,15 @@ class _Scan(Struct):
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
             error = problem.error(file.path)
-            if _is_read(ReadFailure(file.path, 0, 0, 0)):
+            if _is_readable_here(ReadFailure(file.path, 0, 0, 0)):
                 raise unreadable(problem.host, error)
             if self.open_error is None:
                 raise error
             self.open_error(file, error)
 
 
-def _is_read(failure: ReadFailure) -> bool:
-    """Whether this machine can open a file, now and anew, and read a range that a worker could not."""
+def _is_readable_here(failure: ReadFailure) -> bool:
+    """Whether this machine can open a file afresh and read a range that a worker could not."""
     try:
         with FileReader(failure.path, again=False) as reader:
             return len(reader.read(failure.offset, failure.wanted)) == failure.wanted
@@ -178,5 +179,5 @@ def _is_read(failure: ReadFailure) -> bool:
 
 
 def _absolute(part: SplitRange) -> SplitRange:
-    """Executors have working directories of their own."""
+    """Return the split with an absolute path: executors have other working directories."""
     return structs.replace(part, mapped_file=structs.replace(part.mapped_file, path=part.mapped_file.path.absolute()))

@@ -1,6 +1,6 @@
-"""Messages as Parquet by topic and day: executors choose among the rows of their splits, read the log and write.
+"""Messages as Parquet by topic and day: executors select rows of their splits, read the log and write.
 
-Rows are those of the local engine's table; topic and day (UTC, of the store time) are folders, as Hive names them.
+Rows are those of the local engine's table; topic and day (UTC, of the store time) are folders in Hive's naming.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def export_on_spark(
     settings: SparkSettings, scanned: Scanned, wanted: Wanted, output: Path, *, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Counts, int]:
-    """Write every wanted message to `output`, a new folder; (messages by topic, bytes of their records).
+    """Write every wanted message to `output`, a new folder; return (messages by topic, bytes of their records).
 
-    `Refusal` (8) where the folder cannot be made, or where executors write to another one of that name, or read other
+    `Refusal` (8) if the folder cannot be created, or if executors write to another one of that name, or read other
     files of the log than the scan did.
     """
     part = output.absolute().with_name(output.name + PART)
@@ -55,7 +55,7 @@ def export_on_spark(
     size = 0
     asked = _questions(scanned, wanted, part)
     session, views = session_for(settings), Views(time.time())
-    # some at a time, so that progress shows
+    # in waves, so that progress shows
     size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
     while wave := [*islice(asked, size_of_wave)]:
         found = ask([(split, export) for split, export in wave if split.summary is not None])
@@ -77,7 +77,7 @@ def export_on_spark(
 
 
 def _questions(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[tuple[Split, SplitExport]]:
-    """Each split that may hold a wanted message, with what writes those of it."""
+    """Yield each split that may hold a wanted message, with the task that exports it."""
     log = scanned.log
     choice = Choice(log.queues, log.files, wanted)
     for scan in log.files:
@@ -88,8 +88,8 @@ def _questions(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[tuple
 
 
 class SplitExport(Struct, frozen=True):
-    """Writes the wanted messages of a split, from `first` on, into tables below a folder; `queues` as its rows number
-    them."""
+    """Writes the wanted messages of a split, from `first` on, into tables below a folder; `queues`: those that its rows
+    number."""
 
     first: int
     mapped_file: MappedFile
@@ -98,7 +98,7 @@ class SplitExport(Struct, frozen=True):
     folder: str
 
     def __call__(self, split: Split) -> tuple[Written, list[str], Seen]:
-        """What was written, the files made, and what was read for it."""
+        """Return what was written, the files created, and what was read for it."""
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []
@@ -120,7 +120,7 @@ class SplitExport(Struct, frozen=True):
 
 
 def export_sent(tasks: Iterable[tuple[PackedLater | bytes, SplitExport]]) -> Iterator[tuple[Written, list[str], Seen]]:
-    """The same for splits of which the driver has the rows."""
+    """Run exports of splits whose rows are sent by the driver."""
     enter()
     for rows, export in tasks:
         yield export(Split(*unpack_split(bytes(rows))))

@@ -1,7 +1,7 @@
-"""Many stores in one Spark job: each task verifies whole stores, as the local engine does, and writes its findings.
+"""Many stores in one Spark job: each task verifies whole stores like the local engine, and writes their findings.
 
-Two tables of Parquet files are made: `stores`, a row a store, and `findings`, a row a finding; a run is a folder
-`run=ID` of each. Of a store only its row comes to the driver. A store whose listing is that of the run before keeps its
+The result is two tables of Parquet files: `stores`, a row a store, and `findings`, a row a finding; a run is a folder
+`run=ID` in each. Only a store's row reaches the driver. A store with the same listing as in the previous run keeps its
 rows and is not read.
 """
 
@@ -43,26 +43,26 @@ from recover.store.source import is_remote, list_remote, remote_matches, remote_
 from recover.store.store import LOCK, Store
 
 SPLIT_ABOVE = 64 << 30
-"""Allocated bytes from which on a store is too much for one core: minutes of reading."""
+"""Allocated bytes above which a store is too large for one core: minutes of reading."""
 _TASKS_A_CORE = 4
 _TASK_BYTES = 4 << 30
 _TASK_STORES = 64
-"""A task has at most about so much, however few cores there are when the job begins: more may be coming."""
+"""Approximate limits of a task, however few cores there are when the job begins: more may join."""
 _EACH = 4 << 20
-"""What a store costs beside its bytes, as bytes that could be read meanwhile."""
+"""Fixed cost of a store, as bytes that could be read meanwhile."""
 _LISTING_THREADS = 16
 _RUN = "run="
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which a write would get another time than the last one; clocks of file systems are coarse."""
+"""Nanoseconds after which a write certainly gets another time than the last one; file systems have coarse clocks."""
 _DIES_WITH_PARENT = 1
 
 
 class StoreRow(Struct):
     """A row of the table `stores`; sizes in bytes. `store`: its absolute path or URL.
 
-    `worst`: code of the worst warning or error. `findings`: its rows in that table. `fingerprint`: digest of
-    its listing, empty where the next run has to read the store. `error`: why the store was not verified, or not as one
-    state. `read`: False where the row is that of an earlier run.
+    `worst`: code of the worst warning or error. `findings`: number of its rows in that table. `fingerprint`: digest of
+    its listing, empty if the next run has to read the store. `error`: why the store was not verified, or not in one
+    state. `read`: False if the row is that of an earlier run.
     """
 
     store: str
@@ -83,7 +83,7 @@ FINDING_COLUMNS = ("store", "code", "severity", "file", "offset", "message", "re
 
 
 def _schemas() -> tuple[Any, Any]:
-    """The Arrow schemas of the tables `stores` and `findings`; facts are JSON."""
+    """Return the Arrow schemas of the tables `stores` and `findings`; facts are JSON."""
     import pyarrow as pa
 
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -92,14 +92,14 @@ def _schemas() -> tuple[Any, Any]:
     return stores, pa.schema([(name, pa.int64() if name == "offset" else pa.string()) for name in FINDING_COLUMNS])
 
 
-# --- Which stores, and what their folders list.
+# --- The stores, and the listing of their folders.
 
 
 def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[str]:
-    """The places that were named: paths made absolute, patterns replaced by the folders that fit, each place once.
+    """Return the named places: absolute paths, patterns replaced by the folders that match, each place once.
 
-    `stores_file` has a place or pattern a line; empty lines and those that begin with # count for nothing.
-    `UsageRefusal` (16) for a pattern that nothing fits, and for no store at all.
+    `stores_file` has a place or pattern a line; empty lines and those that begin with # are ignored. `UsageRefusal`
+    (16) for a pattern without a match, and if there is no store at all.
     """
     words = [*given]
     if stores_file is not None:
@@ -123,10 +123,10 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
 
 
 class Listed(Struct, frozen=True):
-    """A store to verify: its place, the digest of its listing ("" where it could not be listed), allocated bytes.
+    """A store to verify: its place, the digest of its listing ("" if it could not be listed), allocated bytes.
 
-    `newest`: the last mtime or ctime in it, ns since the epoch. `lock`: its lock file, which a broker writes when it
-    starts and then leaves alone; None for none.
+    `newest`: the last mtime or ctime in it, ns since the epoch. `lock`: stamp of its lock file, which a broker writes
+    only at start; None without one.
     """
 
     place: str
@@ -137,9 +137,9 @@ class Listed(Struct, frozen=True):
 
 
 def listed(place: str, rules: str) -> Listed:
-    """List every file and folder of a store; nothing is opened. `rules` goes into the digest.
+    """List every file and folder of a store without opening any. `rules` goes into the digest.
 
-    Path, kind, size, mtime, inode and ctime of each count; on s3:// and hdfs:// path, size and mtime.
+    The digest covers path, kind, size, mtime, inode and ctime of each; on s3:// and hdfs:// path, size and mtime.
     """
     digest, size, newest, lock = hashlib.sha256(rules.encode()), 0, 0, _lock(place)
     try:
@@ -166,7 +166,7 @@ def _lines(root: Path) -> Iterator[tuple[bytes, int, int]]:
         raise error
 
     seen = set()
-    # a commitlog or queue that is a link is read, too; a link that leads back is listed once
+    # a linked commitlog or queue is read, too; a link that leads back is listed once
     for directory, folders, names in os.walk(root, onerror=stop, followlinks=True):
         folders.sort()
         itself = os.stat(directory)
@@ -192,11 +192,12 @@ def verify_fleet(
     settings: SparkSettings, places: Sequence[str], into: Path, *, rules: str, everything: bool = False,
     split_above: int = SPLIT_ABOVE, note: Callable[[str], None], progress: Callable[[str], None],
 ) -> tuple[str, list[StoreRow]]:
-    """Verify stores, and write a run into the tables below `into`; its ID, and the rows in the order of `places`.
+    """Verify stores, and write a run into the tables below `into`; return its ID, and the rows in the order of
+    `places`.
 
-    `rules` names the version that judges: another one reads everything, as `everything` does. Stores above
-    `split_above` bytes follow one by one, each cut into splits. A store that cannot be verified is a row with its
-    error. `Refusal` (8) where Spark does not start or loses an executor for good; no run is written then.
+    `rules` names the version of the checks: another one reads everything, as `everything` does. Stores above
+    `split_above` bytes follow one by one, each cut into splits. A store that cannot be verified gets a row with its
+    error. `Refusal` (8) if Spark does not start or loses an executor for good; then no run is written.
     """
     into = into.absolute()
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -230,10 +231,10 @@ def verify_fleet(
                 note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
                 options = ScanOptions(engine=SparkEngine(settings))
                 (rows[item.place], _), = _write_findings(
-                    made["findings"], f"split-{len(rows)}.parquet", [_judged(item, rules, options)])
+                    made["findings"], f"split-{len(rows)}.parquet", [_verify_one(item, rules, options)])
         ordered = [rows[place] for place in places]
         _write_stores(made["stores"], ordered)
-        for lost in made["findings"].glob(".*"):  # of a task that was tried again elsewhere
+        for lost in made["findings"].glob(".*"):  # left by a task that was retried elsewhere
             lost.unlink()
         for name in ("findings", "stores"):
             made[name].rename(into / name / f"{_RUN}{run}")
@@ -245,10 +246,10 @@ def verify_fleet(
 
 
 def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: str) -> dict[str, str]:
-    """Append a run to the tables NAMESPACE.stores and NAMESPACE.findings of the session's catalog; their names.
+    """Append a run to the tables NAMESPACE.stores and NAMESPACE.findings of the session's catalog; return their names.
 
-    A table that is not there is made, with a partition a run, in the format that the catalog or
-    `spark.sql.sources.default` says. `Refusal` (8) where Spark cannot; the run stays whole in its folder.
+    A missing table is created, with a partition a run, in the format set by the catalog or `spark.sql.sources.default`.
+    `Refusal` (8) if Spark fails; the run stays complete in its folder.
     """
     from pyspark.sql.functions import lit
 
@@ -270,12 +271,12 @@ def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: s
 
 
 def last_run(into: Path) -> str | None:
-    """The ID of the newest whole run below a folder."""
+    """Return the ID of the newest complete run below a folder, or None."""
     return max((path.name.removeprefix(_RUN) for path in (into / "stores").glob(f"{_RUN}*")), default=None)
 
 
 def _packed(stores: Sequence[Listed], cores: int, folder: str, rules: str) -> list[FleetTask]:
-    """Tasks of about as many bytes each: the largest store first, to whoever has least."""
+    """Return tasks of about equal size: the largest store first, each to the task with the least."""
     count = max(cores * _TASKS_A_CORE, sum(item.size for item in stores) // _TASK_BYTES, len(stores) // _TASK_STORES)
     heap: list[tuple[int, int, list[Listed]]] = [(0, number, []) for number in range(min(count, len(stores)))]
     for item in sorted(stores, key=lambda item: -item.size):
@@ -307,7 +308,7 @@ def _write_stores(folder: Path, rows: Sequence[StoreRow]) -> None:
 
 
 def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) -> None:
-    """Copy the findings of stores that were not read again, batch by batch; an empty file at least."""
+    """Copy the findings of stores that were not read again, batch by batch; writes at least an empty file."""
     import pyarrow as pa
     from pyarrow import compute, parquet
 
@@ -318,11 +319,11 @@ def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) 
                 writer.write_batch(batch.filter(compute.is_in(batch.column("store"), kept)))
 
 
-# --- What runs on executors.
+# --- Code that runs on executors.
 
 
 class FleetTask(Struct, frozen=True):
-    """Stores that one task verifies, the folder that their findings go to, and `rules` as for `listed`."""
+    """Stores that one task verifies, the folder for their findings, and `rules` as for `listed`."""
 
     number: int
     stores: list[Listed]
@@ -334,20 +335,20 @@ _Judged = tuple[StoreRow, list[dict[str, Any]]]
 
 
 def verify_stores(tasks: Iterable[FleetTask]) -> Iterator[tuple[StoreRow, str]]:
-    """The rows of all stores of some tasks, each with the file that holds its findings.
+    """Yield the rows of all stores of some tasks, each with the file that holds its findings.
 
-    Each store of a file system has a process of its own: one that is killed or runs out of memory costs its own row
-    only. What reads from a server has threads, which no fork has: such a store is verified in the task's process.
+    Each store of a file system has its own process: one that is killed or runs out of memory costs only its own row.
+    Reading from a server uses threads, which a fork would lose: such a store is verified in the task's process.
     """
     enter()
     for task in tasks:
-        judged = (_judged(item, task.rules, ScanOptions()) if is_remote(item.place) else _apart(item, task.rules)
+        judged = (_verify_one(item, task.rules, ScanOptions()) if is_remote(item.place) else _isolated(item, task.rules)
                   for item in task.stores)
         yield from _write_findings(Path(task.folder), f"part-{task.number:06d}.parquet", judged)
 
 
 def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[tuple[StoreRow, str]]:
-    """Write the findings of stores into one file, under its name once it is whole; rows and that name."""
+    """Write the findings of stores into one file, renamed when complete; return the rows, each with its name."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -367,15 +368,15 @@ def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[
 
 
 def findings_of(place: str) -> list[dict[str, Any]]:
-    """The rows of the table `findings` for one store, verified in this process. `Refusal` (8) where it cannot be."""
-    row, findings = _judged(Listed(place, "", 0, 0, _lock(place)), "", ScanOptions())
+    """Return the rows of the table `findings` for one store, verified in this process. `Refusal` (8) if that fails."""
+    row, findings = _verify_one(Listed(place, "", 0, 0, _lock(place)), "", ScanOptions())
     if row.error:
         raise Refusal(f"{place}: {row.error}")
     return findings
 
 
-def _apart(item: Listed, rules: str) -> _Judged:
-    """`_judged` in a process of its own."""
+def _isolated(item: Listed, rules: str) -> _Judged:
+    """Run `_verify_one` in a separate process."""
     read, write = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -383,7 +384,7 @@ def _apart(item: Listed, rules: str) -> _Judged:
         try:
             ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             if os.getppid() == parent:
-                answer = pickle.dumps(_judged(item, rules, ScanOptions()))
+                answer = pickle.dumps(_verify_one(item, rules, ScanOptions()))
                 with open(write, "wb") as pipe:
                     pipe.write(answer)
                 os._exit(0)
@@ -397,15 +398,15 @@ def _apart(item: Listed, rules: str) -> _Judged:
         found: _Judged = pickle.loads(content)
         return found
     how = f"by {signal.Signals(-status).name}" if status < 0 else "without an answer"
-    # the kernel kills whom there is no memory for; any other end is ours
+    # the kernel kills a process if memory runs out; any other end is a bug of ours
     return StoreRow(item.place, socket.gethostname(), exit_code=OPERATIONAL if status == -signal.SIGKILL else BUG,
                     error=f"the process that verified it ended {how}"), []
 
 
-def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
-    """Verify one store: its row and its findings. Whatever goes wrong is in the row.
+def _verify_one(item: Listed, rules: str, options: ScanOptions) -> _Judged:
+    """Verify one store; return its row and its findings. Any failure is in the row.
 
-    One that a broker writes to is seen as it was when the look began, where this process alone reads it.
+    A store that a broker writes to is seen as of the start of the check, if only this process reads it.
     """
     began, clock = time.monotonic(), time.time_ns()
     row = StoreRow(item.place, socket.gethostname())
@@ -430,7 +431,7 @@ def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
         row.bytes, row.exit_code, row.worst = log["bytes"], report.exit_code, _worst(report.findings)
         findings = [_finding_row(item.place, found) for found in report.findings]
         row.findings = len(findings)
-        # a broker writes through memory maps, and times of files follow later
+        # a broker writes through memory maps, and file times follow later
         if item.newest < clock - _SETTLED and not any(found.code == "broker-running" for found in report.findings):
             row.fingerprint = item.fingerprint
     except Refusal as refusal:
@@ -460,6 +461,6 @@ def _finding_row(place: str, found: Finding) -> dict[str, Any]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of which every text is UTF-8: names of files need not be."""
+    """Return a row with all text valid UTF-8, which file names may not be."""
     return {name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
             for name, value in row.items()}

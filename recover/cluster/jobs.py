@@ -1,4 +1,5 @@
-"""Jobs on a session: run in a thread, watched from the caller's, cancelled when that is interrupted; what they saw."""
+"""Jobs of a session: run in threads, watched by the caller, cancelled if it is interrupted; checks of what they
+read."""
 
 from __future__ import annotations
 
@@ -29,16 +30,15 @@ _names = itertools.count(1)
 _EVERY = 0.2
 _GRACE = 5
 _JOBS = 8
-_OVER = object()
+_DONE = object()
 
 
 class Job:
-    """`function` over `items`, a task each, in a session. With `keeps` executors have what the tasks yielded on their
-    disks, where they may.
+    """`function` over `items`, one task each, in a session. With `keeps` executors persist the results on their disks,
+    if the session supports it.
 
-    What is on its way home passes through the driver's heap. So not all tasks are asked for at one time, but twice as
-    many as there are cores by then: an allocation that grows by tasks that wait goes on growing, and a slow task holds
-    no other up.
+    Results pass through the driver's heap, so tasks are not all submitted at once, but twice as many as there are cores
+    at the time: dynamic allocation, which reacts to waiting tasks, still grows, and a slow task does not block others.
     """
 
     def __init__(
@@ -58,14 +58,15 @@ class Job:
             self.rdd = watch(session, rdd, label)
 
     def run(self, then: Callable[[Iterable[Any]], Iterable[Any]], chosen: Sequence[int]) -> list[Any]:
-        """What `then` makes of what some tasks yielded, by their places in `items`; within `watch`."""
+        """Return `then` applied to the results of some tasks, given by their index in `items`; call it within
+        `watch`."""
         if isinstance(self.session, ConnectSession):
             return list(self.session.answers(self._function, then, [self.items[number] for number in chosen]))
         return list(self.session.context.runJob(self.rdd, then, chosen))
 
     def answers(self, then: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Generator[Any, None, None]:
-        """The same of all tasks, as they end. `Refusal` (8), which names Spark's log, when one has failed for the last
-        time."""
+        """Yield the same for all tasks, as they finish. `Refusal` (8), which names Spark's log, if one failed on its
+        last attempt."""
         left, lock = iter(range(len(self.items))), threading.Lock()
 
         def some(put: Callable[[Any], None]) -> None:
@@ -80,7 +81,7 @@ class Job:
             yield from found
 
     def forget(self) -> None:
-        """Let executors drop what they keep; what is asked for yet runs again."""
+        """Let executors drop the results; later requests run the tasks again."""
         with suppress(Exception):  # a Spark that is gone keeps nothing
             self.rdd.unpersist()
 
@@ -88,7 +89,7 @@ class Job:
 def run_job(
     session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str,
 ) -> Generator[Any, None, None]:
-    """What the tasks of a `Job` yield, as they end."""
+    """Yield the results of a `Job`'s tasks, as they finish."""
     if items:
         yield from Job(session, function, items, label).answers()
 
@@ -96,7 +97,7 @@ def run_job(
 def watch(
     session: Session, action: Callable[[], Any], label: str, *, tick: Callable[[], None] | None = None
 ) -> Any:
-    """What `action` returns; its tasks are cancelled and interrupted when an exception rises here, or in `tick`."""
+    """Return the result of `action`; on an exception here or in `tick`, its tasks are cancelled and interrupted."""
     (value,) = _watched(session, lambda put: put(action()), label, tick=tick)
     return value
 
@@ -105,7 +106,7 @@ def _watched(
     session: Session, work: Callable[[Callable[[Any], None]], None], label: str, *, jobs: int = 1,
     tick: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
-    """What `work` hands to what it is called with, in each of `jobs` threads."""
+    """Yield what `work` passes to its argument, in each of `jobs` threads."""
     group = f"mqtool-{next(_names)}"
     answers: queue.Queue[Any] = queue.Queue(jobs)
     left = threading.Event()
@@ -123,18 +124,18 @@ def _watched(
             if session.code:
                 session.context.setLocalProperty(_CODE, session.code)
             work(lambda value: put((value,)))
-            put(_OVER)
+            put(_DONE)
         except BaseException as error:
             with suppress(InterruptedError):
                 put(error)
 
-    # Signals are answered by this thread, so it asks Spark nothing: py4j sends a message whenever one of its objects
-    # goes, and an exception that rises in there is lost.
+    # This thread handles signals, so it never calls Spark: py4j sends a message whenever one of its objects is
+    # collected, and an exception raised in there is lost.
     try:
         threads = [session.thread(act) for _ in range(jobs)]
         for thread in threads:
             thread.start()
-    except Exception as gone:  # they ask the JVM for what they inherit, and it may be gone
+    except Exception as gone:  # starting a thread asks the JVM for inherited properties, and it may be gone
         raise session.broken(gone) from gone
     try:
         while jobs:
@@ -146,7 +147,7 @@ def _watched(
                 continue
             if isinstance(answer, tuple):
                 yield answer[0]
-            elif answer is _OVER:
+            elif answer is _DONE:
                 jobs -= 1
             elif isinstance(answer, Refusal):
                 raise answer
@@ -164,18 +165,18 @@ def _watched(
 
 PACKAGES = ("formats", "recover")
 KINDS = (".py", ".c", ".h", ".bin")
-"""What is sent: modules, and the compiled kernels with the sources that they have to be of."""
+"""Files to ship: modules, and the compiled kernels with the sources that they must match."""
 NEEDED = ("numpy", "msgspec", "pyarrow", "crc32c")
 _ZIP = "mqtool-code.zip"
 _CODE = "mqtool.code"
-"""Tasks are told the digest of our code by this property, where it was not sent along."""
+"""Property that passes the digest of our code to tasks, if it was not shipped."""
 _EACH_CORE = 2
 
 
 def check_executors(session: Session, paths: Sequence[Path]) -> None:
-    """Ship our code where it lacks or differs. `Refusal` (8) when a host lacks a package or cannot see a path.
+    """Ship our code if it is missing or different. `Refusal` (8) if a host lacks a package or cannot see a path.
 
-    Local executors are this machine's; there is nothing to ask.
+    Local executors share this machine and need no check.
     """
     if session.is_local or not paths:
         return
@@ -183,7 +184,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
     probe = _probe(names)
     own = next(iter(probe(())))
     if session.over_connect and not session.shipped:
-        ship(session)  # nothing else tells an executor that comes later which code we have
+        ship(session)  # executors that join later have no other way to get our code
     cores = watch(session, lambda: session.cores, "how many cores")
     hosts = {answer["host"]: answer for answer in run_job(
         session, probe, range(cores * _EACH_CORE), "do the executors see the store?"
@@ -201,7 +202,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
 
 
 def ship(session: Session) -> None:
-    """Send our code to all executors, those that come later, too."""
+    """Send our code to all executors, including those that join later."""
     session.ship(pack_code(session.folder))
     session.shipped = True
 
@@ -210,18 +211,19 @@ _MOUNT = "Mount the store at the same path on every worker (s3://: give them cre
 
 
 def invisible(host: str, path: str) -> Refusal:
-    """The refusal of a store that not every executor sees."""
+    """Return the refusal for a store that some executor cannot see."""
     return Refusal(f"host {host} cannot see {path}", _MOUNT, host=host)
 
 
 def unreadable(host: str, error: OSError) -> Refusal:
-    """The refusal of what an executor could not read in all its tries, and this machine can: no fault of the store."""
+    """Return the refusal for a file that an executor repeatedly failed to read, but this machine can: not the store's
+    fault."""
     return Refusal(f"host {host} cannot read {error.filename}, which this machine can: {error.strerror}", _MOUNT,
                    host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
-    """A function that travels whole, because a host without our code could not look it up."""
+    """Return a function that is pickled by value, because a host without our code could not look it up."""
     packages, needed, kinds = PACKAGES, NEEDED, KINDS
 
     def probe(_tasks: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -238,7 +240,7 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
             for place in spec.submodule_search_locations or () if spec is not None else ():
                 for path in sorted(Folder(place).rglob("*")):
                     if path.suffix in kinds:
-                        # each host may have compiled its own library: what counts is that there is one
+                        # each host may have compiled its own library: only its presence counts
                         content = b"" if path.suffix == ".bin" else path.read_bytes()
                         digest.update(f"{path.relative_to(place)}\0".encode() + content)
             return digest.hexdigest()
@@ -254,7 +256,7 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
             except OSError as error:
                 return -(error.errno or 1)
 
-        time.sleep(0.05)  # long enough for every core to take one
+        time.sleep(0.05)  # long enough that every core gets a task
         yield {
             "host": socket.gethostname(), "code": " ".join(map(code_of, packages)),
             "lacks": [name for name in needed if importlib.util.find_spec(name) is None],
@@ -265,7 +267,7 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
 
 
 def pack_code(folder: Path) -> str:
-    """The path of a zip in `folder` of our packages as executors import them; the kernels are loaded out of it."""
+    """Return the path of a zip in `folder` of our packages for executors to import; kernels are loaded out of it."""
     root, target = Path(__file__).resolve().parents[2], folder / _ZIP
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
@@ -275,16 +277,16 @@ def pack_code(folder: Path) -> str:
     return str(target)
 
 
-# --- What runs on executors. Nothing here holds a lock, or writes into a store.
+# --- Code that runs on executors. Nothing here holds a lock, or writes into a store.
 
 
 _state = {"frozen": False}
 
 
 def enter() -> None:
-    """Once a worker: what was imported so far is not looked at by the collection that follows each task.
+    """Once per worker: exclude objects of imported modules from the garbage collection that follows each task.
 
-    `RuntimeError` on a host that came after all were asked, and has other code of ours than the driver.
+    `RuntimeError` on a host that joined after the check and has other code than the driver.
     """
     if not _state["frozen"]:
         from pyspark import TaskContext
@@ -298,11 +300,11 @@ def enter() -> None:
         _state["frozen"] = True
 
 
-# --- What workers read, compared with what this machine sees: a path may lead them to another store's files.
+# --- Comparison of what workers read with what this machine sees: a path may lead them to another store's files.
 #
-# Nothing of the cluster proves that two hosts see one file: names and lengths are equal in all stores, and time, head
-# or inode are in a copy. So tasks return checksums of all that they read. Before a plan that changes something is
-# shown, this machine has read every byte of it as well; a command that only reports compares a sample.
+# Nothing in the cluster proves that two hosts see the same file: names and lengths are equal in all stores; time, head
+# or inode in a copy. So tasks return checksums of everything they read. Before a plan that changes something is shown,
+# this machine has read all these bytes as well; a command that only reports compares a sample.
 
 
 class Seen(Struct, frozen=True):
@@ -318,13 +320,13 @@ class Seen(Struct, frozen=True):
 
 
 class Views(Struct):
-    """What tasks read of the log since the last time that all of it was compared; `began` is before that (s)."""
+    """What tasks read of the log since the last full comparison; `began`: a time before these reads (s)."""
 
     began: float
     reads: dict[str, list[tuple[str, FileReads]]] = {}
 
     def take(self, seen: Seen) -> None:
-        """Keep what a task read. `Refusal` (8) if length or first bytes of a file are not what we see."""
+        """Add what a task read. `Refusal` (8) if a file's length or first bytes differ from what this machine sees."""
         for path, reads in seen.files.items():
             self.reads.setdefault(path, []).append((seen.host, reads))
             if not self._is_written_to(path):
@@ -332,7 +334,7 @@ class Views(Struct):
                 _compare(seen.host, path, reads.size, islice(pieces, 1))
 
     def check_damage(self, log: LogView) -> None:
-        """`Refusal` (8) if a worker read something else than we do where it found no intact record."""
+        """Raise `Refusal` (8) if a worker read other bytes than this machine where it found no intact record."""
         for scan in log.files:
             base, path = scan.mapped_file.file_from_offset, str(scan.mapped_file.path.absolute())
             if path not in self.reads or self._is_written_to(path):
@@ -344,7 +346,7 @@ class Views(Struct):
                                                       if piece[0] < stop and piece[1] > start))
 
     def confirm(self) -> None:
-        """Read all that tasks read; `Refusal` (8) where this machine sees something else."""
+        """Read everything that tasks read; `Refusal` (8) if this machine sees other bytes."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             every = [(path, *read) for path, reads in self.reads.items() for read in reads]
             for _ in pool.map(lambda read: confirm(*read), every):
@@ -352,12 +354,12 @@ class Views(Struct):
         self.reads.clear()
 
     def _is_written_to(self, path: str) -> bool:
-        """Whether a broker writes to the file: then it may differ and be the same; nothing is changed there."""
+        """Whether a broker writes to the file: then a difference proves nothing, and mqtool changes nothing there."""
         return os.stat(path).st_mtime >= int(self.began)
 
 
 def confirm(path: str, host: str, reads: FileReads) -> None:
-    """`Refusal` (8) where this machine sees something else in a file than the host that read this of it."""
+    """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
     _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
 
 

@@ -1,6 +1,6 @@
-"""Queues and index files made by executors: chunks out of the kept scan, a shuffle, a task for some queues or a file.
+"""Queues and index files built by executors: chunks of the kept scan, a shuffle, a task for some queues or one file.
 
-What is to be made is decided where it is decided without Spark; here it is spread over tasks and its result gathered.
+The content is determined by the same code as without Spark; this module distributes it over tasks and collects results.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import file_crc, recorded
 from recover.store.store import Store
 
-# --- The functions of the jobs that make files: what `recover.cluster.derived` does, over the elements of an RDD.
+# --- Functions of the jobs that build files: `recover.cluster.derived` applied to the elements of an RDD.
 
 
 Pack = Callable[[Iterable[tuple[int, Split]]], Iterable[Chunk]]
 _CHUNK = 2
-"""So many parts has a chunk that was sent; an element of a kept scan has three."""
+"""Number of fields of a chunk that was sent; an element of a kept scan has three."""
 
 
 class SentSplit(Struct, frozen=True):
-    """A split of the log, by its number, that no executor kept."""
+    """A split of the log, with its number, that no executor kept."""
 
     number: int
     rows: PackedLater | bytes
@@ -80,9 +80,10 @@ def pack_elements(
     pieces: dict[int, list[Piece]], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
     elements: Iterable[Any],
 ) -> Iterator[Chunk]:
-    """Chunks of what executors kept (see `pieces`, by task) and of splits that were sent; chunks stay what they are.
+    """Yield chunks of elements kept by executors (see `pieces`, by task) and of splits that were sent; pass on sent
+    chunks.
 
-    `digests`: what each of these tasks read for the driver; `numbers` are those of the queues of the log.
+    `digests`: what each of these tasks read for the driver; `numbers`: queue numbers of the log.
     """
     chunks: list[Chunk] = []
 
@@ -101,7 +102,7 @@ def pack_elements(
 
 
 def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Made]:
-    """What one group of queues comes to, and what was read of their files for it."""
+    """Yield the products of one group of queues, and what was read of their files for them."""
     enter()
     with recorded() as files:
         yield from task(chunks)
@@ -117,19 +118,19 @@ def ends_of_parts(
 
 
 def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | NotStaged]:
-    """The manifest of the whole files among the products of an RDD."""
+    """Yield the manifest of the whole files among the products of an RDD."""
     enter()
     yield from stager(contents(number, products))
 
 
 def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) -> Iterator[Staged | NotStaged]:
-    """The manifest of one index file."""
+    """Yield the manifest of one index file."""
     enter()
     yield from stager(task(chunks))
 
 
 def read_back(attempts: int, tasks: Iterable[tuple[int, list[Path]]]) -> Iterator[tuple[str, Path, Any]]:
-    """Host, path, and (length, CRC-32C) of the files of some tasks, or, the last time, why one cannot be read."""
+    """Yield host, path, and (length, CRC-32C) of the files of some tasks, or on the last attempt the read error."""
     enter()
     for _, paths in tasks:
         for path in paths:
@@ -152,9 +153,10 @@ _LAST = 1 << 40
 
 
 class SparkProducer:
-    """See `recover.derived.expected.Producer`. `store` is as executors can open it; `log` what files are made for.
+    """See `recover.derived.expected.Producer`. `store` has paths that executors can open; `log` is the one to build
+    for.
 
-    A queue with more positions than a task is to hold (messages of 256 bytes in a split, or `ROWS_A_TASK`) is cut.
+    A queue with more positions than a task should hold (messages of 256 bytes in a split, or `ROWS_A_TASK`) is divided.
     """
 
     def __init__(self, session: Session, kept: RowsElsewhere, store: Store, log: LogView, split_size: int) -> None:
@@ -171,8 +173,8 @@ class SparkProducer:
     def queues(
         self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
     ) -> Iterator[tuple[QueueKey, list[Step]]]:
-        """See `Producer`: a job that shuffles positions by groups of queues and of parts of large ones, whose products
-        executors keep."""
+        """See `Producer`: a job that shuffles positions by groups of queues, and of parts of large ones; executors keep
+        the products."""
         counts = expectation.counts
         chosen = [n for n, key in enumerate(expectation.keys) if counts[n] and (wanted is None or key in wanted)]
         steps = self._queue_steps(builder, expectation, chosen, fresh=fresh)
@@ -184,23 +186,23 @@ class SparkProducer:
     def _queue_steps(
         self, builder: QueueBuilder, expectation: Expectation, chosen: list[int], *, fresh: bool, cuts: bool = True
     ) -> dict[int, list[Step]]:
-        """The steps of each of these queues; with `cuts` not of those that turn out to be one whole."""
+        """Return the steps of each of these queues; with `cuts`, without those that turn out to be indivisible."""
         if not chosen:
             return {}
         keys, counts = expectation.keys, expectation.counts
         cores, total = watch(self.session, lambda: self.session.cores, "how many cores"), int(counts[chosen].sum())
-        # a multiple of the cores, so that none is idle at the end
+        # a multiple of the cores, so that none idles at the end
         packing, making = (max(_TASKS_A_CORE, -(-total // (rows * cores))) * cores
                            for rows in (ROWS_A_TASK, self.rows_a_task))
-        large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._is_bare(keys[n]))}
+        large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._has_no_files(keys[n]))}
         cut = self._cut(expectation, chosen, large, builder.file_cells, making)
         listed = {} if self.session.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
-        task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, cut, listed)
+        task = QueueFilesTask(_for_executors(builder, self.store), keys, fresh, cut, listed)
         asked = np.zeros(counts.size, dtype=bool)
         asked[chosen] = True
         sent = list(cut.packed(_LAST, expectation.lmq_rows[asked[expectation.lmq_rows["queue"]]]))
         pack = QueueChunks(cut, asked[: expectation.skipped.size] & ~expectation.skipped)
-        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_even(expectation.tally_of(n)))
+        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_dense(expectation.tally_of(n)))
         number = len(self._products)
 
         def run() -> list[Any]:
@@ -240,7 +242,7 @@ class SparkProducer:
     def index_files(
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
     ) -> Iterator[RebuiltIndexFile]:
-        """See `Producer`: nothing is made yet; how many keys there are says which go to which file."""
+        """See `Producer`: nothing is built yet; the number of keys determines which go into which file."""
         for target, file in zip(targets, files, strict=True):
             number = len(self._index)
             self._index[number] = builder, target, file.content
@@ -254,7 +256,7 @@ class SparkProducer:
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
         stager = Stager(str(folder.absolute()), names, sync=not self.session.is_local)
-        # index files first: of the tasks that follow the shuffle theirs are the longest
+        # index files first: their tasks are the longest after the shuffle
         jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):
             jobs.append((partial(stage_products, stager, number), self._products[number]))
@@ -272,7 +274,7 @@ class SparkProducer:
         return manifest
 
     def read_back(self, files: Mapping[Path, tuple[int, int]], interrupted: Callable[[], bool]) -> None:
-        """See `Writes`: on any executors, whose answers tell what they see of the folder that others wrote to."""
+        """See `Writes`: run on any executors; the results prove that they see the folder that others wrote to."""
         work = partial(read_back, self.session.attempts)
         tasks = tasks_of([*files], [path.stat().st_blocks * 512 for path in files])
         for host, path, found in run_job(self.session, work, tasks, "files read back"):
@@ -294,7 +296,7 @@ class SparkProducer:
         yield from found[0].content.chunks()
 
     def _index_job(self, stager: Stager) -> tuple[Any, Any]:
-        """One task a file; the function that it runs, and its keys."""
+        """Return the function of a job with one task a file, and the RDD of its keys."""
         order = sorted(stager.names)
         builder = self._index[order[0]][0]
         spans: dict[int, list[tuple[int, int, int]]] = {}
@@ -310,19 +312,19 @@ class SparkProducer:
         return partial(stage_index, named, task), self._shuffled(pack, len(order), [])
 
     def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk], tasks: int = 0) -> Any:
-        """An RDD of chunks, a partition for each group or file; at most so many `tasks` pack them, if given."""
+        """Return an RDD of chunks, a partition for each group or file; at most `tasks` tasks pack them, if given."""
         context = self.session.context
         more: list[Any] = [SentSplit(number, PackedLater(split)) for number, split in self.sources.sent]
         rdds = [self.kept.job.rdd]
         if more or sent:
-            # serialized as what executors keep is, or a union would have them do that anew
+            # use the serializer of kept elements, or the union would have executors serialize those again
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
-        # one step from what is kept to the shuffle: each further one would take a Python worker of its own
+        # a single step from kept elements to the shuffle: each further one would occupy another Python worker
         packing = partial(pack_elements, self.sources.pieces, self.digests, self.numbers, pack)
         elements = context.union(rdds)
         return (elements.coalesce(tasks) if tasks else elements).mapPartitions(packing).partitionBy(partitions, int)
 
-    def _is_bare(self, key: QueueKey) -> bool:
+    def _has_no_files(self, key: QueueKey) -> bool:
         """Whether a queue has no file at all."""
         parts = (QueueFiles(self.store, key.topic, key.queue_id), ExtFiles(self.store, key.topic, key.queue_id))
         return not any(part.mapped_files.files or part.mapped_files.odd for part in parts)
@@ -330,8 +332,8 @@ class SparkProducer:
     def _cut(
         self, expectation: Expectation, chosen: list[int], large: set[int], file_cells: int, tasks: int
     ) -> Cut:
-        """The `large` queues in parts and all others whole, in at most as many groups as there are tasks: about as many
-        positions in each. A queue with positions that were read on the driver (LMQ) is whole, too."""
+        """Divide the `large` queues into parts, leave others whole, and balance positions over at most `tasks` groups.
+        A queue with positions read on the driver (LMQ) stays whole, too."""
         counts = expectation.counts
         places, zeros = np.full(counts.size, WHOLE), np.zeros(counts.size, dtype=np.int64)
         length = max(1, self.rows_a_task // file_cells) * file_cells
@@ -363,7 +365,7 @@ class SparkProducer:
 
 
 def seen_elsewhere(store: Store) -> Store | None:
-    """The store by absolute paths, its sizes known; None where its parts would go by other names then."""
+    """Return the store by absolute paths, with its sizes known; None if its parts would get other names by that."""
     options, root = store.options, store.root.absolute()
     seen = Store(root, structs.replace(
         options, commitlog=tuple(folder.absolute() for folder in options.commitlog),
@@ -376,15 +378,15 @@ def seen_elsewhere(store: Store) -> Store | None:
     return seen if same else None
 
 
-def _elsewhere(builder: QueueBuilder, store: Store) -> QueueBuilder:
+def _for_executors(builder: QueueBuilder, store: Store) -> QueueBuilder:
     return QueueBuilder(
         store, builder.delays, builder.min_offset, builder.log_end, visible=builder.visible,
         evidence=builder.evidence, bridge=builder.bridge,
     )
 
 
-def _is_even(tally: Rows | None) -> bool:
-    """Whether each place of a queue is that of one message, so that no unit stands for another."""
+def _is_dense(tally: Rows | None) -> bool:
+    """Whether each place of a queue is held by one message, so that no unit fills in for another."""
     if tally is None or tally["fallen"] or tally["bits"] & BIT_MARKER:
         return False
     return bool(tally["positions"] == tally["most"] - tally["least"] + 1)

@@ -1,4 +1,4 @@
-"""The Spark session of this process: started when first needed, its noise in a file, stopped at the end."""
+"""The Spark session of this process: started when first needed, its output in a file, stopped at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
 
-# --- Which master, which settings: what the user said, and what a scan of a store needs beside it.
+# --- Master and settings: the user's, and those that a scan of a store needs.
 
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,(\d+))?\])?")
@@ -33,14 +33,14 @@ _MASTERS = ("spark://", "yarn", "k8s://", "sc://")
 _CONNECT = "sc://"
 _REMOTE = "SPARK_REMOTE"
 _CONNECTED = "SPARK_CONNECT_MODE_ENABLED"
-"""Set by pyspark where a session of Spark Connect was begun in this process."""
+"""Set by pyspark if a session of Spark Connect was started in this process."""
 _RETRIES = 4
 _OWN = "mqtool."
 SPLIT_SETTING = "mqtool.splitSize"
 
-# where neither the command line nor the site says anything
+# used if neither the command line nor the site's files set them
 DEFAULTS = {
-    # 8 instead of 69 ms a task, together with gc.freeze in the workers
+    # 8 ms a task instead of 69, together with gc.freeze in the workers
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
@@ -48,14 +48,14 @@ DEFAULTS = {
 }
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
-    # what a task sends home goes straight to the driver, which is in the same JVM, and not through its block store
+    # results go directly to the driver, which is in the same JVM, instead of through its block store
     "spark.task.maxDirectResultSize": "64m",
 }
 _HEAP = "2g"
 
 
 class SparkSettings(Struct, frozen=True):
-    """What the command line says: master (None: the site's, else `threads` of this machine), Spark's settings, and the
+    """Options of the command line: master (None: the site's, else `threads` of this machine), Spark's settings, and the
     size of a split in bytes."""
 
     master: str | None
@@ -65,14 +65,14 @@ class SparkSettings(Struct, frozen=True):
 
     @property
     def over_connect(self) -> bool:
-        """True when it is a Connect server that is asked, by the master or, where none is named, as pyspark would."""
+        """Whether a Connect server is used, named by the master or, without one, as pyspark would choose."""
         if self.master is None:
             return os.environ.get(_REMOTE, "").startswith(_CONNECT) or _CONNECTED in os.environ
         return self.master.startswith(_CONNECT)
 
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
-    """What --master and --conf K=V come to. `UsageRefusal` (16) for what Spark could not mean."""
+    """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept."""
     given = _without_own(dict(_pair(item) for item in conf))
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
     threads = threads or len(os.sched_getaffinity(0))
@@ -80,7 +80,7 @@ def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | 
 
 
 def _master(text: str | None) -> str | None:
-    """The master that was named; a local one with retries, which Spark's own `local[N]` does not have."""
+    """Return the given master; a local one gets retries, which Spark's own `local[N]` does not have."""
     local = None if text is None else _LOCAL.fullmatch(text)
     if local is not None:
         return f"local[{local[1] or 1},{local[2] or _RETRIES}]"
@@ -113,13 +113,13 @@ def _without_own(given: Mapping[str, str]) -> dict[str, str]:
 
 OLDEST = 17
 _NEWEST_FOR_3 = 21
-"""Spark 3.5's Hadoop asks for the security manager, which Java 24 no longer has."""
+"""Spark 3.5's Hadoop requires the security manager, which Java 24 no longer has."""
 _SECONDS = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """JAVA_HOME, then PATH; the first that this Spark runs on. `Refusal` (8) when there is none."""
+    """Return the first Java of JAVA_HOME and PATH that this Spark runs on. `Refusal` (8) if there is none."""
     import pyspark
 
     newest = _NEWEST_FOR_3 if pyspark.__version__.startswith("3.") else 0
@@ -139,12 +139,12 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> str:
-    """What to set JAVA_HOME to for Spark to start the Java that `find_java` finds."""
+    """Return the JAVA_HOME with which Spark starts the Java of `find_java`."""
     return str(find_java(environment).resolve().parent.parent)
 
 
 def release_of(program: Path) -> int:
-    """The feature release that `java -version` names (8 for 1.8); 0 if it does not run or does not say."""
+    """Return the feature release that `java -version` prints (8 for 1.8); 0 if it does not run or prints none."""
     try:
         said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -159,23 +159,23 @@ def release_of(program: Path) -> int:
 _LOG = "spark.log"
 _SCRATCH = "scratch"
 _LONGEST_OF_SOCKETS = 60
-"""Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
+"""Limit for a folder's path in bytes; a socket in it is named by a UUID, and the system allows 107 for both."""
 _CODE = Path(__file__).resolve().parents[2]
 _SESSION_SECONDS = 20
 _REACH_SECONDS = 5
 _CONNECT_PORT = ":15002"
 _TRIES = 5
-"""How often a Connect server is asked again, with a pause that grows by four from 50 ms on."""
+"""Number of retries with a Connect server, with a pause that grows fourfold from 50 ms."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set in what spark-submit runs: there is a JVM, with the site's and the submitter's settings."""
+"""Set for programs run by spark-submit: there is a JVM, with the site's and the submitter's settings."""
 
 
 class Session:
     """A running Spark: `context` is pyspark's; the JVM and its local workers write to a log in `folder`.
 
-    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `code`: the digest of it
-    that they were found to have; `tasks` and `size` (bytes of files) are what was scanned so far. A context that runs
-    in this process is taken as it is, and is not stopped. `least`: so many tasks are asked for at one time, at least.
+    `failed` keeps the log for the user; `shipped`: the executors were sent our code; `code`: digest of the code found
+    on them; `tasks` and `size` (bytes of files): what was scanned so far. A context that already runs in this process
+    is used as it is, and not stopped. `least`: minimum number of tasks submitted at one time.
     """
 
     over_connect = False
@@ -191,7 +191,7 @@ class Session:
         self.process: Any = None
         self.context: Any = None
         starting: Future[None] = Future()
-        # Ctrl-C is answered here: what starts is let come to an end, so that there is something to stop
+        # this thread handles Ctrl-C: a start in progress is allowed to finish, so that there is something to stop
         threading.Thread(target=_settle, args=(starting, self._start), daemon=True).start()
         try:
             while wait([starting], 0.1).not_done:
@@ -209,21 +209,22 @@ class Session:
 
     @property
     def is_local(self) -> bool:
-        """True when the executors are threads of this machine's JVM."""
+        """Whether the executors are threads of this machine's JVM."""
         return self.master.startswith("local")
 
     @property
     def is_over(self) -> bool:
-        """True when it failed, or someone else stopped what was taken."""
+        """Whether it failed, or a session that was not ours was stopped by its owner."""
         return self.failed or self.context._jsc is None
 
     @property
     def where(self) -> str:
-        """Where there is more to read of what went wrong."""
+        """Hint where to read more about a failure."""
         return f"Spark's own log: {self.folder / _LOG}" if self.process is not None else "Read what Spark logged."
 
     def _start(self) -> None:
-        """Take the context that runs, or start one; the command line's settings before the site's, and those ours."""
+        """Use the running context, or start one; the command line's settings take precedence over the site's, then
+        ours."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -236,9 +237,9 @@ class Session:
         warnings.filterwarnings("ignore", module="pyspark")
         reach(self.master)
         (self.folder / _SCRATCH).mkdir()
-        own = {} if _SUBMITTED in os.environ else self._launched_with()
+        own = {} if _SUBMITTED in os.environ else self._jvm_environment()
         with _environment(own), (self.folder / _LOG).open("wb") as noise:
-            # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
+            # a process group of its own, so that Ctrl-C reaches mqtool, not the JVM and its workers
             streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
             launch = SparkConf(loadDefaults=False).setAll([*given.items()])
             gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
@@ -259,7 +260,8 @@ class Session:
         self.context.setLogLevel("ERROR")
 
     def _take(self, context: Any, given: Mapping[str, str]) -> None:
-        """Use what runs. `Refusal` (8) where it has other settings than were given: they hold from its start only."""
+        """Use the running context. `Refusal` (8) if its settings differ from those given: they take effect only at
+        start."""
         self.is_taken, self.context, self.master = True, context, context.master
         self._check_settings(given, "a Spark runs in this process", "stop that Spark first")
 
@@ -270,36 +272,36 @@ class Session:
                               f"Leave the setting out, or {remedy}.")
 
     def setting(self, key: str) -> str | None:
-        """A setting of the Spark that runs."""
+        """Return a setting of the running Spark."""
         found: str | None = self.context.getConf().get(key)
         return found
 
-    def _launched_with(self) -> dict[str, str]:
-        """The environment of our own JVM and its workers: what they take where the site's files say nothing."""
-        # in this variable nothing escapes: a double quote stands between single ones
+    def _jvm_environment(self) -> dict[str, str]:
+        """Return the environment of our own JVM and its workers: defaults for what the site's files do not set."""
+        # this variable has no escapes: put a double quote between single ones
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
         environment = {
             "JAVA_HOME": java_home(),
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
             "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
-            # Java's temporary files are this session's: it removes none where it is killed
+            # Java's temporary files go into this session's folder: a killed JVM removes none
             "JDK_JAVA_OPTIONS": options,
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            # local workers are plain interpreters: what this one imports from a checkout, they find by the path
+            # local workers are plain interpreters: they find a checkout that this one imports from by the path
             "PYTHONPATH": os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")])),
         }
         if self.is_local:
             environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-            # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
+            # the JVM only passes bytes on: the cost of the second compiler does not pay off within one command
             environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1"
         return environment
 
     def json(self) -> dict[str, Any]:
-        """Application, address of Spark's own pages, executors, and what they scanned."""
+        """Return application, address of Spark's own pages, executors, and what they scanned."""
         executors = 0
         with suppress(Exception):
-            # the driver is one of them, but for a local master, where it is the only one
+            # the driver counts as one of them, except with a local master, where it is the only one
             executors = max(1, len(self.context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
         return {"master": self.master, "application": self.context.applicationId, "ui": self.context.uiWebUrl,
                 "executors": executors, "tasks": self.tasks, "bytes": self.size}
@@ -312,22 +314,22 @@ class Session:
 
     @property
     def cores(self) -> int:
-        """Tasks that run at one time, as far as Spark knows by now. `Refusal` (8) when Spark is gone."""
+        """The number of tasks that run at one time, as far as Spark knows now. `Refusal` (8) if Spark is gone."""
         try:
             return int(self.context.defaultParallelism)
         except Exception as error:
             raise self.broken(error) from error
 
     def begin(self, group: str, label: str) -> None:
-        """What this thread asks for from now on belongs to a group."""
+        """Assign further jobs of this thread to a group."""
         self.context.setJobGroup(group, label, interruptOnCancel=True)
 
     def cancel(self, group: str) -> None:
-        """End what a group has asked for."""
+        """Cancel the jobs of a group."""
         self.context.cancelJobGroup(group)
 
     def thread(self, action: Callable[[], None]) -> threading.Thread:
-        """A thread that may ask Spark."""
+        """Return a thread that may use Spark."""
         from pyspark import InheritableThread
 
         return InheritableThread(target=action, daemon=True)
@@ -337,18 +339,18 @@ class Session:
         self.context.addPyFile(path)
 
     def sql(self) -> Any:
-        """The same Spark as a SparkSession."""
+        """Return the same Spark as a SparkSession."""
         from pyspark.sql import SparkSession
 
         return SparkSession(self.context)
 
     def broken(self, error: BaseException) -> Refusal:
-        """What to raise over an error of Spark's; this session is not used again."""
+        """Return the refusal for an error of Spark; this session is not used again."""
         self.failed = True
         return Refusal(f"Spark gave up: {first_line(error)}", self.where)
 
     def stop(self) -> None:
-        """End Spark and its JVM, if they are ours; the log stays when something failed."""
+        """Stop Spark and its JVM, if they are ours; the log stays if something failed."""
         context, self.context = self.context, None
         if context is not None and not self.is_taken:
             with suppress(Exception):
@@ -368,7 +370,7 @@ class Session:
 class ConnectSession(Session):
     """A session of a Spark Connect server, which has DataFrames and no RDD: `context` is its SparkSession.
 
-    Nothing stays on executors, and nothing is asked of the server but jobs, settings, and that it stops them.
+    Executors persist nothing; requests to the server are only jobs, settings, and their cancellation.
     """
 
     over_connect = True
@@ -388,11 +390,11 @@ class ConnectSession(Session):
             from pyspark.sql.connect.client.retries import DefaultPolicy
             from pyspark.sql.connect.session import SparkSession as Connected
 
-            if self.is_taken:  # pyspark's own getOrCreate wants an address even where a session runs
+            if self.is_taken:  # pyspark's own getOrCreate requires an address even if a session runs
                 self.context = Connected.builder.getOrCreate()
             else:
                 self.context = SparkSession.builder.remote(str(url)).create()
-                # a server that is gone is waited for some seconds, not the ten minutes of pyspark
+                # retry for some seconds if the server is gone, not for the ten minutes of pyspark
                 self.context.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
         except ImportError as error:
             raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
@@ -403,22 +405,22 @@ class ConnectSession(Session):
 
     @property
     def is_over(self) -> bool:
-        """True when it failed, or someone else stopped what was taken."""
+        """Whether it failed, or a session that was not ours was stopped by its owner."""
         return self.failed or bool(self.context.is_stopped)
 
     def setting(self, key: str) -> str | None:
-        """A setting of the server's Spark."""
+        """Return a setting of the server's Spark."""
         found: str | None = self.context.conf.get(key, None)
         return found
 
     def json(self) -> dict[str, Any]:
-        """See `Session`: Connect does not say where Spark's pages are, nor how many executors there are."""
+        """See `Session`: Connect reports neither the address of Spark's pages nor the number of executors."""
         return {"master": self.master, "application": self.setting("spark.app.id"), "ui": None, "executors": None,
                 "tasks": self.tasks, "bytes": self.size}
 
     @cached_property
     def cores(self) -> int:
-        """Tasks that run at one time, as many as Spark cuts a range into. `Refusal` (8) when Spark is gone."""
+        """The number of tasks that run at one time, by the partitions of a range. `Refusal` (8) if Spark is gone."""
         try:
             parts = self.context.range(1 << 16).selectExpr("spark_partition_id()").toArrow()
         except Exception as error:
@@ -444,7 +446,7 @@ class ConnectSession(Session):
         self, function: Callable[[Iterable[Any]], Iterable[Any]], then: Callable[[Iterable[Any]], Iterable[Any]],
         items: Sequence[Any],
     ) -> Iterator[Any]:
-        # it travels whole, because a host without our code could not look it up
+        # pickled by value, because a host without our code could not look it up
         def answer(batches: Iterable[Any]) -> Iterator[Any]:
             import pickle
 
@@ -461,17 +463,17 @@ class ConnectSession(Session):
 
     def stop(self) -> None:
         super().stop()
-        if not self._was_connected:  # what pyspark leaves there keeps every other Spark from this process
+        if not self._was_connected:  # pyspark's leftover would keep every other Spark from this process
             os.environ.pop(_CONNECTED, None)
 
 
 def without_token(master: str) -> str:
-    """A master without the parameters of a Connect server's address: one is its token."""
+    """Return a master without the parameters of a Connect server's address, one of which is its token."""
     return master.partition("/;")[0] if master.startswith(_CONNECT) else master
 
 
 def _settle(future: Future[Any], action: Callable[[], Any]) -> None:
-    """Have the future hold what `action` returns or raises."""
+    """Set the future to the result or exception of `action`."""
     try:
         future.set_result(action())
     except BaseException as error:
@@ -483,9 +485,9 @@ _lock = threading.Lock()
 
 
 def session_for(settings: SparkSettings) -> Session:
-    """The session of this master and these Spark settings; one runs at a time, and ends with the process.
+    """Return the session for this master and these Spark settings; one runs at a time, and ends with the process.
 
-    `Refusal` (8) without Spark. The size of a split is that of a scan, and starts no other session.
+    `Refusal` (8) without Spark. Another split size does not require another session.
     """
     with _lock:
         if _current and not _current[0].is_over:
@@ -498,12 +500,12 @@ def session_for(settings: SparkSettings) -> Session:
 
 
 def running_session() -> Session | None:
-    """The session that runs, if one does."""
+    """Return the running session, or None."""
     return _current[0] if _current else None
 
 
 def stop_session() -> None:
-    """Stop the session that runs, if one does."""
+    """Stop the running session, if any."""
     while _current:
         _current.pop().stop()
 
@@ -512,7 +514,7 @@ atexit.register(stop_session)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark says, without the stacks of either language."""
+    """Return the message of a Spark error, without the stacks of either language."""
     text = str(error)
     with suppress(Exception):
         text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
@@ -526,7 +528,7 @@ def first_line(error: BaseException) -> str:
             lines.append(line)
     if not lines:
         return type(error).__name__
-    # a Python traceback says what happened at its end, everything else at its beginning
+    # a Python traceback has its message at the end, everything else at the beginning
     said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
     return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
 
@@ -536,7 +538,7 @@ def _forget_gateway() -> None:
 
     SparkContext._gateway = None
     SparkContext._jvm = None
-    # what could not be stopped because its JVM is gone would count as running
+    # a context that could not be stopped because its JVM is gone would count as running
     SparkContext._active_spark_context = None
 
 
@@ -555,7 +557,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def reach(master: str) -> None:
-    """`Refusal` (8) if nobody answers at a master's address: Spark tries for a minute, and then says nothing of it."""
+    """Raise `Refusal` (8) if no master accepts a connection: Spark would retry for a minute, and not mention it."""
     hosts = re.sub(r"^(?:spark|k8s|sc)://(?:https?://)?", "", master).rstrip("/")
     if hosts == master.rstrip("/"):
         return

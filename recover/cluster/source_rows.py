@@ -1,4 +1,4 @@
-"""Messages, units of queues and index, and findings as Arrow batches: what data sources hand to Spark."""
+"""Messages, units of queues and index, and findings as Arrow batches, for the Spark data sources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ INDEX = pa.schema([
     ("store", pa.string()), ("file", pa.string()), ("number", pa.int32()), ("key_hash", pa.int32()),
     ("phy_offset", pa.int64()), ("store_timestamp", pa.int64()), ("previous", pa.int32()),
 ])
-"""One row a unit. `store_timestamp` (ms) is the begin time of its file and the whole seconds that it counts from it."""
+"""One row a unit. `store_timestamp` (ms): begin time of the file plus the unit's time difference, in whole seconds."""
 
 FINDINGS = pa.schema([(name, pa.int64() if name == "offset" else pa.string()) for name in FINDING_COLUMNS])
 """One row a finding. `facts` is JSON."""
@@ -73,13 +73,13 @@ _TEST = re.compile(
 
 
 class Filters(Struct, frozen=True):
-    """What every row has to satisfy: (column, =, <, <=, >, >= or in, value), all of them."""
+    """Conditions on rows, all of which must hold: (column, =, <, <=, >, >= or in, value)."""
 
     tests: list[tuple[str, str, Any]] = field(default_factory=list)
 
     @classmethod
     def of(cls, text: str, schema: pa.Schema, columns: Collection[str]) -> Filters:
-        """The tests that a text names: `topic = 'Orders' and phy_offset >= 1000 and queue_id in (1, 2)`.
+        """Parse tests: `topic = 'Orders' and phy_offset >= 1000 and queue_id in (1, 2)`.
 
         `UsageRefusal` (16) for any other text, and for a column that is not among `columns`.
         """
@@ -101,21 +101,21 @@ class Filters(Struct, frozen=True):
         return cls(found)
 
     def asks(self, name: str) -> bool:
-        """Whether a test is of this column."""
+        """Whether a test is on this column."""
         return any(column == name for column, _, _ in self.tests)
 
     def allow(self, **values: Any) -> bool:
-        """Whether rows with these values may satisfy all tests."""
+        """Whether rows with these values can satisfy all tests."""
         return all(_TESTS[kind](pa.array([values[name]]), value)[0].as_py()
                    for name, kind, value in self.tests if name in values)
 
     def meet(self, name: str, first: int, last: int) -> bool:
-        """Whether a value from `first` to `last` may satisfy the tests of an integer column."""
+        """Whether a value from `first` to `last` can satisfy the tests on an integer column."""
         spans = [_SPANS[kind](value) for column, kind, value in self.tests if column == name]
         return max([first, *(low for low, _ in spans)]) <= min([last, *(high for _, high in spans)])
 
     def chosen(self, size: int, column: Callable[[str], Any], names: Iterable[str]) -> Rows | slice:
-        """Which of `size` rows satisfy the tests of the columns `names`, which `column` returns."""
+        """Return which of `size` rows satisfy the tests on the columns `names`, which `column` returns."""
         mask = None
         for name, kind, value in self.tests:
             if name in names:
@@ -125,7 +125,7 @@ class Filters(Struct, frozen=True):
 
 
 def _value(name: str, text: str, kind: pa.DataType) -> Any:
-    """A value as a text writes it, for a column of that type: text and times between quotes, times as ISO 8601."""
+    """Return the value of a literal for a column of that type: text and times in quotes, times as ISO 8601."""
     quoted = text[1:-1].replace("''", "'") if text.startswith("'") else None
     try:
         if quoted is None:
@@ -158,7 +158,7 @@ class IndexPart(Struct, frozen=True):
 
 
 def queue_parts(store: Store, filters: Filters, split_size: int) -> list[QueuesPart]:
-    """Parts of up to some hundred queues that are asked for."""
+    """Return parts of up to some hundred queues that match the filters."""
     queues = [(folder.topic, folder.queue_id) for folder in store.queue_folders]
     names = {topic for topic in {topic for topic, _ in queues} if filters.allow(topic=topic)}
     queues = [(topic, number) for topic, number in queues
@@ -169,19 +169,19 @@ def queue_parts(store: Store, filters: Filters, split_size: int) -> list[QueuesP
 
 
 def store_parts(store: Store, filters: Filters, split_size: int) -> list[str]:
-    """The store as one part."""
+    """Return the store as one part."""
     return [url_of(store.root) or str(store.root)]
 
 
 def index_parts(store: Store, filters: Filters, split_size: int) -> list[IndexPart]:
-    """A part for each index file; none when nothing tells their geometry."""
+    """Return a part for each index file; none if their geometry is unknown."""
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     return [] if geometry is None else [IndexPart(file.path, geometry) for file in listing.files]
 
 
 def consumequeue_batches(part: QueuesPart, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
-    """The units of queues, up to the first cell without one; pre-blanks are left out."""
+    """Yield the units of queues, up to the first cell without one; pre-blanks are left out."""
     store = Store(part.root, part.options)
     store.queue_file_size = part.file_size
     for topic, queue_id in part.queues:
@@ -211,7 +211,7 @@ def _units(files: QueueFiles, filters: Filters) -> Iterator[pa.RecordBatch]:
 
 
 def index_batches(part: IndexPart, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
-    """The units of an index file, as many as its header counts."""
+    """Yield the units of an index file, as many as its header counts."""
     image = load_words(part.path, part.geometry)
     _raise_first(image.failures)
     count = min(max(image.header.index_count, 1), part.geometry.entries)
@@ -226,7 +226,7 @@ def index_batches(part: IndexPart, columns: Sequence[str], filters: Filters) -> 
 
 
 def findings_batches(part: str, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
-    """The findings of a store. `Refusal` where it cannot be verified."""
+    """Yield the findings of a store. `Refusal` if it cannot be verified."""
     for batch in pa.Table.from_pylist(findings_of(part), FINDINGS).to_batches():
         yield _matching(batch, filters)
 
@@ -249,13 +249,13 @@ def _repeat(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-# --- Messages: the rows of a scan, and what else is asked for column by column out of the log's bytes.
+# --- Messages: the rows of a scan, and further columns read from the log's bytes on demand.
 
 
 _ROWS = 1 << 16
 _BATCH_BYTES = 16 << 20
 
-_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # years 1 to 9999, but for a day at both ends
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # years 1 to 9999, except for a day at both ends
 _TIMES = {"store_time": "store_timestamp", "born_time": "born_timestamp"}
 _TEXTS = {"tags": props.TAGS, "keys": props.KEYS, "uniq_key": props.UNIQ_KEY}
 _HOSTS = {"born_host": ("born_ip", "store_timestamp"), "store_host": ("store_ip", "reconsume_times")}
@@ -273,12 +273,12 @@ COMMITLOG = pa.schema([
         "body",
     )
 ])
-"""One row a message. Timestamps in ms since 1970, times the same as Spark has them (null outside of the years 1 to
-9999), sizes and offsets in bytes; `body` as stored, compressed if it was."""
+"""One row a message. Timestamps in ms since 1970, times the same as Spark's type (null outside the years 1 to 9999),
+sizes and offsets in bytes; `body` as stored, compressed if it was."""
 
 SCANNED = frozenset(("topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "store_time",
                       "sys_flag", "crc_ok", "file"))
-"""What the rows of a scan say; for any other column the log is read."""
+"""Columns available from the rows of a scan; any other requires reading the log."""
 
 _FLAGS = sorted(HEADS)
 _OFFSETS = {field.name: np.array([HEADS[flag].offset(field.name) for flag in _FLAGS]) for field in HEAD.fields}
@@ -286,14 +286,14 @@ _HEAD_SIZES = np.array([HEADS[flag].size for flag in _FLAGS])
 
 
 def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRange]:
-    """The splits of the log that may hold a record that is asked for."""
+    """Return the splits of the log that may hold a matching record."""
     queue, _ = rightly_placed(live_copies(store.commitlog))
     return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
             if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
 
 
 def log_span(store: Store) -> tuple[int, int]:
-    """Physical offsets: where the first file of the log begins, and where its last intact record ends."""
+    """Return physical offsets: start of the log's first file, and end of its last intact record."""
     parts = log_parts(store, Filters(), SPLIT_SIZE)
     first = parts[0].mapped_file.file_from_offset if parts else 0
     for part in reversed(parts):
@@ -305,15 +305,15 @@ def log_span(store: Store) -> tuple[int, int]:
 
 
 def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
-    """The intact records that begin in a split, and whole ones whose checksum fails, with `crc_ok` false.
+    """Yield the intact records that begin in a split, and whole ones with a failing checksum, with `crc_ok` false.
 
-    `ReadFailure` when a range cannot be read: an answer that leaves it out would look complete. `FormatError` when
-    a record is written over meanwhile.
+    `ReadFailure` if a range cannot be read, as a result without it would look complete. `FormatError` if a record is
+    overwritten meanwhile.
     """
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
     is_read = not SCANNED.issuperset(columns)
     with FileReader(part.mapped_file.path) as reader:
-        # where not all splits are read, none can say of another that it may be wrong
+        # if not all splits are read, another split cannot be relied on to detect a record too long for its reach
         scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
         broken = _broken(scan, reader)
         for rows, is_sound in [*((split.records, True) for split in scan.splits), (broken, False)]:
@@ -324,7 +324,7 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
 
 
 def _broken(scan: FileScan, reader: FileReader) -> Rows:
-    """Records that are whole but for a checksum or a field; their queues are added to those of the scan."""
+    """Return records that are whole except for a checksum or a field; their queues are added to those of the scan."""
     rows = [np.empty(0, dtype=RECORD)]
     for gap in scan.gaps:
         if "size" in gap.facts and gap.envelope:
@@ -337,7 +337,7 @@ def _broken(scan: FileScan, reader: FileReader) -> Rows:
 
 
 def _slices(rows: Rows, is_read: bool) -> Iterator[Rows]:
-    """Rows of one batch at a time; if they are read, none begins in another, nor lies far behind the first."""
+    """Yield the rows of one batch at a time; if they are read, none overlap, and none is far from the first."""
     starts = rows["phy_offset"]
     stops = starts + rows["size"]
     cuts = np.append(np.flatnonzero(stops[:-1] > starts[1:]) + 1, rows.size)
@@ -352,13 +352,13 @@ def _slices(rows: Rows, is_read: bool) -> Iterator[Rows]:
 
 
 class Messages:
-    """Rows of a scan, and each column of them; with a `reader` those that are read from the log, too."""
+    """Rows of a scan and their columns; with a `reader`, also the columns that are read from the log."""
 
     def __init__(self, scan: FileScan, rows: Rows, is_sound: bool, reader: FileReader | None = None) -> None:
         self._scan, self._rows, self._is_sound, self._reader = scan, rows, is_sound, reader
 
     def column(self, name: str) -> pa.Array:
-        """One column, in its type in `COMMITLOG`."""
+        """Return one column, in its type in `COMMITLOG`."""
         if name == "topic":
             names = np.array([topic_text(topic) for topic, _ in self._scan.queues], dtype=object)
             return pa.array(names[self._rows["queue"]], pa.string())
@@ -402,12 +402,12 @@ class Messages:
 
     @cached_property
     def _heads(self) -> Numbers:
-        """Which of `_FLAGS` each record's head is of."""
+        """The index in `_FLAGS` of each record's head."""
         return np.asarray(np.searchsorted(_FLAGS, self._rows["sys_flag"] & HOSTS_V6))
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Where in the content each body begins and ends, and the properties do."""
+        """Start and end in the content of each body, and of the properties."""
         stop = self._at + self._rows["size"]
         body = self._at + _HEAD_SIZES[self._heads]
         topic = body + self._number("body_length")
@@ -432,9 +432,9 @@ class Messages:
 
     @cached_property
     def _items(self) -> tuple[Numbers, pa.Array, pa.Array]:
-        """Of each property that a broker sees (`formats.properties.parse`): its row, its name, its value."""
+        """Row, name and value of each property that a broker sees (`formats.properties.parse`)."""
         _, _, begin, end = self._places
-        # with the byte before, which becomes a separator: so one stands before each item
+        # include the byte before and make it a separator, so that one precedes each item
         texts = _pieces(self._content, begin - 1, end)
         bounds = np.frombuffer(texts.buffers()[1], dtype=np.int32)[: len(texts)]
         text = np.frombuffer(texts.buffers()[2], dtype=np.uint8)[: int((end - begin + 1).sum())].copy()
@@ -465,7 +465,7 @@ class Messages:
 
 
 def _pieces(content: Numbers, begin: Numbers, end: Numbers) -> pa.Array:
-    """The bytes (binary) from each `begin` to its `end`, ascending: of them and what lies between, every other one."""
+    """Return the bytes (binary) from each `begin` to its `end`, ascending, without those in between."""
     bounds = np.column_stack((begin, end)).astype(np.int32).ravel()
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
     every = pa.Array.from_buffers(pa.binary(), max(0, bounds.size - 1), buffers)
@@ -473,7 +473,7 @@ def _pieces(content: Numbers, begin: Numbers, end: Numbers) -> pa.Array:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Bytes as the strings that Java makes of them."""
+    """Return bytes as the strings that Java makes of them."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,7 +1,7 @@
 """The parts of stores as Spark data sources: rocketmq-commitlog, -consumequeue, -index and -findings.
 
-Where mqtool is installed for Spark's Python, Spark finds them by itself: the modules `pyspark_rocketmq_*` beside this
-package name them. `register` does the same for a session that runs out of a checkout.
+If mqtool is installed in Spark's Python, Spark finds them by itself: the modules `pyspark_rocketmq_*` next to this
+package export them. `register` does the same for a session that runs from a checkout.
 
 >>> from recover.cluster.sources import register            # doctest: +SKIP
 >>> register(spark)                                       # doctest: +SKIP
@@ -54,20 +54,19 @@ _SAMPLE = 64 << 10
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """How Spark writes the type of a column."""
+    """Return Spark's name for the type of a column."""
     return _TYPES[kind]
 
 
 @dataclass
 class _Part(InputPartition):
-    """One task's share."""
+    """The partition of one task."""
 
     value: Any
 
 
 def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
-    """What this machine reads of the file, or the first of the files, that the task of this part reads; nothing where
-    none can be read."""
+    """Return what this machine reads of the first file of a part; empty if it cannot be read."""
     if isinstance(part, SplitRange):
         path, start = part.mapped_file.path, part.start
     elif isinstance(part, source_rows.IndexPart):
@@ -78,7 +77,7 @@ def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
         if not files:
             return {}
         path, start = files[0].path, 0
-    # what cannot be read here the task meets, too, and says more
+    # if it cannot be read here, the task fails on it, too, with a better message
     with recorded() as read, suppress(OSError), FileReader(path, again=False) as reader:
         reader.read(start, _SAMPLE)
     return read
@@ -89,11 +88,11 @@ Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 
 class _Source(DataSource):
-    """`rows`: all columns. `parts` returns the shares of a store, of a log in splits of so many bytes; `batches` the
-    rows of a share. `asked`: the columns that the option `where` may test.
+    """`rows`: all columns. `parts` returns the parts of a store (a log's are splits of so many bytes), `batches` the
+    rows of a part. `asked`: the columns that the option `where` may test.
 
-    Spark's own filters are not taken: it keeps those of one scan with the table, for all scans of it, and a question
-    without a filter would get the rows of the one before (seen with 4.3.0).
+    Spark's filter pushdown is not implemented: Spark keeps the filters of one scan with the table, for all scans of it,
+    and a query without a filter would get the rows of the one before (seen with 4.3.0).
     """
 
     rows: ClassVar[pa.Schema]
@@ -103,24 +102,25 @@ class _Source(DataSource):
 
     @property
     def columns(self) -> list[str]:
-        """The columns asked for by the option `columns`, else all, bodies only with the option `body`."""
+        """The columns named by the option `columns`, else all; bodies only with the option `body`."""
         named = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
         wants_body = self.options.get("body", "").lower() in _TRUE
         return self.known(named) or [name for name in self.rows.names if name != "body" or wants_body]
 
     def known(self, names: list[str]) -> list[str]:
-        """The same names; `UsageRefusal` (16) where one is that of no column."""
+        """Return the names; `UsageRefusal` (16) if there is no such column."""
         unknown = [name for name in names if name not in self.rows.names]
         if unknown:
             raise UsageRefusal(f"{self.name()} has no column {unknown[0]}", f"It has {', '.join(self.rows.names)}.")
         return names
 
     def schema(self) -> str:
-        """The columns as Spark writes them."""
+        """Return the columns in Spark's notation."""
         return ", ".join(f"`{name}` {spark_type(self.rows.field(name).type)}" for name in self.columns)
 
     def stores(self) -> list[str]:
-        """The stores at `path` (a place, a pattern, several between commas) and in the file of the option `stores`."""
+        """Return the stores at `path` (a place, a pattern, several between commas) and in the file of the option
+        `stores`."""
         path, file = self.options.get("path") or "", self.options.get("stores")
         if not path and not file:
             raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
@@ -128,11 +128,11 @@ class _Source(DataSource):
         return named_stores(words, Path(file) if file else None)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """A reader of the columns of `schema`, in its types."""
+        """Return a reader of the columns of `schema`, in its types."""
         return _Reader(**self.task(schema))
 
     def task(self, schema: Any) -> dict[str, Any]:
-        """What a reader is made of."""
+        """Return the arguments of a reader."""
         self.known(list(schema.names))
         kinds = {name: kind for kind, name in _TYPES.items()}
         wanted = []
@@ -154,7 +154,7 @@ class _Source(DataSource):
 
 @dataclass
 class _Rows:
-    """Of any reader: which rows of which stores, the columns that are `wanted`, and how a log is cut."""
+    """Base of the readers: which rows of which stores, the columns that are `wanted`, and the split size of a log."""
 
     source: type[_Source]
     stores: list[str]
@@ -164,18 +164,19 @@ class _Rows:
     filters: Filters
 
     def open(self, place: str) -> Store:
-        """One of the stores."""
+        """Open one of the stores."""
         return Store.open(remote_root(place) if is_remote(place) else Path(place), self.options)
 
     def shares(self, place: str, filters: Filters) -> list[InputPartition]:
-        """The shares of the tasks of one store."""
+        """Return the partitions of one store."""
         store = self.open(place)
         parts = self.source.parts(store, filters, self.split_size)
         began, compares = time.time(), not is_remote(place)
         return [_Part((place, part, filters, began, sample_of(store, part) if compares else {})) for part in parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one share; Spark asks for None where there is none. `Refusal` (8) on a host with other files."""
+        """Yield the rows of one partition; Spark passes None if there is none. `Refusal` (8) on a host with other
+        files."""
         enter()
         if not isinstance(partition, _Part):
             return
@@ -193,29 +194,29 @@ class _Rows:
 
 
 class _Reader(_Rows, DataSourceReader):
-    """Of a query."""
+    """Reader of a batch query."""
 
     def partitions(self) -> list[InputPartition]:
-        """The shares of the tasks."""
+        """Return the partitions of all stores."""
         return [share for place in self.stores if self.filters.allow(store=place)
                 for share in self.shares(place, self.filters)]
 
 
 class _StreamReader(_Rows, DataSourceStreamReader):
-    """Of a query that goes on: up to which physical offset each store was read."""
+    """Reader of a streaming query; its offset is the physical offset up to which each store was read."""
 
     from_latest = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where each log begins, or with the option `startingOffset` = `latest` where it ends."""
+        """Return the start of each log, or with the option `startingOffset` = `latest` its end."""
         return {place: source_rows.log_span(self.open(place))[self.from_latest] for place in self.stores}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where the last intact record of each log ends; Spark 4.0 and 4.1 give neither start nor limit."""
+        """Return the end of the last intact record of each log; Spark 4.0 and 4.1 pass neither start nor limit."""
         return {place: source_rows.log_span(self.open(place))[1] for place in self.stores}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """The shares of what came between two offsets. `Refusal` (8) where a log has lost what was not read yet."""
+        """Return the partitions between two offsets. `Refusal` (8) if a log lost what was not read yet."""
         shares: list[InputPartition] = []
         for place, stop in end.items():
             first, least = start.get(place, 0), source_rows.log_span(self.open(place))[0]
@@ -235,11 +236,11 @@ class CommitlogSource(_Source):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """Return the name for `format`."""
         return "rocketmq-commitlog"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of what is appended, in the columns of `schema`."""
+        """Return a reader of what is appended, in the columns of `schema`."""
         begin = self.options.get("startingOffset", "earliest")
         if begin not in ("earliest", "latest"):
             raise UsageRefusal(f"startingOffset is earliest or latest, not {begin}", "earliest if it is not given.")
@@ -256,7 +257,7 @@ class ConsumeQueueSource(_Source):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """Return the name for `format`."""
         return "rocketmq-consumequeue"
 
 
@@ -268,7 +269,7 @@ class IndexSource(_Source):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """Return the name for `format`."""
         return "rocketmq-index"
 
 
@@ -280,7 +281,7 @@ class FindingsSource(_Source):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """Return the name for `format`."""
         return "rocketmq-findings"
 
 
@@ -288,9 +289,9 @@ SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource, FindingsSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the four formats known to a session that did not find them by itself.
+    """Register the four formats with a session that did not find them by itself.
 
-    A session of Spark Connect is sent our code, which its server may lack.
+    To a session of Spark Connect our code is sent, as its server may not have it.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import is_remote

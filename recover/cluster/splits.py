@@ -1,9 +1,9 @@
-"""Splits on executors: what a scan of one sends home, what stays there, and how its rows come when somebody asks.
+"""Splits on executors: the result that a scan returns, the rows that stay there, and how these are fetched on demand.
 
-Of a sound store sums come home and no row. What is asked for comes from the disks of executors, or is scanned again: of
-one that was lost, and where Spark keeps nothing for us. The log that files are made for need not be the one that was
-scanned: damage in it may be mended by then. So each split of such a log is traced to rows of a scanned one, and what
-cannot be traced is sent along.
+For a sound store only summaries reach the driver. Rows come from the executors' disks, or by scanning again: if an
+executor was lost, or if Spark cannot persist for us. Files may be built for another log than the one that was scanned,
+since damage in it may be repaired by then. So each split of such a log is traced to rows of a scanned one, and splits
+that cannot be traced are sent.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
 from recover.store.reading import FileReads, recorded
 
-# --- What runs on executors.
+# --- Code that runs on executors.
 
 
 class ScanTask(Struct, frozen=True):
-    """One split to scan; `number` says which, for the driver. Sums of units are taken with `seed`."""
+    """One split to scan; `number` identifies it to the driver. `seed` is that of unit sums."""
 
     number: int
     part: SplitRange
@@ -57,16 +57,16 @@ class Unopened(Struct, frozen=True):
 
     @classmethod
     def of(cls, error: OSError) -> Unopened:
-        """The error as a value: the task itself did not fail."""
+        """Return the error as a value: the task itself did not fail."""
         return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
 
     def error(self, path: os.PathLike[str]) -> OSError:
-        """The error again, about the path as the driver knows it."""
+        """Return the error again, for the path as the driver knows it."""
         return OSError(self.number, self.text, str(path))
 
 
 class Home(Struct, frozen=True):
-    """What goes home of a task: the scan without its rows, what they come to, and what was read for it."""
+    """What a task returns to the driver: the scan without its rows, their summary, and what was read for it."""
 
     scan: SplitScan
     summary: Summary | None
@@ -74,7 +74,7 @@ class Home(Struct, frozen=True):
 
 
 class PackedLater:
-    """Rows of a split, which are bytes (`unpack_split`) wherever they leave the process that has them."""
+    """Rows of a split that become bytes (`unpack_split`) when they leave the process."""
 
     def __init__(self, rows: Split) -> None:
         self._rows = rows
@@ -87,12 +87,12 @@ class PackedLater:
 
 
 Element = tuple[int, bytes, bytes | PackedLater]
-"""What a task finds: its number, a `Home` or `Unopened`, and the rows. Where executors keep it, all is packed: who
-passes it on needs nothing of ours."""
+"""Result of a task: its number, a packed `Home` or `Unopened`, and the rows. Persisted elements are fully packed, so
+that passing them on needs none of our code."""
 
 
 def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
-    """Scan the splits of one task. What cannot be read is an answer only the last time: another host may read it."""
+    """Scan the splits of one task. A read error is returned only on the last attempt, as another host may succeed."""
     enter()
     for task in tasks:
         try:
@@ -117,7 +117,7 @@ def is_tried_again(attempts: int) -> bool:
 
 
 def summary_of(rows: Split, queues: int, seed: int) -> Summary | None:
-    """What the rows of a split come to, whose scan numbered so many queues; None without a row."""
+    """Return the summary of a split's rows, whose scan numbered so many queues; None without a row."""
     records = rows.records
     if not records.size:
         return None
@@ -130,14 +130,14 @@ def summary_of(rows: Split, queues: int, seed: int) -> Summary | None:
 
 
 def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
-    """Number and what goes home of each element."""
+    """Yield number and driver result of each element."""
     for number, home, _ in elements:
         yield number, home
 
 
 def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, Home, bytes]]:
-    """The elements of the tasks in `digests`, which say what each read for the driver. `RuntimeError` where one that
-    ran again read something else: another host may read the same."""
+    """Yield the elements of the tasks in `digests`, which identify what each read for the driver. `RuntimeError` if a
+    task that ran again read something else: another host may read the same."""
     enter()
     for number, content, rows in elements:
         if number not in digests:
@@ -151,7 +151,7 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
 
 
 def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
-    """Number and rows of some elements."""
+    """Yield number and rows of some elements."""
     for number, _, rows in checked(digests, elements):
         yield number, rows
 
@@ -159,7 +159,7 @@ def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[
 def answered(
     looks: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int], elements: Iterable[Element]
 ) -> Iterator[tuple[int, Any]]:
-    """What these functions find in the splits of some tasks."""
+    """Yield the results of these functions for the splits of some tasks."""
     for task, _, rows in checked(digests, elements):
         split = Split(*unpack_split(rows))
         for number, look in looks[task]:
@@ -171,8 +171,8 @@ def answered(
 def looked(
     look: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
 ) -> Iterator[tuple[int, list[Any], bytes]]:
-    """What a function finds of the items of some tasks, and what was read for it unless executors have the driver's
-    mounts. Of an item that cannot be read, the last time nothing: the driver reads it then."""
+    """Yield the results of a function for the items of some tasks, and what was read for them unless executors have the
+    driver's mounts. On the last attempt an unreadable item gives None: the driver reads it then."""
     enter()
 
     def found(item: Any) -> Any:
@@ -190,29 +190,29 @@ def looked(
         yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(Seen(files)), 1)
 
 
-# --- On their way.
+# --- Serialization.
 
 
 class Packed(NamedTuple):
-    """Rows that a question was answered with."""
+    """Rows in an answer."""
 
     content: bytes
     dtype: np.dtype[Any]
 
 
 def packed(home: Home | Unopened) -> bytes:
-    """What goes home of a task, as bytes."""
+    """Return a task's result for the driver as bytes."""
     return zlib.compress(pickle.dumps(home), 1)
 
 
 def unpacked(content: bytes) -> Home | Unopened:
-    """The reverse of `packed`."""
+    """Return the result from `packed`."""
     home: Home | Unopened = pickle.loads(zlib.decompress(content))
     return home
 
 
 def unpack_split(content: bytes) -> tuple[Rows, Rows]:
-    """The rows of a split and their hashes, as its scan numbered the queues."""
+    """Return the rows of a split and their hashes, with queues as its scan numbered them."""
     columns, hashes = pickle.loads(content)
     return unpack_rows(columns, RECORD), np.frombuffer(hashes, dtype="<i4")
 
@@ -221,9 +221,9 @@ _SMALL = 4096
 
 
 def pack_rows(rows: Rows) -> bytes:
-    """Rows of integers column by column: the first, and differences from row to row as narrow as they fit.
+    """Pack integer rows column by column: the first value, and the differences from row to row as narrow as they fit.
 
-    Compressed, but for a few rows: what Spark shuffles it compresses, many chunks together.
+    Compressed, except for a few rows: Spark compresses what it shuffles, many chunks together.
     """
     columns: list[Any] = [rows.size]
     for name in rows.dtype.names or ():
@@ -234,7 +234,7 @@ def pack_rows(rows: Rows) -> bytes:
 
 
 def unpack_rows(content: bytes, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Rows:
-    """The reverse of `pack_rows`, whose rows had these fields of `dtype` (not given: all); the others are 0."""
+    """Return the rows from `pack_rows`, which had these fields of `dtype` (default: all); other fields are 0."""
     found = msgpack.decode(content)
     size, *columns = msgpack.decode(found if isinstance(found, bytes) else pa.decompress(found[1], found[0], "lz4"))
     rows = np.zeros(size, dtype=dtype)
@@ -244,14 +244,14 @@ def unpack_rows(content: bytes, dtype: np.dtype[Any], names: Sequence[str] = ())
 
 
 def _narrow(values: Rows) -> Rows:
-    """The values as the smallest signed integers that hold all of them."""
+    """Return the values as the smallest signed integers that hold all of them."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     kinds = (np.int8, np.int16, np.int32)
     return values.astype(next((kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max),
                               np.int64))
 
 
-# --- On the driver.
+# --- Code that runs on the driver.
 
 
 _MOST_AT_ONCE = 64
@@ -262,7 +262,7 @@ _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bi
 
 
 def tasks_of(items: Sequence[Item], sizes: Sequence[int]) -> list[tuple[int, list[Item]]]:
-    """Tasks, numbered, of so many items each as have 256 MiB together, at most 512."""
+    """Group items into numbered tasks of up to 256 MiB and 512 items each."""
     tasks, total = list[tuple[int, list[Item]]](), 0
     for item, size in zip(items, sizes, strict=True):
         if not tasks or total + size > _TASK_BYTES or len(tasks[-1][1]) == _TASK_ITEMS:
@@ -274,7 +274,7 @@ def tasks_of(items: Sequence[Item], sizes: Sequence[int]) -> list[tuple[int, lis
 
 
 class Piece(Struct, frozen=True):
-    """Split `number` of a log as rows [start, stop) of a scanned split, where rows `changed` have other `bits`."""
+    """Split `number` of a log as rows [start, stop) of a scanned split, of which rows `changed` have other `bits`."""
 
     number: int
     start: int
@@ -284,17 +284,17 @@ class Piece(Struct, frozen=True):
 
 
 class Sources(Struct):
-    """Where the rows of a log are: pieces of scanned splits by their task, and splits that have to be sent."""
+    """The origin of a log's rows: pieces of scanned splits by task, and splits that have to be sent."""
 
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
     sent: list[tuple[int, Split]] = field(default_factory=list)
 
 
 class RowsElsewhere:
-    """See `Holder`: who has the rows of the splits that a job scanned.
+    """See `Holder`: holds the rows of the splits that a job scanned.
 
-    Rows come of the split that is asked for, and of ever more that follow, for whoever asks for one after the other;
-    `columns` takes them. A task that runs again has to read what it read before.
+    A request for a split's rows fetches growing numbers of following splits as well, for sequential readers; `columns`
+    keeps them. A task that runs again must read the same as before.
     """
 
     def __init__(self, job: Job, columns: ColumnStore, views: Views) -> None:
@@ -308,17 +308,17 @@ class RowsElsewhere:
         self._lock = threading.Lock()
 
     def split(self, task: int, summary: Summary, seen: Seen) -> Split:
-        """A split whose rows that task has."""
+        """Create a split whose rows that task has."""
         self.digests[task] = seen.digest
         return Split.elsewhere(summary, self, task)
 
     def settle(self, log: LogView) -> None:
-        """The log that was put together from splits of ours and others."""
+        """Set the log that was joined from these and other splits."""
         self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
         self._queues = log.queues
 
     def bring(self, split: Split) -> None:
-        """Have the rows of a split come, and those of some after it. `Refusal` (8) where the files changed since."""
+        """Fetch the rows of a split, and those of some after it. `Refusal` (8) if the files changed since."""
         with self._lock:
             if split.summary is None:
                 return
@@ -335,7 +335,8 @@ class RowsElsewhere:
             split.take(came.records, came.hashes)
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
-        """See `Holder`: a task a split. Each gets all questions of its job, so there are not too many in one."""
+        """See `Holder`: one task a split. Each task receives all questions of its job, so their number per job is
+        limited."""
         looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
         for number, (split, look) in enumerate(questions):
             looks.setdefault(split.place, []).append((number, look))
@@ -364,7 +365,7 @@ class RowsElsewhere:
         return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))
 
     def sources(self, log: LogView) -> Sources:
-        """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
+        """Return the origin of a log's rows; splits are numbered in log order, without empty ones."""
         found = Sources()
         firsts = np.array([split.first for split in self._in_order], dtype=np.int64)
         known = {key: number for number, key in enumerate(log.queues)}
@@ -380,7 +381,7 @@ class RowsElsewhere:
 
 
 def _traced(number: int, split: Split, scanned: Split, numbers: Rows) -> Piece | None:
-    """The split as a piece of a scanned one, whose queues have these numbers in its log; None when it is not."""
+    """Return the split as a piece of a scanned one; `numbers`: queue numbers in its log. None if it is not one."""
     if split.summary is not None and (split.holder, split.place) == (scanned.holder, scanned.place):
         return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
     if split.last > scanned.last:
@@ -406,7 +407,7 @@ def _traced(number: int, split: Split, scanned: Split, numbers: Rows) -> Piece |
 def pieces_of(
     home: Home, rows: bytes, pieces: list[Piece], numbers: dict[tuple[bytes, int], int]
 ) -> Iterator[tuple[int, Split]]:
-    """On an executor: the splits of the log that are pieces of this one, queues numbered as the log does."""
+    """On an executor: yield the splits of the log that are pieces of this one, with the log's queue numbers."""
     records, hashes = unpack_split(rows)
     mapping = np.array([numbers.get(key, -1) for key in home.scan.scan.queues], dtype=np.int32)
     records["queue"] = mapping[records["queue"]] if mapping.size else records["queue"]

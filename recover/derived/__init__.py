@@ -1,1 +1,1 @@
-"""What derives from the log: queues, their ext units, index files, checkpoint; generated, compared, made."""
+"""What derives from the log (queues, their ext units, index files, checkpoint): computed, compared, written."""

@@ -1,4 +1,4 @@
-"""A checkpoint that fits the log: what a broker that stopped well would have left."""
+"""Check the checkpoint against the log, and rebuild it as a broker would leave it after a clean stop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from recover.log.scan import LogView
 from recover.store.reader import read_small
 from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
-# --- The checkpoint against the log: wrong only where no healthy broker could have left it so.
+# --- Check against the log: a value is wrong only if no healthy broker could have left it.
 #
-# Zeros and old times are healthy: some fields are published late, and by 5.5.0 some of them never (StoreCheckpoint).
+# Zeros and old times are healthy: some fields are published late, and some by 5.5.0 never (StoreCheckpoint).
 
 
 TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
@@ -33,12 +33,12 @@ _DAY = 24 * 3600 * 1000
 _START_RULES = (BrokerVersion(5, 3, 3), BrokerVersion(5, 4, 0), BrokerVersion(5, 5, 0))
 
 Facts = Callable[[Checkpoint], dict[str, Any]]
-"""What a finding adds to what it says of a checkpoint."""
+"""Returns additional facts for a finding on a checkpoint."""
 
 
 class CheckpointReport(Struct):
-    """What the checkpoint holds. `checkpoint` is None without a file; `in_damage` is true when its offset lies in a
-    damaged range, so that nobody can tell whether a record started there."""
+    """The result of checking the checkpoint. `checkpoint` is None without a file; `in_damage`: its offset lies in a
+    damaged range, so it is unknown whether a record started there."""
 
     checkpoint: Checkpoint | None
     findings: list[Finding] = field(default_factory=list)
@@ -46,16 +46,16 @@ class CheckpointReport(Struct):
 
     @property
     def sound(self) -> bool:
-        """True when nothing in it needs to change."""
+        """Whether nothing in it needs to change."""
         return not self.findings
 
     def json(self) -> dict[str, Any]:
-        """The `checkpoint` object of the verify document: every field, and whether there is a file."""
+        """Return the `checkpoint` object of the verify document: every field, and whether there is a file."""
         return {**(self.checkpoint or EMPTY)._asdict(), "present": self.checkpoint is not None}
 
 
 def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
-    """Judge the checkpoint."""
+    """Check the checkpoint against the whole log."""
     has_records = bool(log.damaged) or any(scan.record_count for scan in log.files)
     report = _read(store, partial(_rescan, store, log), has_records)
     checkpoint = report.checkpoint
@@ -72,7 +72,7 @@ def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
 
 
 def checkpoint_at_a_look(store: Store, min_offset: int, log_end: int, newest: int) -> list[Finding]:
-    """What no checkpoint can be beside a log of which only the end was read: a record before may be a little newer."""
+    """Return findings provable with only the end of the log read: an earlier record may be up to a day newer."""
     if log_end == min_offset:
         return []
     report = _read(store, lambda _: {"log_bytes": log_end - min_offset})
@@ -83,7 +83,7 @@ def checkpoint_at_a_look(store: Store, min_offset: int, log_end: int, newest: in
 
 
 def _read(store: Store, facts: Facts, has_records: bool = True) -> CheckpointReport:
-    """The checkpoint, and what is wrong with its file."""
+    """Return the checkpoint with findings on its file."""
     try:
         content = read_small(store.checkpoint_path, FILE_SIZE)
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _read(store: Store, facts: Facts, has_records: bool = True) -> CheckpointRep
 def _wrong_values(
     checkpoint: Checkpoint, newest: int, sound: bool, facts: Facts, margin: int = 0
 ) -> Iterator[Finding]:
-    """Times that are none, or more than `margin` after the newest record (ms), and an offset that is not `sound`."""
+    """Report negative times, times more than `margin` (ms) past the newest record, and the offset if not `sound`."""
     for name in TIMES:
         value, at = getattr(checkpoint, name), CHECKPOINT.offset(name)
         if value < 0:
@@ -114,7 +114,7 @@ def _wrong_values(
 
 
 def is_record_start(log: LogView, offset: int) -> bool:
-    """True when an intact, live record starts at this physical offset."""
+    """Whether an intact, live record starts at this physical offset."""
     for split in log.splits():
         if split.size and split.first <= offset <= split.last:
             starts = split.records["phy_offset"]
@@ -124,16 +124,17 @@ def is_record_start(log: LogView, offset: int) -> bool:
 
 
 def _zero_is_normal(store: Store) -> bool:
-    """5.5 leaves zeros after. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
+    """Whether all zeros are normal, as in 5.5. Few of its stores show a trace that 5.4 does not leave, so a trace of
+    5.4 is enough."""
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
     return any((store.root / name).exists() for name in _TRACES_OF_5_4)
 
 
 def offset_is_sound(log: LogView, offset: int) -> bool:
-    """False for an offset (byte 40) where surely no record starts.
+    """Return False for an offset (byte 40) where certainly no record starts.
 
-    One below the log's start is as harmless as an old time; in a damaged range nobody can tell.
+    An offset below the log's start is as harmless as an old time; in a damaged range it cannot be judged.
     """
     if offset == 0 or 0 < offset < log.min_offset:
         return True
@@ -143,8 +144,8 @@ def offset_is_sound(log: LogView, offset: int) -> bool:
 
 
 def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What an abnormal start of each kind of broker would read, believing this checkpoint (bytes)."""
-    # of no use where all is well
+    """Return what an abnormal start of each kind of broker would read with this checkpoint (bytes)."""
+    # not needed if the checkpoint is sound
     from recover.broker.recovery import LogFiles, start_file
     from recover.broker.settings import BrokerSettings
 
@@ -170,7 +171,7 @@ class LogEdge(Struct, frozen=True):
 
 
 def log_edge(log: LogView) -> LogEdge:
-    """The end of the log."""
+    """Return the end of the log with its last live record and newest timestamp."""
     start = last = newest = 0
     for split in log.splits():
         if split.summary is not None:
@@ -188,10 +189,9 @@ def log_edge(log: LogView) -> LogEdge:
 def right_checkpoint(
     store: Store, log: LogView, *, base: bytes = b"", index_timestamp: int | None = None,
 ) -> bytes:
-    """The whole file (4096 bytes). `base` is the file so far, whose sane fields are kept (b"": none).
+    """Return the content of the right file (4096 bytes). Sane fields of `base`, the present file (b"": none), are kept.
 
-    `index_timestamp`: end timestamp (ms) of the last full index
-    file that will be there; None: look at those on disk.
+    `index_timestamp`: end timestamp (ms) of the last full index file that will exist; None: read those on disk.
     """
     edge = log_edge(log)
     before = decode(base, extend=True) if base else EMPTY
@@ -199,7 +199,7 @@ def right_checkpoint(
     if not 0 < indexed <= edge.newest_timestamp or index_timestamp is not None:
         indexed = last_full_index(store) if index_timestamp is None else index_timestamp
         indexed = indexed if 0 <= indexed <= edge.newest_timestamp else 0
-    # with bytes after its fields it is nothing that a broker wrote: no word for a field that only the youngest know
+    # bytes after the fields: not as a broker wrote it, so a field that only the newest releases know is not trusted
     dispatched = _dispatched(log, before, edge) if rest_is_zero(base) or _zero_is_normal(store) else 0
     fields = Checkpoint(
         edge.last_timestamp, edge.last_timestamp, indexed, _within(before.master_flushed_offset, edge),
@@ -210,10 +210,10 @@ def right_checkpoint(
 
 
 def checkpoint_steps(store: Store, log: LogView) -> list[Step]:
-    """The step that puts the right checkpoint in place; none where the file already holds it.
+    """Return the step that writes the right checkpoint; none if the file already holds it.
 
-    Ask only when the check found something, its report says `in_damage`, or the log gets another end: what healthy
-    brokers leave is mostly older than this.
+    Call only if the check found something, its report says `in_damage`, or the end of the log changes: the checkpoint
+    of a healthy broker is usually older than this one.
     """
     try:
         base = read_small(store.checkpoint_path, FILE_SIZE)
@@ -224,7 +224,8 @@ def checkpoint_steps(store: Store, log: LogView) -> list[Step]:
 
 
 def last_full_index(store: Store) -> int:
-    """End timestamp (ms) of the newest full index file on disk, 0 without one (IndexService.flush publishes it)."""
+    """Return the end timestamp (ms) of the newest full index file on disk, 0 without one (IndexService.flush sets
+    it)."""
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     newest = 0
@@ -232,19 +233,20 @@ def last_full_index(store: Store) -> int:
         header = file.header()
         if header is None:
             continue
-        # a broker begins another file only when the one before is full
+        # a broker starts a new file only when the last one is full
         if header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files):
             newest = max(newest, header.end_timestamp)
     return newest
 
 
 def _within(offset: int, edge: LogEdge) -> int:
-    """An offset of the pair or the controller; beyond the log it is worse than none."""
+    """Return an offset of HA or the controller; 0 if past the log, where it does more harm than none."""
     return offset if 0 <= offset <= edge.stop else 0
 
 
 def _dispatched(log: LogView, before: Checkpoint, edge: LogEdge) -> int:
-    """0 stays, for stores that never had it; a bad one becomes the last record, of which 5.5 knows no later one."""
+    """Return the right @40: 0 stays (never set); an unsound one becomes the last record, the latest that 5.5 can
+    set."""
     offset = before.logics_physical_offset
     if offset == 0:
         return 0

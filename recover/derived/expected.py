@@ -1,4 +1,4 @@
-"""What a consume queue should hold, computed from the log: one position a message, grouped by queue; who makes it."""
+"""What a consume queue should hold, computed from the log: one position a message, grouped by queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from recover.derived.queues import QueueBuilder
 
 
-_AT_ONCE = 1_500_000
+_BATCH_ROWS = 1_500_000
 
 NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
@@ -44,9 +44,9 @@ class QueueKey(NamedTuple):
 
 
 class Expectation(Struct):
-    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log.
+    """The queues that a log fills. Rows name a queue by its index in `keys`; LMQ queues follow those of the log.
 
-    `skipped`: for each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`.
+    `skipped` (bool array, one a queue of the log): the queue's own records fill nothing, see `deleted` and `unsafe`.
     """
 
     log: LogView
@@ -59,31 +59,31 @@ class Expectation(Struct):
     skipped: Rows
 
     def queues(self) -> dict[QueueKey, int]:
-        """Each queue with at least one expected position, and how many it has."""
+        """Return each queue with at least one expected position, and their number."""
         return {key: int(count) for key, count in zip(self.keys, self.counts, strict=True) if count}
 
     def tally_of(self, number: int) -> Rows | None:
-        """The QUEUE_TALLY of a queue, by its number; None where that does not say what the queue should hold."""
+        """Return the QUEUE_TALLY of a queue by its index; None if it does not describe what the queue should hold."""
         if not 0 <= number < self.skipped.size:
             return None
         tally: Rows = self.log.tally.queues[number]
         return tally if tally["positions"] == self.counts[number] > 0 else None
 
     def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
-        """Each wanted queue with its EXPECTED rows, ascending by queue offset, which stand until the next ones come."""
+        """Yield each wanted queue with its EXPECTED rows by queue offset; they are valid until the next queue."""
         counts = self.counts.tolist()
         yield from self.of(i for i, key in enumerate(self.keys) if counts[i] and (wanted is None or key in wanted))
 
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
-        """As `grouped`, the queues of these numbers, which ascend and have a position each."""
+        """Like `grouped`, for the queues of these indexes, which ascend; each has at least one position."""
         room = np.empty(0, dtype=EXPECTED)
-        for batch in batches(numbers, self.counts, _AT_ONCE):
+        for batch in batches(numbers, self.counts, _BATCH_ROWS):
             starts = np.zeros(len(self.keys), dtype=np.int64)
             stops = np.zeros(len(self.keys), dtype=np.int64)
             stops[batch] = np.cumsum(self.counts[batch])
             starts[batch] = stops[batch] - self.counts[batch]
             if stops[batch[-1]] > room.size:
-                # one room for all: what is made of the rows meanwhile would break up another's place
+                # one buffer for all: allocations between batches would fragment the space of the next
                 room = roomy(int(stops[batch[-1]]), EXPECTED)
             self._fill(batch, starts, stops, room)
             for number in batch:
@@ -94,7 +94,7 @@ class Expectation(Struct):
                 yield self.keys[number], part
 
     def _fill(self, batch: list[int], starts: Rows, stops: Rows, rows: Rows) -> None:
-        """Put the positions of some queues into `rows`, those of each between its start and its stop."""
+        """Write the positions of some queues into `rows`, each queue between its start and its stop."""
         wanted = np.zeros(len(self.keys), dtype=np.bool_)
         wanted[batch] = True
         lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
@@ -118,7 +118,7 @@ class Expectation(Struct):
 
 
 def placed(wanted: Rows, split: Split) -> Rows:
-    """The positions (EXPECTED) of a split in the queues that are `wanted` (bool array), queue by queue."""
+    """Return the positions (EXPECTED) of a split in the `wanted` queues (bool array), queue by queue."""
     records = np.ascontiguousarray(split.records)
     stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
     starts = np.r_[0, stops[:-1]]
@@ -131,7 +131,7 @@ def placed(wanted: Rows, split: Split) -> Rows:
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
-    """Which positions of which queues the intact records of `log` should hold (docs/commands/verify.md)."""
+    """Return the queues and positions that the intact records of `log` should fill (docs/commands/verify.md)."""
     names = [topic_text(topic) for topic, _ in log.queues]
     known = [name for name in names if not FILLER_TOPIC.startswith(name)]
     deleted = [] if include_deleted else topics.deleted(known)
@@ -149,7 +149,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
 
 
 def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:
-    """Positions in LMQ queues; `keys` grows by the queues that only they fill."""
+    """Return positions in LMQ queues; queues that only they fill are added to `keys`."""
     if not log.tally.bits & BIT_LMQ:
         return np.empty(0, dtype=EXPECTED)
     numbers = {key: number for number, key in enumerate(keys)}
@@ -172,7 +172,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
 
 
 def _newest(rows: Rows) -> Rows:
-    """Of several records that claim one position, the one written last."""
+    """Keep, of several records that claim one position, the one written last."""
     rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
     if rows.size < 2:
         return rows
@@ -188,7 +188,7 @@ def _reread(reader: LogReader, row: Any) -> Record | None:
 
 
 def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
-    """Queues and queue offsets that a multi-dispatch record names."""
+    """Return queue and queue offset of each LMQ queue that a multi-dispatch record names."""
     if record is None:
         return []
     return [(QueueKey(queue, 0 if queue.startswith(LMQ_PREFIX) else record.queue_id), offset)
@@ -196,16 +196,15 @@ def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
 
 
 def is_lost(rows: Rows) -> Rows:
-    """Positions that a marker stands for: their message is lost (bool array)."""
+    """Which positions are held by a marker: their message is lost (bool array)."""
     return np.asarray((rows["bits"] & BIT_MARKER) != 0)
 
 
 class QueueVerdict(Struct):
-    """What one queue holds. `end` is the queue offset after its last unit, `min_index` that of its first
-    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
-    size) units in damaged ranges, `beyond` those after the log's end, `wrong`
-    those that name no right record, and `wrong_tags` the tags codes of the last; `missing_offsets` (int64,
-    ascending) are the positions without a unit."""
+    """The result of checking one queue. `end`: queue offset after its last unit; `min_index`: queue offset at which its
+    first file starts; `sound` is false if a rebuild would change it. `lost`, `beyond` and `wrong` list (queue offset,
+    phy_offset, size) of units in damaged ranges, past the log's end, and naming no right record; `wrong_tags` are the
+    tags codes of the last. `missing_offsets` (int64, ascending): positions without a unit."""
 
     key: QueueKey
     units: int = 0
@@ -223,18 +222,18 @@ class QueueVerdict(Struct):
 
     @property
     def sound(self) -> bool:
-        """True when nothing in the queue needs to change."""
+        """Whether nothing in the queue needs to change."""
         return all(item.severity == "info" for item in self.findings)
 
     def misses(self, queue_offset: int) -> bool:
-        """True when no unit stands at this position, and one should."""
+        """Whether a unit should be at this position and is not."""
         missing = self.missing_offsets
         at = int(np.searchsorted(missing, queue_offset))
         return at < missing.size and bool(missing[at] == queue_offset)
 
 
 class ConsumeQueueReport(Struct):
-    """All queues. Counts are units (cells in use) and expected positions."""
+    """The results of all queues. Counts are units (cells in use) and expected positions."""
 
     queues: int
     verdicts: dict[QueueKey, QueueVerdict]
@@ -242,7 +241,7 @@ class ConsumeQueueReport(Struct):
     findings: list[Finding]
 
     def total(self, kind: int) -> int:
-        """Units of one class over all queues."""
+        """Return the number of units of one class over all queues."""
         return sum(v.counts.get(kind, 0) for v in self.verdicts.values())
 
     def json(self) -> dict[str, int]:
@@ -262,31 +261,31 @@ class ConsumeQueueReport(Struct):
         }
 
 
-# --- Who makes derived files elsewhere: an engine whose executors kept the scan. -------------------------------------
+# --- Derived files built elsewhere: by an engine whose executors keep the scan. --------------------------------------
 
 
 class Producer(Writes, Protocol):
-    """Something that makes the derived files of one log elsewhere."""
+    """Builds the derived files of one log elsewhere."""
 
     def queues(
         self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
     ) -> Iterator[tuple[QueueKey, list[Step]]]:
-        """Each wanted queue that the log fills, and the steps that put it right; `fresh`: that install all of it."""
+        """Yield each wanted queue that the log fills with the steps that repair it; `fresh`: install all of it."""
 
     def index_files(
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
     ) -> Iterator[RebuiltIndexFile]:
-        """The files of the targets, their content made elsewhere."""
+        """Yield the files of the targets, with content built elsewhere."""
 
 
 @runtime_checkable
 class HasProducer(Protocol):
-    """An engine that can make files, too."""
+    """An engine that can build files, too."""
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """Who makes the derived files of a log that this engine scanned; None where that is not possible."""
+        """Return the producer for a log that this engine scanned; None if it cannot build files."""
 
 
 def producer_for(engine: Engine, store: Store, log: LogView) -> Producer | None:
-    """Who makes the derived files of `log` elsewhere; None when this process does."""
+    """Return the producer that builds the derived files of `log` elsewhere; None if this process does."""
     return engine.producer(store, log) if isinstance(engine, HasProducer) else None

@@ -1,8 +1,8 @@
-"""The index against the log, both ways: every unit judged, every key looked for.
+"""Check the index against the log in both directions: every unit, and every key.
 
-A file whose units, each with its number, have the sum of what the log calls for is right, if its chains and slots are
-those of its units, and nothing else is asked of it. Any other is read whole and judged: its units against the log, its
-chains against the hashes, its header against both.
+A file is right if its numbered units add up to the sum that the log calls for, and its chains and slots are those of
+its units; nothing else is checked. Any other file is read whole: its units are checked against the log, its chains
+against the hashes, its header against both.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
 from recover.store.store import Store
 
-_FEW = 256
-_FILES_AT_ONCE = 512
-_ROOM = 2_000_000
-"""Bytes that are read at once: whole units, and whole slots."""
-_COUNTED_AT_ONCE = 1 << 20
+_PROBE_UNITS = 256
+_BATCH_FILES = 512
+_READ_SIZE = 2_000_000
+"""Bytes per read: a multiple of unit and slot size."""
+_CHUNK_UNITS = 1 << 20
 _NONE = np.zeros(0, dtype=np.int32)
 
 _CLASSES = np.arange(256, dtype=np.uint8)
@@ -62,7 +62,7 @@ _RIGHT, _EXPIRED, _LOST, _BEYOND = (
     np.equal(_KINDS, kind) for kind in (native.RIGHT, native.EXPIRED, native.LOST, native.BEYOND_LOG))
 _NAMED = _RIGHT | (_KINDS == native.DUPLICATE)
 _WITHOUT_KEY = (_KINDS == native.NO_RECORD) | (_KINDS == native.OTHER_KEY)
-_ASTRAY = _WITHOUT_KEY | _BEYOND
+_INVALID = _WITHOUT_KEY | _BEYOND
 _LOOP, _WRONG_CHAIN, _OFF_TIME = (
     (_CLASSES & flaw) != 0 for flaw in (native.CHAIN_LOOP, native.WRONG_CHAIN, native.WRONG_TIME))
 _FLAWED = _LOOP | _WRONG_CHAIN | _OFF_TIME
@@ -71,7 +71,7 @@ _UNIT_CODES = (
     ("index-wrong-units", _WITHOUT_KEY), ("index-beyond-log", _BEYOND), ("index-lost-units", _LOST),
     ("index-chain-loop", _LOOP), ("index-wrong-chain", _WRONG_CHAIN), ("index-wrong-time", _OFF_TIME),
 )
-"""Which classes of units, with their flaws, are reported; as all above a bool for each value of a class."""
+"""Classes of units and flaws to report, each with its code; like all masks above, one bool a class value."""
 _SLOT_CODES = ((native.SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (native.SLOT_WRONG, "index-wrong-slot"))
 _MOST_OTHERS = 100
 _MOST_RUNS = 10_000
@@ -80,16 +80,15 @@ _NEAR_EMPTY_FILES = 3
 
 
 class IndexFileVerdict(Struct):
-    """What one index file holds. Counts are units; `end` is the number after the last unit.
+    """The result of checking one index file. Counts are units; `end` is the number after the last unit.
 
-    `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no
-    earlier unit having done so, and `last_right` the phy offset of its last; None without one.
-    `wrong_before` counts wrong units before `first_right`, `expired_before` the expired ones
-    before the first of a live message, as far as their times can be trusted. `header` is what the
-    file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
-    `by_log_file`: of a file with wrong units, how many messages these name rightly and wrongly in each log file (its
-    first offset). `behind`: the physical offsets (int64) after the log's end that units name. `other_keys` are
-    (phy offset, key hash) of units in their right chains that name a record without that key.
+    `first_right`: (number, phy offset, key hash) of the first right unit; `last_right`: phy offset of the last one;
+    None without one. `wrong_before`: wrong units before `first_right`. `expired_before`: expired units before the first
+    live one, if their times can be trusted. `header` is the stored one; `counts_entries`: its hash_slot_count counts
+    units, as in brokers up to 4.7.0; None if unknown. `by_log_file`: for a file with wrong units, how many messages
+    they name rightly and wrongly in each log file (by its first offset). `behind`: phy offsets (int64) past the log's
+    end that units name. `other_keys`: (phy offset, key hash) of units in their right chains that name a record without
+    that key.
     """
 
     file: IndexFileName
@@ -116,14 +115,14 @@ class IndexFileVerdict(Struct):
 
     @property
     def sound(self) -> bool:
-        """True when nothing in the file needs to change; units that it lacks are not asked for."""
+        """Whether nothing in the file needs to change; missing units do not count."""
         return all(item.severity == "info" for item in self.findings)
 
 
 class IndexReport(Struct):
-    """All index files. Counts are units; `stream` knows which keys of the log were found.
+    """The results of all index files. Counts are units; `stream` records which keys of the log were found.
 
-    `switched_off`: there is no index and there seems never to have been one; nothing is expected then.
+    `switched_off`: there is no index and no sign that there ever was one, so nothing is expected.
     """
 
     listing: IndexListing
@@ -138,15 +137,15 @@ class IndexReport(Struct):
 
     @property
     def behind(self) -> Rows:
-        """The physical offsets after the log's end that units name, ascending."""
+        """The phy offsets past the log's end that units name, ascending."""
         return np.unique(np.frombuffer(b"".join(verdict.behind for verdict in self.verdicts), dtype=np.int64))
 
     def total(self, name: str) -> int:
-        """The sum of a count of the verdicts."""
+        """Return the sum of a count over the verdicts."""
         return sum(getattr(verdict, name) for verdict in self.verdicts)
 
     def json(self) -> dict[str, int]:
-        """The `index` object of the verify document."""
+        """Return the `index` object of the verify document."""
         return {
             "files": len(self.listing.files), "entries": self.total("units"), "expected": self.expected,
             "missing": self.missing, "wrong": self.total("wrong"), "expired": self.total("expired"),
@@ -154,12 +153,12 @@ class IndexReport(Struct):
         }
 
 
-# --- Files that are as the log has them. -----------------------------------------------------------------------------
+# --- Fast path: files that hold exactly what the log calls for. ------------------------------------------------------
 
 
 class Compared(Struct):
-    """A file that is as the log has it: the verdict on it, the spans of its keys, and how many seconds after the end of
-    the file before it its first unit claims to be."""
+    """A file that holds what the log calls for: its verdict, the spans of its keys, and the time difference (seconds)
+    of its first unit to the end of the previous file."""
 
     verdict: IndexFileVerdict
     spans: list[tuple[int, Span]]
@@ -170,13 +169,13 @@ def compare_files(
     files: Sequence[IndexFileName], geometry: IndexGeometry, stream: IndexStream, min_offset: int,
     held: Mapping[str, Held],
 ) -> Iterator[Compared | OSError | None]:
-    """What `compare_file` finds of each file, or the error of one that cannot be read. What many files ask of the log
-    is asked at once. `held`: what `held_in` says of files by name, where somebody asked."""
-    for at in range(0, len(files), _FILES_AT_ONCE):
+    """Yield the result of `compare_file` for each file, or the error if it cannot be read. Requests of many files to
+    the log are batched. `held`: results of `held_in` by file name, if it ran elsewhere."""
+    for at in range(0, len(files), _BATCH_FILES):
         beside = ThreadPoolExecutor(1)
         try:
             found = ask_together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
-                                  for file in files[at : at + _FILES_AT_ONCE]])
+                                  for file in files[at : at + _BATCH_FILES]])
         finally:
             beside.shutdown(cancel_futures=True)
         yield from found
@@ -186,11 +185,12 @@ def compare_file(
     file: IndexFileName, geometry: IndexGeometry, stream: IndexStream, min_offset: int, held: Held | None,
     beside: ThreadPoolExecutor,
 ) -> Asking[Compared | None]:
-    """Whether a file holds the very units that the log calls for from its first live one on; None where not.
+    """Return the comparison of a file that holds exactly the units that the log calls for from its first live one on;
+    else None.
 
-    Their sum is that of the keys, which is asked where their rows are; chains, slots and header follow from the units.
-    Before that only units of messages before `min_offset` of the log may stand. `held`: the sum of the units; without
-    it `beside` adds them up. `ReadFailure` when a part of the file cannot be read.
+    Their sum must equal that of the keys, computed where the rows are; chains, slots and header follow from the units.
+    Only units of messages before `min_offset` of the log may come first. `held`: the sum of the units; if None, it is
+    computed on `beside`. `ReadFailure` if a part of the file cannot be read.
     """
     if file.length != geometry.size:
         return None
@@ -202,7 +202,7 @@ def compare_file(
         if not 2 <= header.index_count <= geometry.entries:
             return None
         expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
-        few = reader.read(geometry.unit_offset(expired + 1), _FEW * INDEX_UNIT.size)
+        few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
     unit = INDEX_UNIT.decode(few[: INDEX_UNIT.size].ljust(INDEX_UNIT.size, b"\0"))
     found = yield from stream.head(unit.phy_offset, unit.key_hash)
     if found is None:
@@ -222,10 +222,10 @@ def compare_file(
         spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
         if sum(span.count for _, span in spans) < len(units):
             continue
-        # which rule holds, few of them say
-        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _FEW))
+        # a few units tell which rule holds
+        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
         (begin,) = yield from stream.sums([(split, first)])
-        if _followed(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
+        if _unit_sum(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
             continue
         if held is None:
             holding = holding or beside.submit(held_in, HeldLook(file, geometry, SEED))
@@ -243,10 +243,10 @@ def compare_file(
 
 
 def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, Rows]]:
-    """Where one part after the other of a file begins, and its bytes, which stand until the next one comes."""
-    room = np.empty(max(0, min(_ROOM, stop - start)), dtype=np.uint8)
-    for at in range(start, stop, _ROOM):
-        size = min(_ROOM, stop - at)
+    """Yield offset and content of successive windows; a window's bytes are valid until the next."""
+    room = np.empty(max(0, min(_READ_SIZE, stop - start)), dtype=np.uint8)
+    for at in range(start, stop, _READ_SIZE):
+        size = min(_READ_SIZE, stop - at)
         spend(size)
         yield at, room[: reader.read_into(memoryview(room.data)[:size], at)]
 
@@ -254,32 +254,35 @@ def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, R
 def _expired_head(
     reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int
 ) -> tuple[int, int, int]:
-    """How many units stand before the first one that is not of an expired message, the last being none; the phy offset
-    of the first, and their sum."""
+    """Return how many units of expired messages come first (never the last unit), the first one's phy offset, and their
+    sum."""
     count = first = total = 0
     start, stop = geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)
-    few = min(stop, geometry.unit_offset(1 + _FEW))
+    few = min(stop, geometry.unit_offset(1 + _PROBE_UNITS))
     for _, content in chain(_windows(reader, start, few), _windows(reader, few, stop)):
         units = content[: content.size // INDEX_UNIT.size * INDEX_UNIT.size].view(">i4").reshape(-1, 5).astype(np.int32)
         known = int(np.argmin(np.r_[is_expired(units, min_offset), False]))
         if known and not count:
             first = int(native.phy_offsets(units[:1])[0])
-        total += _followed(content[: known * INDEX_UNIT.size], count + 1)[0]
+        total += _unit_sum(content[: known * INDEX_UNIT.size], count + 1)[0]
         count += known
         if known < len(units):
             break
     return count, first, total
 
 
-def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
-    """The most that the first unit of a file may count: from the end of the file that a broker had before it."""
-    if previous is None or not previous.sound or not previous.units:
+def _max_first_diff(previous: IndexFileVerdict | None, begin: int) -> int:
+    """Return the largest valid time difference of a file's first unit: from the end of the previous file.
+
+    The previous file by name is newer if the clock went back, as at the end of summer time; then any is valid.
+    """
+    if previous is None or not previous.sound or not previous.units or previous.header.end_timestamp > begin:
         return MAX_TIME_DIFF
     return time_diff(previous.header.end_timestamp, begin)
 
 
-def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
-    """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
+def _unit_sum(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
+    """Return `follow_units` with an unsigned sum; an incomplete unit at the end is ignored."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
     total, wrong = native.follow_units(units, number, seed, slots)
@@ -287,7 +290,7 @@ def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: in
 
 
 class Held(Struct, frozen=True):
-    """The sum of the units of a file, one less than its header counts, and how many slots they use."""
+    """What the units of a file add up to: header index_count (units + 1), their sum, and the slots they use."""
 
     count: int
     sum: int
@@ -295,7 +298,7 @@ class Held(Struct, frozen=True):
 
 
 class HeldLook(Struct, frozen=True):
-    """A file of that `geometry` to ask `held_in` about; sums are taken with `seed`."""
+    """Arguments of `held_in`: a file, its `geometry`, and the `seed` of the sum."""
 
     file: IndexFileName
     geometry: IndexGeometry
@@ -303,27 +306,27 @@ class HeldLook(Struct, frozen=True):
 
 
 def held_in(look: HeldLook) -> Held | None:
-    """What the units of an index file come to; see `_held`. `OSError` where it cannot be read."""
+    """Return the sum and used slots of an index file's units; None as in `_held_units`. `OSError` if unreadable."""
     with FileReader(look.file.path) as reader:
         head = reader.read(0, INDEX_HEADER.size)
         if len(head) < INDEX_HEADER.size:
             return None
         header = INDEX_HEADER.decode(head)
         inside = 2 <= header.index_count <= look.geometry.entries
-        return _held(reader, look.geometry, header, look.seed) if inside else None
+        return _held_units(reader, look.geometry, header, look.seed) if inside else None
 
 
-def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
-    """What the units of a file come to; None where the slots or the chains are others than those of such units, or
-    anything stands before or after the units."""
+def _held_units(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
+    """Return the sum and used slots of a file's units; None if slots or chains do not follow from the units, or other
+    bytes before or after them are not zero."""
     slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
     for at, content in _windows(reader, geometry.unit_offset(1), end):
-        part, wrong = _followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
+        part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
         total += part
         if wrong:
             return None
     for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
-        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _ROOM // INDEX_SLOT.size]
+        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
         if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
             return None
     blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
@@ -335,7 +338,7 @@ def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed
 def _verdict_of(
     file: IndexFileName, header: IndexHeader, used: int, rule: int, sums: list[SpanSum], unit: IndexUnit, expired: int,
 ) -> IndexFileVerdict:
-    """The verdict on a file that holds what it should: after its `expired` units the live ones from `unit` on."""
+    """Return the verdict on a right file: `expired` units, then the live ones from `unit` on."""
     units = header.index_count - 1
     verdict = IndexFileVerdict(file, header, units + 1, units - expired, expired=expired, expired_before=expired)
     verdict.first_right, verdict.last_right = (expired + 1, unit.phy_offset, unit.key_hash), header.end_phy_offset
@@ -347,13 +350,13 @@ def _verdict_of(
     return verdict
 
 
-# --- Any other file. -------------------------------------------------------------------------------------------------
+# --- Slow path: any other file. --------------------------------------------------------------------------------------
 
 
 class _Judge:
-    """Judges one file that was read; `name` is what findings call it, `previous` the verdict on the one before it.
+    """Checks one file in memory; `name` is its name in findings, `previous` the verdict on the file before it.
 
-    Notes in `stream`, that of `log`, which keys were found.
+    Marks the keys it finds in `stream`, that of `log`.
     """
 
     def __init__(
@@ -368,8 +371,8 @@ class _Judge:
         self.counted = counted
         self.verdict.end = self.end = min(counted, self.written)
         self.offsets = roomy(self.end, np.int64)
-        for at in range(0, self.end, _COUNTED_AT_ONCE):
-            part = self.offsets[at : at + _COUNTED_AT_ONCE]
+        for at in range(0, self.end, _CHUNK_UNITS):
+            part = self.offsets[at : at + _CHUNK_UNITS]
             part[:] = native.phy_offsets(units[at : at + part.size])
         self.classes = np.zeros(self.end, dtype=np.uint8)
         self.counts = np.zeros(_CLASSES.size, dtype=np.int64)
@@ -383,35 +386,35 @@ class _Judge:
             self._classify_rest()
             self._check_first_time()
         used = self._check_chains()
-        for at in range(1, self.end, _COUNTED_AT_ONCE):
-            self.counts += np.bincount(self.classes[at : at + _COUNTED_AT_ONCE], minlength=_CLASSES.size)
+        for at in range(1, self.end, _CHUNK_UNITS):
+            self.counts += np.bincount(self.classes[at : at + _CHUNK_UNITS], minlength=_CLASSES.size)
         self._check_header(used)
         self._sum_up()
         return self.verdict
 
     def _count(self, kinds: Rows) -> int:
-        """How many units are of these classes (bool array)."""
+        """Return how many units are of these classes (bool array)."""
         return int(self.counts[kinds].sum())
 
     def _among(self, kinds: Rows) -> Rows:
-        """Which units are of these classes (bool array). Unit 0 is one without key."""
-        # one byte a unit: an index by classes would take eight
+        """Which units are of these classes (bool array). Unit 0 counts as one without a key."""
+        # one byte a unit; indexing by class would take eight
         return np.frombuffer(self.classes.tobytes().translate(kinds.tobytes()), dtype=np.bool_)
 
     def _numbers(self, kinds: Rows) -> Rows:
-        """Numbers of the units of these classes, ascending."""
+        """Return the numbers of the units of these classes, ascending."""
         return np.flatnonzero(self._among(kinds)[1:]) + 1 if self._count(kinds) else _NONE
 
     def _report(self, code: str, offset: int | None, **facts: Any) -> None:
         self.verdict.findings.append(finding(code, self.name, offset, **facts))
 
     def _match(self) -> None:
-        """Hold the units against the records that they name."""
+        """Match the units with the records that they name."""
         offsets, order = self.offsets[1:], None
         if (offsets[1:] < offsets[:-1]).any():
             order = np.argsort(offsets, kind="stable")
             offsets = offsets[order]
-        # differences count from the time of the first unit's message, if it is there
+        # time differences count from the first unit's message, if the log has it
         timestamp = self.stream.timestamp(int(self.offsets[1]))
         begin = self.verdict.header.begin_timestamp if timestamp is None else timestamp
         for number in self.stream.overlapping(int(offsets[0]), int(offsets[-1])):
@@ -424,7 +427,7 @@ class _Judge:
             )
 
     def _classify_rest(self) -> None:
-        """Units that no record took: expired, in damage, after the end, or wrong."""
+        """Classify units that match no record: expired, in damage, past the end, or wrong."""
         rest = np.flatnonzero(self.classes[1:] == native.NO_RECORD) + 1
         units, offsets = self.image.units[rest], self.offsets[rest]
         kinds = np.full(rest.size, native.NO_RECORD, dtype=np.uint8)
@@ -437,19 +440,19 @@ class _Judge:
         self.classes[rest] = kinds
 
     def _check_first_time(self) -> None:
-        """Unit 1 counts from the end of the file that was before it when the broker made this one."""
+        """Check unit 1's time difference: it counts from the end of the file that was the previous one at creation."""
         if _NAMED[self.classes[1]]:
-            most = _most_seconds(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
+            most = _max_first_diff(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
             if not 0 <= int(self.image.units[1, 3]) <= most:
                 self.classes[1] |= native.WRONG_TIME
 
     def _check_chains(self) -> int:
-        """Flag units and report slots; the number of slots in use."""
+        """Flag units with wrong chains and report wrong slots; return the number of slots in use."""
         slots = self.image.slots
         heads = np.zeros(slots.size, dtype=np.int32)
         flags = np.zeros(slots.size, dtype=np.uint8)
         used = int(native.check_chains(self.image.units, self.end, slots, self.classes, heads, flags))
-        # a wrong count explains slots that name units after it
+        # slots that name units past `end` are explained by the wrong count
         named = min(max(self.counted, self.written), self.image.geometry.entries)
         if named > self.end:
             flags[(slots >= self.end) & (slots < named)] = 0
@@ -462,7 +465,7 @@ class _Judge:
         return used
 
     def _newest(self) -> int:
-        """The latest time (ms) of the file's messages: of the last one, or of another where times go back."""
+        """Return the latest time (ms) of the file's messages, which is not the last one's if times go back."""
         header, first, last = self.verdict.header, int(self.offsets[1:].min()), int(self.offsets[1:].max())
         newest = header.end_timestamp
         for number in self.stream.overlapping(first, last) if header.begin_timestamp > newest else ():
@@ -482,8 +485,8 @@ class _Judge:
                 wrong += self._wrong_end(end - 1, header.end_timestamp, header.end_phy_offset, "end")
         elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
             wrong += ["begin", "end"]
-        # 4.7.0 and before count every unit, later brokers each slot once; a file can have been written by both
-        broken = self._count(_FLAWED | _ASTRAY)
+        # brokers up to 4.7.0 count every unit, later ones each used slot; a file may have been written by both
+        broken = self._count(_FLAWED | _INVALID)
         if count_fits and not (0 if broken else used) <= header.hash_slot_count <= end - 1:
             wrong.append("hash_slot_count")
         elif count_fits and not broken and used < end - 1:
@@ -502,19 +505,19 @@ class _Judge:
     def _sum_up(self) -> None:
         verdict, header = self.verdict, self.verdict.header
         verdict.right, verdict.expired, verdict.lost = map(self._count, (_RIGHT, _EXPIRED, _LOST))
-        verdict.wrong = self._count(_ASTRAY | (_NAMED & _FLAWED))
+        verdict.wrong = self._count(_INVALID | (_NAMED & _FLAWED))
         if verdict.right:
             live = self._among(_RIGHT)
             first = int(live.argmax())
             verdict.first_right = first, int(self.offsets[first]), int(self.image.units[first, 0])
             verdict.last_right = int(self.offsets[live.size - 1 - int(live[::-1].argmax())])
-            verdict.wrong_before = int(self._among(_ASTRAY)[1:first].sum())
+            verdict.wrong_before = int(self._among(_INVALID)[1:first].sum())
         named = self._among(_NAMED)
         times_fit = self._count(_NAMED & _OFF_TIME) * 2 <= self._count(_NAMED)
         if 0 < header.begin_timestamp <= header.end_timestamp and times_fit:
             first_live = int(named.argmax()) if named.any() else self.end
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
-        if self._count(_ASTRAY) and self.log.files:
+        if self._count(_INVALID) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
             verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)]).tobytes()
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
@@ -529,8 +532,8 @@ class _Judge:
                              phy_offset=int(self.offsets[at]), **facts)
 
     def _by_log_file(self, named: Rows) -> dict[int, tuple[int, int]]:
-        """How many messages units name rightly and wrongly in each log file, by its first offset."""
-        # a unit of zeros names nothing, and one after the end contradicts no record
+        """Return how many messages units name rightly and wrongly in each log file, by its first offset."""
+        # a unit of zeros names nothing, and one past the end contradicts no record
         lost = self._numbers(_WITHOUT_KEY)
         against = np.unique(self.offsets[lost[self.image.units[lost].any(axis=1)]])
         low, high = (int(edge) for edge in (self.offsets[1:].min(), self.offsets[1:].max()))
@@ -545,29 +548,29 @@ class _Judge:
 
 
 def is_expired(units: Rows, min_offset: int) -> Rows:
-    """Rows that name a message before the log's first file, and could be a unit (bool array)."""
+    """Which rows name a message before the log's first file and could be a unit (bool array)."""
     offsets = native.phy_offsets(units)
     return np.asarray((offsets >= 0) & (offsets < min_offset) & (units[:, 0] >= 0) & units[:, :4].any(axis=1))
 
 
 def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
-    """[start, stop) places in `numbers` (ascending) of neighbours; what is after _MOST_RUNS is one with the last.
+    """Yield places [start, stop) in `numbers` (ascending) of consecutive runs; those past _MOST_RUNS join the last run.
 
     A file of noise has millions.
     """
-    return _parted(np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1, numbers.size)
+    return _parts(np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1, numbers.size)
 
 
-def _parted(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
-    """[0, size) cut there: [start, stop) of each part."""
+def _parts(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of each part of [0, size) cut at these places."""
     return zip([0, *cuts.tolist()], [*cuts.tolist(), size], strict=True) if size else iter(())
 
 
-# --- All files, and what none of them has. ---------------------------------------------------------------------------
+# --- All files, and the keys that none of them has. ------------------------------------------------------------------
 
 
 def odd_index_name(store: Store, odd: OddName) -> Finding:
-    """What does not belong in the index folder. A broker passes over a file with another name."""
+    """Return the finding for an entry that does not belong in the index folder; brokers skip files with other names."""
     file, name = store.relative(odd.path), odd.path.name
     if odd.kind == FILE:
         return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
@@ -576,7 +579,7 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
 
 
 def check_index(store: Store, log: LogView) -> IndexReport:
-    """Judge every index file of the store, one of those that differ in memory at a time."""
+    """Check every index file of the store; of files that differ, one at a time is in memory."""
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
     stream = IndexStream(log.splits())
@@ -584,7 +587,7 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
     compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
-        listing.files, geometry, stream, log.min_offset, _held_elsewhere(log, listing.files, geometry))
+        listing.files, geometry, stream, log.min_offset, _held_by_holder(log, listing.files, geometry))
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
@@ -604,18 +607,18 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     else:
         empty = [v for v in report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
         if len(empty) >= _NEAR_EMPTY_FILES:
-            found.append(_of_files(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
+            found.append(_finding_on(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
     newer = [v for v in report.verdicts if store.has_abort and v.header.end_timestamp > (checkpoint_time or 0)]
     if newer:
-        found.append(_of_files(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
+        found.append(_finding_on(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
                                checkpoint=checkpoint_time or 0))
     for verdict in report.verdicts:
         found += verdict.findings
     return report
 
 
-def _held_elsewhere(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
-    """What files hold, by name, as far as those found it out who have the rows of the log."""
+def _held_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
+    """Return `held_in` of the files by name, computed where the rows of the log are kept; empty if that is here."""
     if log.holder is None:
         return {}
     looks = [HeldLook(structs.replace(file, path=file.path.absolute()), geometry, SEED)
@@ -624,18 +627,19 @@ def _held_elsewhere(log: LogView, files: Sequence[IndexFileName], geometry: Inde
     return {look.file.name: held for look, held in zip(looks, found, strict=True) if held is not None}
 
 
-def _of_files(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
-    """A finding of several files, that stands at the first."""
+def _finding_on(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
+    """Return one finding on several files, placed at the first."""
     first, last = verdicts[0].file, verdicts[-1].file
     return finding(code, store.relative(first.path), None, first=first.name, last=last.name, count=len(verdicts),
                    **facts)
 
 
 def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
-    """Whether the store's broker seems to be one that indexes tags: the one named, else by traces of 5.4 and later."""
+    """Whether the store's broker seems to index tags: the release given by the user, else by traces of 5.4 and
+    later."""
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker).has(TAG_INDEX)
-    # 5.4.0 and later make this folder in every store
+    # 5.4.0 and later create this folder in every store
     traces = (store.root / "rocksdbstore").is_dir()
     return traces or (checkpoint is not None
                       and "logics_physical_offset" in younger_fields(checkpoint, store.commitlog.max_offset))
@@ -645,10 +649,10 @@ def _check_file(
     store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry,
     compared: Compared | OSError | None,
 ) -> Iterator[Finding]:
-    """Add the verdict on one file to those of `report`, or a finding for each part that cannot be read."""
+    """Add the verdict on one file to `report`, or yield a finding for each part that cannot be read."""
     previous = report.verdicts[-1] if report.verdicts else None
     name = store.relative(file.path)
-    if isinstance(compared, Compared) and compared.seconds <= _most_seconds(
+    if isinstance(compared, Compared) and compared.seconds <= _max_first_diff(
             previous, compared.verdict.header.begin_timestamp):
         report.stream.mark(compared.spans)
         report.verdicts.append(compared.verdict)
@@ -662,7 +666,7 @@ def _check_file(
         report.unreadable[file.name] = len(report.verdicts)
         yield finding("index-unreadable", name, 0, wanted=file.length, error=error.strerror)
         return
-    # what could not be read once is not sound, even if it can be read now
+    # a file that failed to read once is not sound, even if it can be read now
     failures = image.failures or ([compared] if isinstance(compared, ReadFailure) else [])
     if failures:
         report.unreadable[file.name] = len(report.verdicts)
@@ -679,10 +683,10 @@ def _check_file(
 
 
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
-    """Count what is expected and what is missing of it; a finding for each run of messages in one file."""
-    stream, where = report.stream, (_blind_ranges(report), _covered(report.verdicts))
+    """Count expected and missing units; yield a finding for each run of messages in one file."""
+    stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
     untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
-    looks = ask([(stream.splits[number], partial(_lacking, stream.take(number), None, *where)) for number in untouched])
+    looks = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
     known = dict(zip(untouched, looks, strict=True))
     runs: list[_Run] = []
     passed = 0
@@ -696,7 +700,7 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
             if missing is None:
                 passed += expected
                 continue
-            asked, own = _lacking(stream.take(number), missing, *where, split)
+            asked, own = _missing(stream.take(number), missing, *where, split)
         for run in own:
             run.begin, run.end = run.begin + passed, run.end + passed
             if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):
@@ -714,8 +718,8 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
 
 
 class _Run(Struct):
-    """Messages that lack units, one after the other, in one file by its number, -1 for none: phy offsets of the first
-    and the last, how many messages and units. `begin`, `end`: its places in a count of what has units."""
+    """Consecutive messages that lack units, in one file (its number, -1 for none): phy offsets of the first and the
+    last, number of messages and of units. `begin`, `end`: places in the sequence of messages that have units."""
 
     file: int
     first: int
@@ -726,10 +730,11 @@ class _Run(Struct):
     end: int
 
 
-def _lacking(
+def _missing(
     take: Rows, missing: Rows | None, blind: list[tuple[int, int]], covered: Rows, split: Split
 ) -> tuple[int, list[_Run]]:
-    """How many messages of a split have units, and which lack some: `missing` of each (None: all) but in `blind`."""
+    """Return how many messages of a split have units, and runs that lack some: `missing` of each (None: all), less
+    `blind`."""
     wanted, offsets = native.wanted_of(split.records, take), split.records["phy_offset"]
     missing = wanted.copy() if missing is None else missing
     for low, high in blind:
@@ -741,12 +746,12 @@ def _lacking(
     return asked.size, [
         _Run(int(files[start]), int(offsets[start]), int(offsets[stop - 1]), stop - start,
              int(missing[start:stop].sum()), int(lacking[start]), int(lacking[stop - 1]) + 1)
-        for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
+        for start, stop in _parts(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
     ]
 
 
 def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
-    """What files that could not be read may cover: from the file before to the file after."""
+    """Return the phy offset ranges that unreadable files may cover: from the file before to the file after."""
     verdicts = report.verdicts
     ranges = []
     for place in report.unreadable.values():
@@ -756,18 +761,19 @@ def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
     return ranges
 
 
-def _covered(verdicts: list[IndexFileVerdict]) -> Rows:
-    """Lowest phy offset, number and highest phy offset (int64, three rows) of the files, by what their units name."""
+def _coverage(verdicts: list[IndexFileVerdict]) -> Rows:
+    """Return lowest phy offset, number and highest phy offset (int64, three rows) of the files, by what their units
+    name."""
     spans = sorted(
         (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
         for number, v in enumerate(verdicts) if v.first_right is not None
     )
-    # the last one is for offsets before the first
+    # the last entry serves offsets before the first
     return np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
 
 
 def _files_of(offsets: Rows, covered: Rows) -> Rows:
-    """Which file covers each phy offset: number of its verdict, -1 for none."""
+    """Return the verdict number of the file that covers each phy offset, -1 for none."""
     lows, numbers, highs = covered
     at = np.searchsorted(lows, offsets, side="right") - 1
     return np.where(offsets <= highs[at], numbers[at], -1)

@@ -1,7 +1,7 @@
-"""The index files of a store: which there are, and how their bytes divide into slots and units.
+"""List the index files of a store and infer their geometry: how many slots and units a file has.
 
-No file states its geometry. A length fits many splits, but only the true one hangs units below
-the slots that their hashes name. Sources: broker classes IndexService, IndexFile.
+No file states its geometry. Many splits of a length are possible, but only under the true one do units chain from
+the slots that their hashes select. Sources: broker classes IndexService, IndexFile.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from recover.store.reader import FileReader, ReadFailure, read_small, spend
 from recover.store.source import entries_if_there
 from recover.store.store import Store
 
-# --- How an index file's bytes divide into slots and units, found out from its content alone. -----------------------
+# --- Infer the split of an index file into slots and units from its content alone. ----------------------------------
 
 _SAMPLE = 48
 _SAMPLE_CUT = 300
 _SEEN_CUT = 3
-_GOOD = 0.75
+_LEAST_SHARE = 0.75
 _PLAUSIBLE_OFFSET = 1 << 54
 _WINDOW_ROWS = 1 << 19
 _MOST_CANDIDATES = 2_000
@@ -41,11 +41,10 @@ _HEADER_WORDS, _ROW_WORDS = INDEX_HEADER.size // _WORD, INDEX_UNIT.size // _WORD
 
 
 def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> bool:
-    """True when the eldest units hang below the slots of their hashes, a damaged one now and then allowed.
+    """Whether the oldest units chain from the slots of their hashes; a quarter of them may be damaged.
 
-    Asks no header field. A unit that is not the head of its slot proves something only through its
-    neighbours in the chain, whose hashes must name the same slot. With `cut` the file may end too
-    early, and it takes more to convince.
+    Uses no header field. A unit that is not the head of its slot is checked only through its neighbours in the chain:
+    their hashes must select the same slot. `cut`: the file may end early, so more evidence is required.
     """
     rows = _SAMPLE_CUT if cut else _SAMPLE
     raw = reader.read(geometry.unit_offset(0), min(geometry.entries, rows + 1) * INDEX_UNIT.size)
@@ -55,16 +54,16 @@ def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> b
     numbers = [number for number in range(1, len(units)) if any(units[number])]
     good = bad = 0
     for number in numbers:
-        verdict = _hangs(reader, geometry, units, number)
+        verdict = _is_chained(reader, geometry, units, number)
         good += verdict is True
         bad += verdict is False or (verdict is None and not cut)
-        if bad > len(numbers) * (1 - _GOOD):
+        if bad > len(numbers) * (1 - _LEAST_SHARE):
             return False
-    return good + bad >= (_SEEN_CUT if cut else 1) and good >= (good + bad) * _GOOD
+    return good + bad >= (_SEEN_CUT if cut else 1) and good >= (good + bad) * _LEAST_SHARE
 
 
-def _hangs(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], number: int) -> bool | None:
-    """Whether a unit stands in the chain of its slot; None where the file ends before the answer."""
+def _is_chained(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], number: int) -> bool | None:
+    """Whether a unit is in the chain of its slot; None if the file ends before this can be decided."""
     unit = units[number]
     if unit.key_hash < 0 or not 0 <= unit.previous < number or not 0 <= unit.phy_offset < _PLAUSIBLE_OFFSET:
         return False
@@ -81,9 +80,10 @@ def _hangs(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], 
 
 
 def search(path: Path, length: int) -> IndexGeometry | None:
-    """The first split of a file's length (bytes) that fits its content; if none does, the file may have been cut.
+    """Return the first split of a file's length (bytes) that fits its content; failing that, try it as a truncated
+    file.
 
-    None when nothing fits, or the file cannot be read.
+    None if nothing fits or the file cannot be read.
     """
     words = (length - INDEX_HEADER.size) // 4
     try:
@@ -95,7 +95,8 @@ def search(path: Path, length: int) -> IndexGeometry | None:
             for named, shift in product((True, False), range(_ROW_WORDS)):
                 for candidate in _candidates(reader, length, (words - shift) % _ROW_WORDS, named=named):
                     if fits(reader, candidate, cut=True):
-                        # nothing tells how many units it had room for, so four a slot as by default
+                        # the room for units of a truncated file is unknown; assume 4 units a slot, the broker's default
+                        # ratio
                         quarter = IndexGeometry(candidate.slots, 4 * candidate.slots)
                         return quarter if quarter.size > length else structs.replace(
                             candidate, entries=candidate.entries + 1)
@@ -105,7 +106,8 @@ def search(path: Path, length: int) -> IndexGeometry | None:
 
 
 def _may_be_first(rows: Rows) -> Rows:
-    """Rows that could be unit 1: it ends its chain, and the two after it name nothing younger than themselves."""
+    """Rows that could be unit 1: it ends its chain, and the next two units link to no unit after themselves (bool
+    array)."""
     plausible = (rows[:, 0] >= 0) & (rows[:, 1] >= 0) & (rows[:, 1] < _PLAUSIBLE_OFFSET >> 32)
     first = plausible & (rows[:, 4] == 0)
     for ahead in (1, 2):
@@ -115,11 +117,11 @@ def _may_be_first(rows: Rows) -> Rows:
 
 
 def _candidates(reader: FileReader, length: int, phase: int, *, named: bool) -> Iterator[IndexGeometry]:
-    """Splits under which unit 1 or the newest unit has the offset that the header names, or else under which unit 0 is
-    blank and unit 1 ends a chain.
+    """Yield splits under which unit 1 or the newest unit has the offset in the header; without `named`, splits under
+    which unit 0 is blank and unit 1 ends a chain.
 
-    The units end with the file, so their rows lie at known places whatever the split: `phase` words after the header,
-    modulo a row. Only where the first one is has to be found.
+    Units fill the file to its end, so row boundaries are known whatever the split: `phase` words after the header,
+    modulo a row. Only the first row has to be found.
     """
     head = reader.read(0, INDEX_HEADER.size)
     if len(head) < INDEX_HEADER.size:
@@ -170,7 +172,8 @@ class IndexWords(Struct):
 
     @property
     def units(self) -> Rows:
-        """Key hash, high and low half of the phy offset, time difference, previous; row = number."""
+        """Key hash, high and low half of the phy offset, time difference, previous; the row index is the unit
+        number."""
         rows: Rows = self.words[_HEADER_WORDS + self.geometry.slots :].reshape(self.geometry.entries, _ROW_WORDS)
         return rows
 
@@ -182,9 +185,9 @@ def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
 
 
 def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
-    """Read an open file; what it lacks of the geometry's size, and what cannot be read, counts as zeros.
+    """Read an open file; missing bytes and unreadable ranges (listed in `failures`) become zeros.
 
-    Bytes after the geometry's size are left out, as a broker does.
+    Bytes past the geometry's size are ignored, as a broker does.
     """
     image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), roomy(geometry.size // _WORD, np.int32))
     raw = image.words.data.cast("B")
@@ -198,14 +201,14 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
                 image.failures.append(failure)
         if start == 0:
             image.header = INDEX_HEADER.decode(raw)
-        # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
+        # holes start and end on multiples of 4 bytes, so no word is swapped twice
         if sys.byteorder == "little":
             image.words[start // _WORD : -(-stop // _WORD)].byteswap(inplace=True)
     return image
 
 
 class IndexFileName(Struct, frozen=True):
-    """One file that a broker loads as an index file; `is_time` is false when its name is a number but no time."""
+    """A file that a broker loads as an index file; `is_time` is false if its name is a number but not a timestamp."""
 
     path: Path
     length: int
@@ -216,7 +219,8 @@ class IndexFileName(Struct, frozen=True):
         return self.path.name
 
     def header(self, unread: list[OSError] | None = None) -> IndexHeader | None:
-        """What the file says of itself; None where the file is shorter, or cannot be read, which goes to `unread`."""
+        """Return the file's header; None if the file is too short or cannot be read (the error is added to
+        `unread`)."""
         try:
             return INDEX_HEADER.decode(read_small(self.path, INDEX_HEADER.size))
         except OSError as error:
@@ -228,7 +232,7 @@ class IndexFileName(Struct, frozen=True):
 
 
 class IndexListing(Struct, frozen=True):
-    """What lies in the index folder: files in the order that a broker loads them, and what it skips."""
+    """Content of the index folder: `files` in the broker's load order, and `odd` entries that it skips."""
 
     directory: Path
     files: tuple[IndexFileName, ...]
@@ -236,12 +240,12 @@ class IndexListing(Struct, frozen=True):
 
 
 def list_index_files(directory: Path) -> IndexListing:
-    """List the folder without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
+    """List the folder without opening a file; a missing folder counts as empty. `OSError` if listing fails."""
     files: list[IndexFileName] = []
     odd: list[OddName] = []
     for entry in entries_if_there(directory):
         path, name = directory / entry.name, entry.name
-        # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
+        # Long.parseLong accepts decimal digits of every script, up to 2^63 - 1
         if entry.is_file and name.isdecimal() and int(name) < 1 << 63:
             files.append(IndexFileName(path, entry.length, is_index_name(str(int(name)))))
         else:
@@ -250,51 +254,52 @@ def list_index_files(directory: Path) -> IndexListing:
 
 
 def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGeometry | None:
-    """The geometry of the store's index files; None when files are there and nothing tells.
+    """Return the geometry of the store's index files; None if there are files but it cannot be inferred.
 
-    Takes what the user says, `UsageRefusal` when the files prove it wrong; else what most files
-    prove; else the brokers' default where there is no file, or none with a unit but of its length.
+    Order of preference: the user's options (`UsageRefusal` if the files disprove them); the geometry that most files
+    prove; the configured or default one if there is no file, or if no file has units and the length matches.
     """
     listing = listing or list_index_files(store.index_dir)
     lengths = usual_lengths(listing.files)
     slots, entries = store.options.index_slots, store.options.index_entries
     if slots is not None or entries is not None:
-        return _overridden(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
+        return _given_geometry(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
     if not lengths:
         return _configured(store)
-    found = [g for length in lengths if (g := _voted(_of_length(listing, length), _likely(length))) is not None]
+    found = [g for length in lengths if (g := _majority(_of_length(listing, length), _common(length))) is not None]
     if found:
-        # a file that counts as many units as there is room for is full, as the one before another is
-        counts = {_counted(file) for file in listing.files}
+        # a header count equal to the capacity marks a full file, as all but the last are
+        counts = {_index_count(file) for file in listing.files}
         return max(found, key=lambda g: (g.entries in counts, 4 * g.slots == g.entries))
-    # no unit to try: at least the length is that of a likely shape
-    return next((g for length in lengths for g in _likely(length)), None)
+    # no units to test: accept a common geometry of this length
+    return next((g for length in lengths for g in _common(length)), None)
 
 
 def proven_geometry(path: Path, length: int) -> IndexGeometry | None:
-    """The geometry under which the units of one whole file hang in their chains; None where none does."""
-    found = _voted([IndexFileName(path, length, True)], _likely(length))
+    """Return the geometry that the units of one complete file prove; None if none fits."""
+    found = _majority([IndexFileName(path, length, True)], _common(length))
     return found if found is not None and found.size == length else None
 
 
 def file_geometry(path: Path, length: int) -> IndexGeometry | None:
-    """The proven geometry of one file, or else, as for one without a unit, that of brokers for its length, if any."""
-    return proven_geometry(path, length) or next(iter(_likely(length)), None)
+    """Return the proven geometry of one file, or (for one without units) the brokers' geometry of that length, if
+    any."""
+    return proven_geometry(path, length) or next(iter(_common(length)), None)
 
 
 def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
-    """Files of that length, those with the most units first: they tell more, and sooner."""
-    return sorted((f for f in listing.files if f.length == length), key=_counted, reverse=True)
+    """Files of that length, those with most units first: they give the strongest evidence."""
+    return sorted((f for f in listing.files if f.length == length), key=_index_count, reverse=True)
 
 
-def _counted(file: IndexFileName) -> int:
-    """index_count as the header has it; 0 when it cannot be read."""
+def _index_count(file: IndexFileName) -> int:
+    """Return index_count from the header; 0 if it cannot be read."""
     header = file.header()
     return 0 if header is None else header.index_count
 
 
 def _configured(store: Store) -> IndexGeometry:
-    """Without a file to tell: the settings that the user gives, else the brokers' default."""
+    """Return the geometry of the user's broker settings, else the brokers' default; used when there is no file."""
     settings = store.options.settings
     try:
         slots = int(settings.get("maxHashSlotNum", DEFAULT_GEOMETRY.slots))
@@ -305,19 +310,19 @@ def _configured(store: Store) -> IndexGeometry:
 
 
 def usual_lengths(files: Iterable[IndexFileName]) -> list[int]:
-    """The length (bytes) that most files have; all that are as frequent, the longest first; empty without files."""
+    """Return the most frequent file length (bytes), longest first if several tie; empty without files."""
     lengths = Counter(f.length for f in files if f.length > INDEX_HEADER.size)
     most = max(lengths.values(), default=0)
     return sorted((length for length, count in lengths.items() if count == most), reverse=True)
 
 
-def _likely(length: int) -> list[IndexGeometry]:
+def _common(length: int) -> list[IndexGeometry]:
     quarter = (length - INDEX_HEADER.size) // (INDEX_SLOT.size + 4 * INDEX_UNIT.size)
     guesses = (DEFAULT_GEOMETRY, IndexGeometry(quarter, 4 * quarter))
     return [g for g in guesses if g.size == length and g.slots > 0]
 
 
-def _overridden(
+def _given_geometry(
     slots: int | None, entries: int | None, listing: IndexListing, voters: list[IndexFileName]
 ) -> IndexGeometry:
     lengths = {f.length for f in listing.files}
@@ -327,7 +332,7 @@ def _overridden(
     def refusal(why: str) -> UsageRefusal:
         return UsageRefusal(f"{said} is impossible: {why}", "Leave the option out; the sizes are then inferred.")
 
-    geometry = _completed(slots, entries, voters[0].length if voters else None)
+    geometry = _complete(slots, entries, voters[0].length if voters else None)
     if geometry is None or geometry.slots < 1 or geometry.entries < 2:
         raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
                       f"{voters[0].length if voters else 0} bytes long")
@@ -335,15 +340,15 @@ def _overridden(
         raise refusal(f"such an index file has {geometry.size} bytes, but those of the store have "
                       f"{', '.join(map(str, sorted(lengths)))}")
     fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
-    if fitting and not any(_scored(f, geometry) for f in fitting):
-        true = _voted(fitting, _likely(geometry.size))
-        if true is not None and true != geometry and any(_scored(f, true) for f in fitting):
+    if fitting and not any(_proves(f, geometry) for f in fitting):
+        true = _majority(fitting, _common(geometry.size))
+        if true is not None and true != geometry and any(_proves(f, true) for f in fitting):
             raise refusal(f"the keys of {fitting[0].name} hang in the chains of {true.slots} slots, with room for "
                           f"{true.entries} entries")
     return geometry
 
 
-def _completed(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
+def _complete(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
     if slots is not None and entries is not None:
         return IndexGeometry(slots, entries)
     if length is None:
@@ -356,17 +361,17 @@ def _completed(slots: int | None, entries: int | None, length: int | None) -> In
     return IndexGeometry(rest // INDEX_SLOT.size, entries or 0) if rest % INDEX_SLOT.size == 0 else None
 
 
-def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
-    """What most of the fullest files prove; files that prove nothing do not vote."""
+def _majority(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
+    """Return the geometry that most of the fullest files prove; files without evidence do not vote."""
     for guess in likely:
-        if any(_scored(f, guess) for f in voters[:_VOTERS]):
+        if any(_proves(f, guess) for f in voters[:_VOTERS]):
             return guess
     votes = Counter(g for f in voters[:_VOTERS] if (g := search(f.path, f.length)) is not None)
     return votes.most_common(1)[0][0] if votes else None
 
 
-def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:
-    """True when the file has units and nearly all of a sample stand where `geometry` says."""
+def _proves(file: IndexFileName, geometry: IndexGeometry) -> bool:
+    """Whether the file has units and nearly all of a sample fit `geometry`."""
     try:
         with FileReader(file.path) as reader:
             return fits(reader, geometry)

@@ -1,4 +1,4 @@
-"""The keys that index files should hold, in log order: which of them were found, and how they are numbered."""
+"""The keys that index files should hold, in log order: which of them were found, and their numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from recover.store.columns import Asking, Rows, Split
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
 UNITS = (2 << 20) // INDEX_UNIT.size
-"""So many units are put at once."""
+"""Units per block."""
 
 KeyPart = tuple[Rows, Rows, Rows]
-"""RECORD rows, their hashes, and what to take of each row, or of all."""
+"""RECORD rows, their hashes, and the take rule of each row, or one for all."""
 
 
 class Place(Struct, frozen=True):
-    """One key: split, row in it, key of that record, and the record's first hash in the split."""
+    """One key: split, row in it, key of that record, and the place of the record's first hash in the split."""
 
     split: int
     row: int
@@ -34,8 +34,8 @@ class Place(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True):
-    """A key as the first of a file: where it stands in its split, the record's store timestamp (ms), and how many units
-    of the split come before it, without those of tags and with them."""
+    """A key as the first of a file: its place in the split, the record's store timestamp (ms), and the number of units
+    of the split before it, without tag units and with them."""
 
     row: int
     key: int
@@ -45,10 +45,10 @@ class Head(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True):
-    """Some of the keys that a `rule` takes of a split: `count` from one on, of which `first` units come before.
+    """`count` consecutive keys that a `rule` takes of a split; `first` of the split's units come before them.
 
-    It is key number `key` of row `row`, whose first hash is `first_hash`. In its file it has the unit `number`; times
-    count from `begin` (ms), and the last record that the file names is at `end_offset`. Units are added up with `seed`.
+    They start with key `key` of row `row`, whose first hash is `first_hash`. In their file they start at unit `number`;
+    times count from `begin` (ms), and `end_offset` is the last record that the file names. `seed` is that of the sum.
     """
 
     rule: int
@@ -64,9 +64,8 @@ class Span(Struct, frozen=True):
 
 
 class SpanSum(Struct, frozen=True):
-    """What the units of a span come to: the sum that `follow_units` has of them, phy offset and store timestamp (ms) of
-    the last record; the phy offset of the first record with tags, and how many there are."""
-
+    """The units of a span: their sum as by `follow_units`, phy offset and store timestamp (ms) of the last record; the
+    phy offset of the first record with tags, and the number of such records."""
     sum: int
     end_offset: int
     end_timestamp: int
@@ -75,7 +74,7 @@ class SpanSum(Struct, frozen=True):
 
 
 def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
-    """The first key with that hash of the intact record that starts there, None without one."""
+    """Return the first key with that hash of the intact record at `phy_offset`; None if there is none."""
     place = IndexStream([split]).place(phy_offset, key_hash)
     if place is None:
         return None
@@ -84,12 +83,12 @@ def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
-    """Units of keys as the file has them, up to number `stop`, in blocks that stand until the next one comes.
+    """Yield the units of keys as a file holds them, up to number `stop`, in blocks that are valid until the next.
 
-    `state` is that of `put_keys`, which says where in the first part the first key is, and its number.
+    `state` is that of `put_keys`: the first key's place in the first part, and its number.
     """
     base = int(state[native.STATE_NUMBER])
-    # used again for each block: units are put more slowly into memory that no cache holds than copied there
+    # reused for each block: putting units into uncached memory is slower than copying them there
     block = np.zeros((min(stop - base, UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
     for records, hashes, take in parts:
         while state[native.STATE_NUMBER] < stop:
@@ -106,10 +105,10 @@ def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> 
 
 
 def sum_of(span: Span, split: Split) -> SpanSum:
-    """What the keys of a span come to.
+    """Return the checksum and end of the units that a span's keys produce.
 
-    A record with tags belongs to the span that its tags would end, but for the file's last one where they have no unit:
-    nobody knows whether that was still to come.
+    A record with tags belongs to the span in which its tag unit ends. Where tags have no unit, the file's last record
+    is left out: its tag unit might still have followed.
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
     state[[native.STATE_NUMBER, native.STATE_BEGIN, native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = (
@@ -131,7 +130,7 @@ def sum_of(span: Span, split: Split) -> SpanSum:
 
 
 class TagRun(Struct, frozen=True):
-    """A run of tagged records in one index file: all with their tag unit, or all without."""
+    """Consecutive tagged records in one index file: all with their tag unit, or all without."""
 
     first: int
     count: int
@@ -139,7 +138,7 @@ class TagRun(Struct, frozen=True):
 
 
 class TagHistory:
-    """From which phy offset on records have a unit for their tags: no broker up to 5.3.3 wrote one."""
+    """The phy offsets at which units for tags start and stop: no broker up to 5.3.3 writes them."""
 
     def __init__(self, changes: Sequence[tuple[int, bool]]) -> None:
         self.changes = tuple(changes)
@@ -147,18 +146,18 @@ class TagHistory:
         self._present = np.array([present for _, present in changes], dtype=bool)
 
     def at(self, phy_offsets: Rows) -> Rows:
-        """For each offset, whether a tag unit belongs there (bool array)."""
+        """Whether a tag unit belongs to the record at each offset (bool array)."""
         if len(self.changes) == 1:
             return np.full(phy_offsets.shape, self._present[0])
         return np.asarray(self._present[np.maximum(np.searchsorted(self._starts, phy_offsets, side="right") - 1, 0)])
 
     @classmethod
     def infer(cls, runs: Sequence[TagRun], default: bool) -> TagHistory:
-        """The history with the fewest contradictions; a change has to explain at least one record."""
+        """Infer the history with the fewest contradictions; a change must explain at least one record."""
         ordered = sorted(runs, key=lambda run: run.first)
         if not ordered:
             return cls([(0, default)])
-        # for each mode the best history that ends in it: its cost, and its last change with those before
+        # for each mode the best history that ends in it: its cost, and its changes as a linked list, last one first
         best: list[tuple[float, Any]] = [(0.0, ()), (0.0, ())]
         for run in ordered:
             was, best = best, []
@@ -177,7 +176,7 @@ class TagHistory:
 
 
 class IndexStream:
-    """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
+    """The records of the log as index files see them. Keeps one found bit a key hash, and references to the splits.
 
     `splits` are those of a scan with keys, in log order.
     """
@@ -191,7 +190,7 @@ class IndexStream:
 
     @cached_property
     def splits(self) -> list[Split]:
-        """The splits with a row."""
+        """The splits that have a row."""
         return [split for split in self._given if split.size]
 
     @cached_property
@@ -204,20 +203,20 @@ class IndexStream:
 
     @property
     def has_units(self) -> bool:
-        """Some record has a key or tags."""
+        """Whether some record has a key or tags."""
         return any(split.hash_count for split in self.splits)
 
     def start(self, number: int) -> int:
-        """Phy offset at which a split begins; that of the one after the last is beyond all."""
+        """Return the phy offset at which a split begins; for the number after the last, int64's maximum."""
         return int(self._first[number]) if number < self._first.size else np.iinfo(np.int64).max
 
     def overlapping(self, low: int, high: int) -> range:
-        """Numbers of the splits that hold records with phy offsets in [low, high]."""
+        """Return the numbers of the splits that hold records with phy offsets in [low, high]."""
         start = int(np.searchsorted(self._last, low, side="left"))
         return range(start, max(start, int(np.searchsorted(self._first, high, side="right"))))
 
     def find(self, phy_offset: int) -> tuple[int, int] | None:
-        """(split number, row) of the intact record that starts at `phy_offset`; None without one."""
+        """Return (split number, row) of the intact record at `phy_offset`; None if there is none."""
         for number in self.overlapping(phy_offset, phy_offset):
             records = self.splits[number].records
             row = int(np.searchsorted(records["phy_offset"], phy_offset))
@@ -226,7 +225,8 @@ class IndexStream:
         return None
 
     def place(self, phy_offset: int, key_hash: int) -> Place | None:
-        """The first key with that hash of the intact record that starts at `phy_offset`; None without one."""
+        """Return the place of the first key with that hash of the intact record at `phy_offset`; None if there is
+        none."""
         found = self.find(phy_offset)
         if found is None:
             return None
@@ -237,14 +237,14 @@ class IndexStream:
         return Place(split, row, int(keys[0]), first) if keys.size else None
 
     def timestamp(self, phy_offset: int) -> int | None:
-        """Store timestamp (ms) of the record that starts there."""
+        """Return the store timestamp (ms) of the record at `phy_offset`; None if there is none."""
         place = self.find(phy_offset)
         return None if place is None else int(self.splits[place[0]].records["store_timestamp"][place[1]])
 
     def take(self, number: int) -> Rows:
-        """What to index of each record of a split, or of all of them (uint8 TAKE_KEYS or TAKE_ALL).
+        """Return the rule for each record of a split, or one for all (uint8 TAKE_KEYS or TAKE_ALL).
 
-        Of records that brokers never index, it does not say so.
+        Records that brokers never index are not excluded here.
         """
         rule = self._rule(number)
         if rule is not None:
@@ -253,28 +253,28 @@ class IndexStream:
         return np.where(tags, native.TAKE_ALL, native.TAKE_KEYS).astype(np.uint8)
 
     def _rule(self, number: int) -> int | None:
-        """What to index of all records of a split; None where that changes within it."""
+        """Return the rule for all records of a split; None if it changes within the split."""
         split = self.splits[number]
         if any(split.first < start <= split.last for start, _ in self.tags.changes):
             return None
         return native.TAKE_ALL if self.tags.at(np.array([split.first]))[0] else native.TAKE_KEYS
 
     def parts(self, first: int) -> Iterator[KeyPart]:
-        """The keys of each split from number `first` on."""
+        """Yield the keys of each split from number `first` on."""
         for number, split in enumerate(self.splits[first:], first):
             yield np.asarray(split.records), np.asarray(split.hashes), self.take(number)
 
     def expected(self, number: int) -> int:
-        """How many units a split should have."""
+        """Return how many units a split should have."""
         rule = self._rule(number)
         return int(self.wanted(number).sum()) if rule is None else self.key_count(number, rule)
 
     def wanted(self, number: int) -> Rows:
-        """How many units each record of a split should have (int64)."""
+        """Return how many units each record of a split should have (int64)."""
         return np.asarray(native.wanted_of(self.splits[number].records, self.take(number)))
 
     def found(self, number: int) -> Rows:
-        """The bits (uint8) of split `number`, one a hash."""
+        """Return the found bits (uint8) of split `number`, one a hash."""
         found = self._found.get(number)
         if found is None:
             found = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
@@ -287,14 +287,14 @@ class IndexStream:
         return found
 
     def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
-        """The first key with that hash of the intact record that starts there, with the number of its split."""
+        """Return the first key with that hash of the intact record at `phy_offset`, and the number of its split."""
         for number in self.overlapping(phy_offset, phy_offset):
             (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
             return None if found is None else (number, found)
         return None
 
     def key_count(self, number: int, rule: int) -> int:
-        """How many units one rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
+        """Return how many units a rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
         summary = self.splits[number].summary
         if summary is None and number not in self._counts:
             self._counts[number] = native.key_counts(self.splits[number].records)
@@ -303,10 +303,10 @@ class IndexStream:
     def spans(self, first: int, head: Head, rule: int, units: range, begins: tuple[int, int], end_offset: int) -> list[
         tuple[int, Span]
     ]:
-        """The keys of so many units that a rule takes, from one of split `first` on, by split; fewer where there are no
-        more.
+        """Return the spans, by split, of as many keys that a rule takes as `units` has, from `head` in split `first`
+        on; fewer if the log ends.
 
-        `begins`: the time (ms) that the first unit of a file counts from, and that all others do.
+        `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
         """
         found, number = [], units.start
         row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - native.TAKE_KEYS]
@@ -322,7 +322,7 @@ class IndexStream:
         return found
 
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
-        """What the keys of spans come to."""
+        """Return the checksum and end of each span's units."""
         return (yield [(self.splits[split], partial(sum_of, span)) for split, span in spans])
 
     def mark(self, spans: Iterable[tuple[int, Span]]) -> None:
@@ -331,8 +331,8 @@ class IndexStream:
             self._marked.setdefault(split, []).append(span)
 
     def _covered(self, number: int) -> int | None:
-        """How many units a split should have, where spans that were marked have all of them; None where that takes a
-        look at its rows."""
+        """Return how many units a split should have if the marked spans cover all of them; None if its rows must be
+        read to decide."""
         rule = self._rule(number)
         if number in self._found or rule is None:
             return None
@@ -347,11 +347,12 @@ class IndexStream:
         return wanted if whole or not wanted else None
 
     def is_untouched(self, number: int) -> bool:
-        """Whether nothing of a split was found, and something should be."""
+        """Whether a split should have units and none was found."""
         return number not in self._found and number not in self._marked and self._covered(number) is None
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
-        """How many units a split should have; how many of each record were not found (int64), None for none at all."""
+        """Return how many units a split should have, and how many of each record were not found (int64), None if all
+        were."""
         covered = self._covered(number)
         if covered is not None:
             return covered, None
@@ -363,11 +364,11 @@ class IndexStream:
         return asked.size, np.bincount(np.searchsorted(ends, asked[lacking], side="right"), minlength=records.size)
 
     def asked(self, number: int) -> Rows:
-        """Which hashes of a split should have a unit (int64, ascending)."""
+        """Return which hashes of a split should have a unit (int64, ascending)."""
         return np.flatnonzero(asked_of(self.splits[number].records, self.take(number)))
 
     def lacking(self, number: int) -> tuple[Rows, Rows]:
-        """Which hashes of a split should have a unit, and which of those, by their place among them, were not found."""
+        """Return which hashes of a split should have a unit, and the places among them of those not found."""
         asked = self.asked(number)
         return asked, np.flatnonzero(~np.unpackbits(self.found(number), bitorder="little").view(bool)[asked])
 
@@ -376,7 +377,7 @@ def asked_of(records: Rows, take: Rows) -> Rows:
     """Which hashes of some records should have a unit, under `take` (bool array)."""
     hashes, wanted = records["hashes"].astype(np.int64), native.wanted_of(records, take)
     asked: Rows = np.repeat(wanted > 0, hashes)
-    asked[np.cumsum(hashes)[(wanted > 0) & (wanted < hashes)] - 1] = False  # of a record with keys the tags, its last
+    asked[np.cumsum(hashes)[(wanted > 0) & (wanted < hashes)] - 1] = False  # the tag hash is a record's last
     return asked
 
 
@@ -384,10 +385,10 @@ def match_units(
     units: Rows, end: int, order: Rows, offsets: Rows, records: Rows, hashes: Rows, found: Rows, classes: Rows,
     begin: int,
 ) -> list[TagRun]:
-    """Give the units of numbers `order` that name records of one split their classes; `offsets` are ascending.
+    """Classify the units of numbers `order` that name records of one split; their phy `offsets` ascend.
 
-    Each takes a key of its record that no other has, which sets a bit of `found`. Units that no record takes stay as
-    they are; numbers below `end` are in use. Returns which records have their tag's unit.
+    Each takes a key of its record that no other has, and sets its bit in `found`. Units that match no record keep their
+    class; numbers below `end` are in use. Returns which records have their tag unit.
     """
     bits, places = records["bits"], records["phy_offset"]
     row: Rows = np.searchsorted(places, offsets, side="right") - 1
@@ -399,7 +400,7 @@ def match_units(
     keys = records["hashes"].astype(np.int64)
     first = np.cumsum(keys) - keys
     is_found = np.unpackbits(found, bitorder="little").astype(bool)
-    # most stand in the order of the keys
+    # most units are in the order of the keys
     place = first[row] + _rank(row)
     takes = place < (first + keys)[row]
     at = place[takes]
@@ -407,7 +408,7 @@ def match_units(
     is_found[place[takes]] = True
     named, rest = takes.copy(), np.flatnonzero(~takes)
     if rest.size:
-        # a key of a record and a unit with its place and hash have one code
+        # one code for record and hash, the same for a key and for a unit that names it
         codes = np.repeat(np.arange(keys.size), keys) << 32 | hashes.view(np.uint32)
         asked = row[rest] << 32 | units[number[rest], 0].view(np.uint32)
         named[rest] = np.isin(asked, codes)
@@ -428,20 +429,21 @@ def match_units(
 
 
 def _rank(values: Rows) -> Rows:
-    """How many of the equal ones, which adjoin, stand before each (int64)."""
+    """Return how many equal values precede each; equal ones are adjacent (int64)."""
     at = np.arange(values.size)
     return at - np.maximum.accumulate(np.where(np.r_[True, values[1:] != values[:-1]][: values.size], at, 0))
 
 
 def _time_diffs(begin: int, timestamps: Rows) -> Rows:
-    """`time_diff` of each timestamp (int64)."""
+    """Return `time_diff` of each timestamp (int64)."""
     return np.clip((timestamps - begin) // 1000, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(timestamps)
 
 
 def _tag_runs(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is_found: Rows) -> list[TagRun]:
-    """Whether records of these rows have their tag's unit; `newest` is the last number with a key of each row.
+    """Return runs of records among these rows that have, or lack, their tag unit; `newest`: last unit with a key of
+    each.
 
-    Not those where the place at which it would be holds something broken.
+    Records whose tag unit may be hidden by a broken unit are left out.
     """
     places, keys = records["phy_offset"], records["hashes"].astype(np.int64)
     has_tags = (records["bits"] & BIT_HAS_TAGS != 0) & (keys > 0)
@@ -454,7 +456,7 @@ def _tag_runs(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is
     whole = counted[stops - 1] - counted[stops - keys[rows]] == keys[rows] - 1
     rows = rows[~present & whole & (newest[rows] > 0) & (newest[rows] + 1 < end)]
     following = native.phy_offsets(units[newest[rows] + 1])
-    # up to the next record that has a unit whatever becomes of tags
+    # up to the next record that has a unit whatever the rule for tags
     nobody = np.iinfo(np.int64).max
     wanted = np.where((keys > has_tags) & (records["bits"] & native.UNINDEXED == 0), places, nobody)
     limit = np.minimum.accumulate(np.r_[wanted, nobody][::-1])[::-1][rows + 1]
@@ -467,7 +469,7 @@ def _tag_runs(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is
 
 
 class KeyNumbers:
-    """Every key that belongs into the index, numbered from 0 in the order in which a broker puts them."""
+    """Numbers for every key that belongs in the index, from 0 in the order in which a broker puts them."""
 
     def __init__(self, stream: IndexStream) -> None:
         self.stream = stream
@@ -480,7 +482,7 @@ class KeyNumbers:
         return int(self._starts[-1])
 
     def place(self, number: int) -> Place:
-        """Where key `number` (below `total`) stands."""
+        """Return the place of key `number` (below `total`)."""
         split = int(np.searchsorted(self._starts, number, side="right")) - 1
         inside = number - int(self._starts[split])
         ends = self._ends(split)
@@ -489,7 +491,7 @@ class KeyNumbers:
         return Place(split, row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
-        """The number of a record's first key with that hash; None without one."""
+        """Return the number of a record's first key with that hash; None if there is none."""
         place = self.stream.place(phy_offset, key_hash)
         if place is None:
             return None
@@ -498,12 +500,12 @@ class KeyNumbers:
         return int(self._starts[place.split]) + number if number < int(ends[place.row + 1]) else None
 
     def timestamp(self, number: int) -> int:
-        """Store timestamp (ms) of the record of a key."""
+        """Return the store timestamp (ms) of a key's record."""
         place = self.place(number)
         return int(self.stream.splits[place.split].records["store_timestamp"][place.row])
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The splits that hold keys [start, stop), and from which to before which of its own keys each does."""
+        """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""
         for split in range(int(np.searchsorted(self._starts, start, side="right")) - 1, len(self.stream.splits)):
             base, end = self._starts[split : split + 2].tolist()
             if base >= stop:

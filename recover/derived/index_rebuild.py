@@ -1,7 +1,6 @@
 """Index files computed from the log: which keys go into which file, its name, and its bytes as a broker writes them.
 
-In place, sound files stay, others are built again from where they began, and what no file covers gets files of its
-own.
+In place, sound files stay, others are rebuilt from the key they began with, and keys that no file covers get new files.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from recover.store.columns import Rows
 from recover.store.reading import Piece, in_order, zeros
 from recover.store.store import Store
 
-# --- The bytes of one index file, as a broker puts its keys one after the other: units, chains, slots, header. -------
+# --- The bytes of one index file, as a broker puts its keys in order: units, chains, slots, header. ------------------
 
 
 CHUNK = 2 << 20
 
 
 class FileHead(Struct, frozen=True):
-    """What stands before a file's own keys.
+    """The state of a file before its own keys.
 
-    `expired`: units of expired messages (int32, shape (n, 5)) that are kept, and the time (ms) that their file began
-    at. Without one the first unit counts from `previous_end`, the end time (ms) of the file before; 0 for none.
+    `expired`: kept units of expired messages (int32, shape (n, 5)); `begin_timestamp`: begin time (ms) of their file.
+    Without them the first unit counts from `previous_end`, the end time (ms) of the previous file; 0 without one.
     """
 
     previous_end: int = 0
@@ -52,10 +51,10 @@ def image_of(
     geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, first: Place | None = None, *,
     counts_entries: bool = False,
 ) -> Iterator[Piece]:
-    """One file in pieces of at most `CHUNK` bytes: its head, then `count` keys of `parts`, which are gone through once.
+    """Yield one file in pieces of at most `CHUNK` bytes: its head, then `count` keys of `parts`, read once.
 
-    `first` is where in the first part the first key is. Header and slots come last: they are what the units make of
-    them. `counts_entries`: the header counts units instead of slots.
+    `first` is the place of the first key in the first part. Header and slots come last, as they depend on the units.
+    `counts_entries`: hash_slot_count counts units instead of used slots.
     """
     slots, state = np.zeros(geometry.slots, dtype=np.int32), np.zeros(native.STATE_SIZE, dtype=np.int64)
     state[native.STATE_NUMBER], state[native.STATE_BEGIN] = 1, head.previous_end
@@ -81,12 +80,12 @@ def image_of(
 
 
 def _link(units: Rows, slots: Rows) -> int:
-    """Chain units that stand there without their slots, from number 1 on; the number of slots in use."""
+    """Chain the given units, from number 1, into empty slots; return the number of slots in use."""
     heads = np.maximum(units[1:, 0], 0) % slots.size
     order = np.argsort(heads, kind="stable")
     follows = np.r_[False, heads[order[1:]] == heads[order[:-1]]]
     units[order + 1, 4] = np.where(follows, np.r_[0, order[:-1] + 1], 0)
-    # of several to one slot the last stays, which is the newest
+    # of several units in one slot the last assignment, the newest, wins
     slots[heads] = np.arange(1, len(units))
     return int(np.count_nonzero(~follows))
 
@@ -97,14 +96,14 @@ _AHEAD = 4
 
 
 class Names:
-    """Names for new index files, unique and sorting where they belong."""
+    """Creates names for new index files: unique, and sorting in the right place."""
 
     def __init__(self, zone: datetime.tzinfo | None, taken: Iterable[str] = ()) -> None:
         self.zone = zone
         self.taken = set(taken)
 
     def new(self, timestamp: int, after: str | None, before: str | None) -> str:
-        """A name made at `timestamp` (ms), moved by as many ms as it takes to lie between two others in order."""
+        """Return a name for `timestamp` (ms), moved by as few ms as needed to sort between two others."""
         name = self._at(timestamp)
         if before is not None and after is not None and after >= before:
             before = None
@@ -141,7 +140,7 @@ class Names:
 
 
 def zone_of(verdicts: Iterable[IndexFileVerdict]) -> datetime.tzinfo | None:
-    """The broker's distance from UTC, from the names of its files and the times in them; None if nothing tells."""
+    """Infer the broker's UTC offset from the names of its files and the times in them; None if they do not show it."""
     votes: Counter[int] = Counter()
     for verdict in verdicts:
         if verdict.sound and verdict.units and verdict.file.is_time:
@@ -155,9 +154,9 @@ def zone_of(verdicts: Iterable[IndexFileVerdict]) -> datetime.tzinfo | None:
 
 
 class Target(Struct, frozen=True):
-    """One file to build: keys [start, stop). `previous_end` is the end time (ms) of the file before, 0 for none.
+    """One file to build, with keys [start, stop). `previous_end`: end time (ms) of the previous file, 0 without one.
 
-    `expired_from` is a file whose first units, of messages that the log lost to its retention, come first.
+    `expired_from`: a file whose first units, of messages that retention deleted, precede the keys.
     """
 
     name: str
@@ -168,7 +167,7 @@ class Target(Struct, frozen=True):
 
 
 class _Anchor(Struct):
-    """A file whose place in the log is known, and those between the anchor before and it, free to be built anew."""
+    """A file with a known place in the log, and the files between it and the previous anchor, free to be rebuilt."""
 
     verdict: IndexFileVerdict
     start: int
@@ -176,11 +175,10 @@ class _Anchor(Struct):
 
 
 class Layout:
-    """Which files to build, in order (`targets`), names of those that stay (`kept`), and that nothing is left for
-    (`retired`).
+    """Files to build, in order (`targets`), and names of those that stay (`kept`) or become empty (`retired`).
 
-    Sound files of `verdicts` stay; others are built again from where they began; what no file covers gets files of its
-    own, each filled before the next begins.
+    Sound files of `verdicts` stay; others are rebuilt from the key they began with; keys that no file covers get new
+    files, each filled before the next begins.
     """
 
     def __init__(
@@ -201,7 +199,7 @@ class Layout:
         self._fill(position, numbers.total, spare, after, None)
 
     def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
-        """Files in the order of their messages, which is not that of the names where clocks went back."""
+        """Return files in the order of their messages; the order of names differs if the clock went back."""
         anchors: dict[int, _Anchor] = {}
         spare: list[IndexFileVerdict] = []
         for verdict in self._verdicts:
@@ -225,9 +223,9 @@ class Layout:
     def _fill(
         self, start: int, stop: int, spare: list[IndexFileVerdict], after: str | None, before: str | None
     ) -> None:
-        """Files for the keys [start, stop): first those of `spare` anew, then new ones.
+        """Add files for the keys [start, stop): first reuse those of `spare`, then create new ones.
 
-        Of those that were not needed an empty one can stay, a broken one has to go.
+        Of the spare files left over, sound (empty) ones stay and broken ones are retired.
         """
         left = iter(spare)
         while start < stop:
@@ -246,7 +244,7 @@ class Layout:
         self.targets.append(Target(name, start, stop, previous_end, expired_from))
 
     def _place(self, anchor: _Anchor, limit: int) -> int:
-        """Keep or build the anchor's file; the number of the key that comes next."""
+        """Keep or rebuild the anchor's file; return the number of the next key."""
         verdict, start = anchor.verdict, anchor.start
         covered = start + verdict.right
         full = verdict.units >= self._capacity
@@ -259,15 +257,15 @@ class Layout:
         return stop
 
     def _end_before(self, verdict: IndexFileVerdict) -> int:
-        """End time of the file that a broker had before this one; counts only when its messages are missing."""
+        """Return the end time of the previous file; used only if that file's messages are gone."""
         before = self._verdicts[: self._verdicts.index(verdict)]
         return before[-1].header.end_timestamp if before and before[-1].sound else 0
 
 
 class RebuiltIndexFile(Struct, frozen=True):
-    """One index file to write. Its bytes are made when they are asked for, one file in memory at a time.
+    """One index file to write; its bytes are built on demand, one file in memory at a time.
 
-    `end_timestamp` (ms) is the time of its last unit's message.
+    `end_timestamp` (ms) is the store timestamp of its last unit's message.
     """
 
     name: str
@@ -277,8 +275,8 @@ class RebuiltIndexFile(Struct, frozen=True):
 
 
 class FileBuilder(Struct, frozen=True):
-    """Builds index files of one log, which begins at `min_offset`. `counts_entries`: the header counts units instead of
-    slots."""
+    """Builds index files of one log that begins at `min_offset`. `counts_entries`: hash_slot_count counts units instead
+    of used slots."""
 
     numbers: KeyNumbers
     geometry: IndexGeometry
@@ -296,7 +294,7 @@ class FileBuilder(Struct, frozen=True):
         return RebuiltIndexFile(target.name, content, units, self.numbers.timestamp(target.stop - 1))
 
     def head(self, target: Target) -> FileHead:
-        """What comes first, read now: when the file is built, the old one may be missing."""
+        """Return the head of a file; read now, as the old file may be gone when this one is built."""
         old = target.expired_from
         if old is None:
             return FileHead(target.previous_end)
@@ -310,14 +308,14 @@ class FileBuilder(Struct, frozen=True):
                         counts_entries=self.counts_entries)
 
     def _chunks(self, target: Target, head: FileHead) -> Iterator[Buffer]:
-        """The file from its beginning on: made twice, for header and slots come of the units after them."""
+        """Yield the file from its beginning; built twice, as header and slots depend on the units after them."""
         units = self.geometry.units_offset
         yield from (piece for at, piece in self._pieces(target, head) if at < units)
         yield from (piece for at, piece in self._pieces(target, head) if at >= units)
 
 
 def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces, made on a thread of their own while those before them are used."""
+    """Yield the same pieces, produced ahead on a separate thread."""
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
         try:
@@ -329,7 +327,7 @@ def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 class IndexRebuild(Struct, frozen=True):
-    """What rebuilding the index comes to. `kept` files stay as they are, `retired` ones have nothing to hold."""
+    """The plan of an index rebuild. `kept` files stay as they are, `retired` ones have no unit left."""
 
     geometry: IndexGeometry
     files: tuple[RebuiltIndexFile, ...]
@@ -337,7 +335,7 @@ class IndexRebuild(Struct, frozen=True):
     retired: tuple[str, ...]
 
     def steps(self, store: Store) -> Iterator[Step]:
-        """The steps that change `store` in place."""
+        """Yield the steps that change `store` in place."""
         for name in self.retired:
             yield Retire(store.relative(store.index_dir / name))
         for file in self.files:
@@ -350,10 +348,10 @@ def rebuild_index(
 ) -> IndexRebuild:
     """Plan the index files that `log` calls for; nothing is written.
 
-    In place (not `fresh`), sound files stay and others keep their name and where they begin. `fresh`
-    builds all of them. `report` is a check of this store and log, made here if not given.
-    `zone` names new files; without it the broker's own, as far as its files tell. `producer` makes the files, if given.
-    `Refusal` when a file cannot be read.
+    In place (not `fresh`), sound files stay, and others keep their name and first key. `fresh` builds all of them.
+    `report`: a check of this store and log, made here if not given. `zone` is used in the names of new files; without
+    it, the broker's own as inferred from its files. `producer`, if given, builds the files. `Refusal` if a file cannot
+    be read.
     """
     report = report or check_index(store, log)
     geometry = report.geometry or DEFAULT_GEOMETRY
@@ -364,7 +362,7 @@ def rebuild_index(
     verdicts, listed = ([], []) if fresh else (report.verdicts, [file.name for file in report.listing.files])
     names = Names(zone or zone_of(report.verdicts), listed + [odd.path.name for odd in report.listing.odd])
     layout = Layout(numbers, geometry.capacity, names, verdicts)
-    # files that no size could be told for have no verdict; beside new files they would be wrong ones
+    # without a known geometry files have no verdict; left beside new files they would be wrong
     judged = {verdict.file.name for verdict in verdicts}
     layout.retired += [name for name in listed if name not in judged]
     counted = [verdict.counts_entries for verdict in report.verdicts if verdict.counts_entries is not None]

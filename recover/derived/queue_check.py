@@ -1,4 +1,4 @@
-"""Queues against the log, both ways: every unit judged, every message looked for."""
+"""Check queues against the log in both directions: classify every unit, and find the messages without one."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from recover.store.store import Store
 
 
 def odd_queue_name(store: Store, odd: OddName) -> Finding:
-    """What does not belong among the files of a queue."""
+    """Return the finding for an entry that does not belong among the files of a queue."""
     why = f"it is {odd.kind}" if odd.stands_for_a_file else "the name is not 20 digits"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
                    remedy=BY_HAND if odd.by_hand else None)
 
 
 def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> tuple[Rows, Rows]:
-    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes.
+    """Resolve the ext addresses of a stretch. `rows` are its EXPECTED positions, `tags_codes` those of their messages.
 
-    Returns the tags codes of its units, with the addresses of intact ext units replaced by what they hold, and which
-    cells name the right message, but an ext unit that is none of its own (bool array).
+    Returns the tags codes of the units, with each address of an intact ext unit replaced by the code stored there, and
+    a bool array of broken cells: they name the right message, but their ext unit is missing, wrong or out of order.
     """
     tags = stretch.tags_code.copy()
     broken = np.zeros(tags.size, dtype=bool)
@@ -76,7 +76,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     if known.position.size:
         intact &= known.tags_code[at] == tags_codes[inside]
         intact &= known.store_timestamp[at] == rows["store_timestamp"][inside]
-    # a start cuts the files after the unit of the queue's last cell, so those of earlier ones must stand before
+    # at start a broker cuts the ext files after the unit of the queue's last cell, so positions must ascend
     intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
     tags[cells[intact]] = tags_codes[inside[intact]]
     broken[cells[~intact]] = True
@@ -84,7 +84,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
 
 
 def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> Finding:
-    """The finding about broken cells [start, stop) of a stretch, at the place that the first one names."""
+    """Return the finding for broken cells [start, stop) of a stretch, at the ext position that the first one names."""
     address = int(stretch.tags_code[start])
     mapped_file, position = files.place(address)
     folder = files.store.consumequeue_ext_dir / files.topic / str(files.queue_id)
@@ -101,14 +101,14 @@ def classify_units(
     first_index: int, phy_offsets: Rows, sizes: Rows, tags_codes: Rows, rows: Rows, row_tags: Rows,
     bounds: tuple[int, int, Rows, Rows], *, bridged: bool,
 ) -> tuple[Rows, Rows]:
-    """The class (uint8) of every cell of a stretch of one queue, and which rows have no unit (bool array).
+    """Return the class (uint8) of every cell of a stretch of one queue, and which rows have no unit (bool array).
 
-    The cells start at queue offset `first_index`. `rows` (EXPECTED, with the tags codes that their units carry) are
-    the positions that should be held, ascending, all inside or after the stretch; the cell of a lost message may name
-    the marker or repeat a neighbour. A unit of an expired message where a live one is expected, or between live ones,
-    is wrong. A cell that no record claims may repeat a neighbour too, between live ones or, with `bridged`, where the
-    log is damaged or was, anywhere. `bounds`: physical offsets where the log begins and ends, where its damage begins
-    and ends. The first cell with size <= 0 ends the queue: it and everything after it is NOTHING.
+    The cells start at queue offset `first_index`. `rows` are the positions that should be filled (EXPECTED, ascending,
+    all inside or after the stretch), `row_tags` the tags codes of their units. The cell of a lost message may name the
+    marker or repeat a neighbour. The unit of an expired message is wrong in place of a live one or between live ones. A
+    cell that no record claims may repeat a neighbour between live ones or, with `bridged` (the log is or was damaged),
+    anywhere. `bounds`: physical offsets of the start and end of the log, and of the starts and stops of its damage. The
+    first cell with size <= 0 ends the queue: it and all later cells are NOTHING.
     """
     min_offset, log_end, starts, stops = bounds
     ended = np.flatnonzero(sizes <= 0)
@@ -120,7 +120,7 @@ def classify_units(
     at = np.searchsorted(rows["queue_offset"], index)
 
     def of_rows(values: Rows) -> Rows:
-        """What the next row from each cell on has; 0 after the last."""
+        """Return the value of the first row at or after each cell; 0 past the last row."""
         return np.asarray(np.append(values, 0)[at])
 
     inside = (at > 0) & (at < rows.size)
@@ -130,17 +130,17 @@ def classify_units(
     blank = _are_pre_blank(offset, size, tags)
     damaged = within(offset, starts, stops)
     right = named & (tags == of_rows(row_tags))
-    # the first that holds decides; a cell of which none does is wrong
+    # the first condition that holds decides; if none does, the cell is wrong
     cases = [
-        (blank, PRE_BLANK_UNIT),  # no position: what stands before a queue's first unit
+        (blank, PRE_BLANK_UNIT),  # padding before a queue's first unit, not a position
         (offset < 0, WRONG),  # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
-        ((offset < min_offset) & ~(expected & ~lost) & ~inside, EXPIRED),  # before the log, and of no live message
-        (lost & (named | repeats), LOST),  # for a lost message, as recover writes it: its marker, or the unit before
-        (lost, WRONG),  # for a lost message, and none of these
-        (offset > log_end - size, BEYOND_LOG),  # ends after the log, whatever record should be here
-        (~expected & damaged, LOST),  # its record stood where the log is damaged
-        (right, RIGHT),  # place, size and tags of the record that should be here
-        (~expected & (bridged | inside) & repeats, LOST),  # of no record any more, as recover writes it
+        ((offset < min_offset) & ~(expected & ~lost) & ~inside, EXPIRED),  # expired, and not in place of a live message
+        (lost & (named | repeats), LOST),  # a lost message, as recover writes it: its marker, or its neighbour's unit
+        (lost, WRONG),  # a lost message, with any other unit
+        (offset > log_end - size, BEYOND_LOG),  # ends past the end of the log, whatever record belongs here
+        (~expected & damaged, LOST),  # its record was in a damaged range
+        (right, RIGHT),  # place, size and tags code of the record that belongs here
+        (~expected & (bridged | inside) & repeats, LOST),  # no record left, as recover writes it
     ]
     classes = np.zeros(sizes.size, dtype=np.uint8)
     classes[:used] = np.select(
@@ -156,9 +156,9 @@ def _are_pre_blank(offset: Rows, size: Rows, tags: Rows) -> Rows:
 
 
 class UnitsLook(Struct, frozen=True):
-    """What the files of a queue, `size` bytes each and one after the other, hold if it is right: units of expired
-    messages, which stood before `min_offset` of the log, up to queue offset `live`; from there up to `end` those with
-    that `sum`, taken with `seed`; zeros."""
+    """The content of a sound queue's files (`size` bytes each, contiguous): units of expired messages, all before
+    `min_offset` of the log, up to queue offset `live`; then up to `end` units whose sum with `seed` is `sum`; then
+    zeros."""
 
     files: list[MappedFile]
     size: int
@@ -174,7 +174,7 @@ class UnitsLook(Struct, frozen=True):
         return self.files[0].file_from_offset // UNIT_SIZE
 
     def verdict(self, key: QueueKey) -> QueueVerdict:
-        """The verdict on a queue that is so."""
+        """Return the verdict on a queue with this content."""
         counts = {EXPIRED: self.live - self.first, RIGHT: self.end - self.live}
         return QueueVerdict(key, self.end - self.first, self.end - self.live,
                             {kind: number for kind, number in counts.items() if number}, end=self.end,
@@ -182,10 +182,10 @@ class UnitsLook(Struct, frozen=True):
 
 
 def holds_units(look: UnitsLook) -> bool:
-    """Whether the files of a queue hold the very units that the log calls for. `OSError` where one cannot be read.
+    """Whether the files of a queue hold exactly the units that the log calls for. `OSError` if one cannot be read.
 
-    It may only say that all is right: whatever it doubts goes to `classify_units`, and `tests/derived/test_queues.py`
-    changes bytes to see that both agree.
+    A fast path that may only say yes: anything in doubt goes to `classify_units`. `tests/derived/test_queues.py`
+    changes bytes to check that both agree.
     """
     cells, total = look.size // UNIT_SIZE, 0
     failures: list[ReadFailure] = []
@@ -219,10 +219,7 @@ def check_consumequeue(
     store: Store, log: LogView, expectation: Expectation, delays: DelayTable,
     *, tick: Callable[[], None] | None = None,
 ) -> ConsumeQueueReport:
-    """Judge every queue of the store.
-
-    `delays` learns the store's own delay levels on the way.
-    """
+    """Check every queue of the store. `delays` learns the store's own delay levels on the way."""
     assert log.has_keys, "units hold tags codes"
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
     counts = expectation.counts.tolist()
@@ -259,26 +256,26 @@ class _Checker:
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
-        # what a rebuild puts at a position that only damage or a bridge accounts for
+        # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
         self.stands_in = log.tally.fillers + log.tally.markers > 0 or bool(log.damaged)
         self.listed = self._list() if log.files else {}
 
     def _list(self) -> dict[QueueKey, MappedFileQueue]:
-        """The files of each queue, all listed at once."""
+        """Return the files of each queue, listed in one pass."""
         try:
             return {
                 QueueKey(folder.topic, folder.queue_id): queue
                 for folder, queue in self.store.list_queues() if folder.path.name == str(folder.queue_id)
             }
         except OSError:
-            return {}  # the look at each queue says which it is
+            return {}  # opening each queue reports which one failed
 
     def verdicts(
         self, members: list[tuple[int, QueueKey]], expectation: Expectation
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
-        """The verdict on each queue, by its number in the log, -1 for one without a row there.
+        """Yield the verdict on each queue; members are (queue index in the log, -1 without a row there; key).
 
-        Nobody asks for the rows of queues whose units have the sum that they should have.
+        Rows are read only for queues whose units do not add up to the expected sum.
         """
         expect(file.path for number, key in members if number >= 0 and key in self.listed
                for file in self.listed[key].files)
@@ -287,14 +284,14 @@ class _Checker:
         asked: dict[QueueKey, UnitsLook] = {}
         for number, key in members:
             tally = expectation.tally_of(number)
-            with self._refusing():
-                look = None if tally is None else self._look(key, tally)
+            with self._as_refusal():
+                look = None if tally is None else self._expected(key, tally)
             if isinstance(look, QueueVerdict):
                 known[key] = look
                 self.tick()
             elif look is not None:
                 asked[key] = look
-        for key, found in zip(asked, self._held(asked.values()), strict=True):
+        for key, found in zip(asked, self._hold_units(asked.values()), strict=True):
             if isinstance(found, ReadFailure):
                 failed[key] = found
             elif found:
@@ -304,8 +301,8 @@ class _Checker:
         for number, key in members:
             if key not in known:
                 own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
-                with self._refusing():
-                    known[key] = self._judged(key, own, failed.get(key))
+                with self._as_refusal():
+                    known[key] = self._verdict(key, own, failed.get(key))
                 self.tick()
             yield key, known[key]
 
@@ -316,16 +313,16 @@ class _Checker:
         return files
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """`Refusal` where a file cannot be opened."""
+    def _as_refusal(self) -> Iterator[None]:
+        """Raise `Refusal` if a file cannot be opened."""
         try:
             yield
         except OSError as error:
             raise unreadable(error) from error
 
-    def _look(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
-        """What the files of a queue hold if it is right, by the queue's `tally`; the verdict on one that has no file;
-        None where only its rows can tell."""
+    def _expected(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
+        """Return the expected content of a queue's files by its `tally`; the verdict on a queue without files; None if
+        only its rows can decide."""
         files = self._files(key)
         queue, size = files.mapped_files, self.store.queue_file_size
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE
@@ -338,7 +335,7 @@ class _Checker:
         live, end, count = int(tally["least"]), int(tally["most"]) + 1, int(tally["positions"])
         if end - live != count or tally["bits"] & (BIT_DELAY | BIT_MARKER):
             return None
-        # without a sum to compare, only rows that never fall back prove that each place has one of them
+        # without a file there is no sum to compare: only rows that never step back prove one row a position
         if not queue.files and not tally["fallen"]:
             lacking = QueueVerdict(key, expected=count, missing=count, missing_offsets=np.arange(live, end))
             self._missing(lacking, files, [(live, end)])
@@ -347,8 +344,8 @@ class _Checker:
             return None
         return UnitsLook(queue.files, size, live, end, int(tally["sum"]), self.log.min_offset, SEED)
 
-    def _held(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
-        """What `holds_units` finds, here or where the rows of the log are."""
+    def _hold_units(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
+        """Yield the result of `holds_units` for each, run in this process or where the rows of the log are kept."""
         holder = self.log.holder
         if holder is not None:
             there = [structs.replace(look, files=[structs.replace(file, path=file.path.absolute())
@@ -356,16 +353,16 @@ class _Checker:
             yield from holder.spread(holds_units, there, [UNIT_SIZE * (look.end - look.first) for look in looks])
             return
         for look in looks:
-            with self._refusing():
+            with self._as_refusal():
                 try:
                     yield holds_units(look)
                 except ReadFailure as failure:
                     yield failure
 
-    def _judged(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
-        """The verdict on one queue; `rows` are its positions, `unread` what could not be read of it at first."""
+    def _verdict(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
+        """Return the verdict on one queue; `rows` are its positions, `unread` the read failure of the first pass."""
         files = self._files(key)
-        # what could not be read once is not sound
+        # a file that failed to read once is not sound
         once = [unread] if unread else []
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
         ext = ExtFiles(self.store, key.topic, key.queue_id)
@@ -395,7 +392,7 @@ class _Checker:
             ))
 
     def _check_last_file(self, verdict: QueueVerdict, files: QueueFiles) -> None:
-        """A last file after a full one that holds no unit: of whole length, for others are reported as such."""
+        """Report a last file without a unit after a full one; files of wrong length are reported elsewhere."""
         queue = files.mapped_files
         if len(queue.files) < 2 or queue.files[-1].length != queue.file_size:
             return
@@ -406,7 +403,7 @@ class _Checker:
             ))
 
     def _check_end(self, verdict: QueueVerdict, stretch: Stretch, used: int) -> None:
-        """Units of expired messages after what a broker takes for the end of the queue."""
+        """Report units of expired messages after the cell that a broker takes for the end of the queue."""
         stop = cut_off(stretch.phy_offset, stretch.size, used, self.log.min_offset)
         if stop > used:
             mapped_file, position = stretch.place(used)
@@ -445,10 +442,10 @@ class _Checker:
     def _classify(
         self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
     ) -> tuple[Rows, int, Rows]:
-        """Class of each cell, how many are in use, and which of them name a broken ext unit."""
+        """Return the class of each cell, how many are in use, and which of them name a broken ext unit."""
         tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
         if has_ext(stretch):
-            # what delayed messages have in their ext units is what the delay table learns from
+            # the delay table learns from the codes that delayed messages have in their ext units
             self._learn(stretch, rows, ext.tags_codes(tags))
             tags, broken = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
         else:
@@ -462,7 +459,7 @@ class _Checker:
         return classes, int(np.count_nonzero(classes)), broken
 
     def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
-        """Let the delay table see the units that stand where a delayed message's unit belongs."""
+        """Teach the delay table the units found at the positions of delayed messages."""
         delayed = rows[is_delayed(rows)]
         cells = delayed["queue_offset"] - stretch.first_index
         inside = (cells >= 0) & (cells < stretch.held)
@@ -501,7 +498,7 @@ class _Checker:
         return finding(code, self.store.relative(mapped_file.path), position, **facts)
 
     def _missing(self, verdict: QueueVerdict, files: QueueFiles, runs: Iterable[tuple[int, int]]) -> None:
-        """A finding for each run [first, stop) of queue offsets without a unit."""
+        """Report each run [first, stop) of queue offsets without a unit."""
         for first, stop in runs:
             place = files.mapped_files.find(first * UNIT_SIZE)
             path = place.path if place is not None else files.mapped_files.directories[0]
@@ -513,7 +510,7 @@ class _Checker:
 
 
 def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as ranges [start, stop)."""
+    """Yield ascending numbers as ranges [start, stop)."""
     if not cells.size:
         return
     cuts = np.flatnonzero(np.diff(cells) != 1) + 1

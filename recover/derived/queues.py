@@ -1,4 +1,4 @@
-"""Consume queues computed from the log: the cells of each, their files, and the steps that write what differs."""
+"""Consume queues computed from the log: cells, files, and the steps that write what differs."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
-# --- consumequeue_ext files that fit a rebuilt queue: what is intact stays, the rest is put like ConsumeQueueExt.put.
+# --- consumequeue_ext files for a rebuilt queue: intact units stay, others are appended as ConsumeQueueExt.put does. --
 
 
 _NOWHERE = -1
 
 
 class ExtRows(Struct, frozen=True):
-    """What ext units are wanted for, in queue order: `tags_code` and `store_timestamp` of each row's message, and
-    `position` (bytes) where its unit should be already, -1 where nothing tells. int64 each."""
+    """Messages that need ext units, in queue order (int64 arrays): `tags_code` and `store_timestamp` (ms) of each, and
+    `position` (bytes) of its unit on disk, -1 if unknown."""
 
     tags_code: Rows
     store_timestamp: Rows
@@ -60,10 +60,10 @@ class ExtRows(Struct, frozen=True):
 
 
 class ExtImage(Struct, frozen=True):
-    """Where the unit of each row is (`positions`, bytes, int64), and what has to be written for that.
+    """The position of each row's unit (`positions`, bytes, int64), and what to write to put the units there.
 
-    `writes` are (position, bytes) in ascending order, none across files. From `zero_from` on nothing is left that
-    could be taken for a unit; None where what stands after the last unit does no harm.
+    `writes` are (position, bytes), ascending, none across files. From `zero_from` on the content is to be zero, so that
+    nothing there can be taken for a unit; None if what follows the last unit is harmless.
     """
 
     file_size: int
@@ -72,19 +72,19 @@ class ExtImage(Struct, frozen=True):
     zero_from: int | None = None
 
     def files(self) -> Iterator[tuple[int, bytes]]:
-        """(file_from_offset, content up to its last unit) of each file, for an image that was made from nothing."""
+        """Yield (file_from_offset, content up to its last unit) of each file, for an image built from nothing."""
         for base in sorted({self._base(position) for position, _ in self.writes}):
             yield base, self.patched(base, b"")
 
     def touched(self) -> list[int]:
-        """file_from_offset of each file that something is written to."""
+        """Return file_from_offset of each file that is written to."""
         places = [position for position, _ in self.writes]
         if self.zero_from is not None:
             places.append(self.zero_from)
         return sorted({self._base(position) for position in places})
 
     def patched(self, base: int, old: bytes) -> bytes:
-        """The file at `base` with these writes over `old`; zeros may follow it."""
+        """Return the file at `base` with these writes applied over `old`; the rest of the file is zeros."""
         content = bytearray(old)
         for position, data in self.writes:
             if self._base(position) == base:
@@ -101,8 +101,8 @@ class ExtImage(Struct, frozen=True):
 def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) -> Rows:
     """Which rows of a queue have an ext unit (bool array).
 
-    `found` says for which rows the queue on disk has the right unit, `tags_codes` what that carries. The switch
-    can have been turned in between, so a row without a unit does as the one before it, or else after it.
+    `found`: the rows for which the queue on disk has the right unit; `tags_codes`: the codes of these units. The
+    setting may have changed over time, so a row without a unit follows the nearest one before it, else after it.
     """
     if not found.any():
         return np.full(rows.size, by_default)
@@ -113,7 +113,7 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
 
 
 def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
-    """All units anew from position 0 on; those that are intact on disk keep their filter bit map."""
+    """Lay out all units from position 0; those that are intact on disk keep their filter bit map."""
     size = files.store.ext_file_size
     writer = _Writer(size, 0)
     positions = [writer.put(_intact(rows, number, files)) for number in range(rows.size)]
@@ -121,16 +121,17 @@ def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
 
 
 def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
-    """The units on disk up to the first that is not right, then all others put in order after it, with their bit maps.
+    """Keep the units on disk up to the first wrong one, and lay out all others in order after them, with their bit
+    maps.
 
-    A broker that starts cuts the ext files after the unit of the queue's last cell, so a unit must not stand after
-    those of later messages. `floor`: no live unit stands before this position (None: of the first file).
+    At start a broker cuts the ext files after the unit of the queue's last cell, so no unit may follow those of later
+    messages. `floor`: no live unit is before this position (None: the start of the first file).
     """
     size = files.store.ext_file_size
     start = files.mapped_files.min_offset if floor is None else floor
     known = files.units
-    rows = ExtRows(rows.tags_code, rows.store_timestamp, _found(rows, files, start))
-    kept = _kept(rows, files, start)
+    rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
+    kept = _intact_rows(rows, files, start)
     if kept == rows.size:
         return ExtImage(size, rows.position)
     if kept:
@@ -142,15 +143,16 @@ def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
 
 
 def end_of(files: ExtFiles, addresses: Rows) -> int | None:
-    """Position after the last unit that one of `addresses` leads to; None without one."""
+    """Return the position after the last unit that one of `addresses` points to; None if none does."""
     known = files.units
     found = known.find(positions_of(addresses))
     found = found[found >= 0]
     return int(known.position[found.max()] + known.size[found.max()]) if found.size else None
 
 
-def _found(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
-    """`position` of each row; of one that no queue tells, the next unit of its tags code and time from `start` on."""
+def _located(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
+    """Return the `position` of each row; if unknown, that of the next unused unit from `start` with its code and
+    time."""
     known, positions = files.units, rows.position.copy()
     times, tags_codes = known.store_timestamp.tolist(), known.tags_code.tolist()
     passed, taken = int(np.searchsorted(known.position, start)), set(positions.tolist())
@@ -168,8 +170,8 @@ def _found(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
     return positions
 
 
-def _kept(rows: ExtRows, files: ExtFiles, start: int) -> int:
-    """How many rows from the first on have their unit where they say, in order."""
+def _intact_rows(rows: ExtRows, files: ExtFiles, start: int) -> int:
+    """Return how many rows, from the first, have their unit at `position`, in ascending order."""
     known = files.units
     at = known.find(rows.position)
     right = at >= 0
@@ -180,7 +182,7 @@ def _kept(rows: ExtRows, files: ExtFiles, start: int) -> int:
 
 
 def _intact(rows: ExtRows, number: int, files: ExtFiles) -> bytes:
-    """The unit of a row: the one on disk if it is right, else one without a bit map."""
+    """Return the unit of a row: the one on disk if it is right, else one without a bit map."""
     tags_code, timestamp = int(rows.tags_code[number]), int(rows.store_timestamp[number])
     position = int(rows.position[number])
     unit = files.unit(position) if position != _NOWHERE else None
@@ -190,7 +192,7 @@ def _intact(rows: ExtRows, number: int, files: ExtFiles) -> bytes:
 
 
 class _Writer:
-    """Puts units one after the other, files as ConsumeQueueExt.put fills them."""
+    """Appends units and fills files as ConsumeQueueExt.put does."""
 
     def __init__(self, file_size: int, position: int) -> None:
         self.file_size = file_size
@@ -219,7 +221,7 @@ class _Writer:
 
 
 def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
-    """Steps that make the ext files of a queue fit an image; nothing for a file that does."""
+    """Yield the steps that turn the ext files of a queue into an image; none for a file that already matches."""
     store, size = files.store, image.file_size
     folder = store.consumequeue_ext_dir / files.topic / str(files.queue_id)
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
@@ -233,7 +235,7 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
         elif new or mapped_file is None:
             yield Install(store.relative(folder / offset_to_name(base)), spool.padded(new, size))
         else:
-            yield from _empty(store.relative(folder / offset_to_name(base)), base, image, size, spool)
+            yield from _empty_file_steps(store.relative(folder / offset_to_name(base)), base, image, size, spool)
     yield from _odd_steps(store, files.mapped_files)
 
 
@@ -241,16 +243,16 @@ def _odd_steps(store: Store, files: MappedFileQueue) -> Iterator[Step]:
     return (Retire(store.relative(odd.path)) for odd in files.odd if odd.is_file)
 
 
-def _empty(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
-    """A file of a wrong length with nothing in it: removed if no file before needs it to be there."""
+def _empty_file_steps(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
+    """Return the step for an empty file of wrong length: retire it, or recreate it if a later file depends on it."""
     needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
     return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]
 
 
 class QueueCells(Struct, frozen=True):
-    """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file.
+    """All cells of a queue (CQ_UNIT.dtype) from queue offset `first_index`, the start of a file.
 
-    `ext` is what their ext addresses lead to; None for a queue without.
+    `ext` is the image of its ext files; None for a queue without.
     """
 
     key: QueueKey
@@ -263,15 +265,15 @@ class QueueCells(Struct, frozen=True):
         return not self.cells.size
 
     def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
-        """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
+        """Yield (file_from_offset, content) of each queue file of `file_size` bytes; the last is padded with zeros."""
         content = self.cells.view(np.uint8).data
         for start in range(0, max(len(content), 1), file_size):
             yield self.first_index * UNIT_SIZE + start, content[start : start + file_size]
 
 
 def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
-    """The files of a queue built from the log alone: name below an output folder, content, and size with the zeros
-    that follow it."""
+    """Yield the files of a queue built from the log alone: name below an output folder, content, and size with
+    trailing zeros."""
     key = queue.key
     for offset, content in queue.files(store.queue_file_size):
         yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
@@ -280,9 +282,10 @@ def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, 
 
 
 def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[Step]:
-    """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does.
+    """Yield the steps that make the files of a queue on disk hold exactly these cells; none for a file that does.
 
-    A queue without a cell goes, as after a broker's own cut: of a file of zeros brokers make one unit, or do not start.
+    A queue without cells is removed, as a broker's own truncation does: brokers read a unit from a file of zeros, or
+    fail to start.
     """
     store, size = files.store, files.store.queue_file_size
     folder = store.relative(store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id))
@@ -304,13 +307,13 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
 
 
 class Evidence(Struct, frozen=True):
-    """Units that name messages in the damaged ranges [starts, stops): they stay as long as the log is not mended."""
+    """Selects units that name messages in the damaged ranges [starts, stops): they stay until the log is repaired."""
 
     starts: Rows
     stops: Rows
 
     def of(self, units: Rows) -> Rows:
-        """Which units of a queue on disk are evidence (bool array)."""
+        """Which units of a queue on disk name messages in damage (bool array)."""
         found = within(units["phy_offset"].astype(np.int64), self.starts, self.stops)
         return np.asarray(found & (units["size"] > 0) & (units["size"] != PRE_BLANK.size))
 
@@ -319,17 +322,17 @@ NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 Beside = tuple[Rows, Rows]
-"""Of a part of a queue: the row (EXPECTED, one or none) whose unit stands for a message that is not there, at the place
-before the part; and one at the place after it."""
+"""Neighbours of a part of a queue: the row (EXPECTED, one or none) whose unit fills in for lost positions from the
+place before the part, and the one from the place after it."""
 
 
 class QueueBuilder:
     """Builds the cells of queues for one store.
 
-    `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
-    lost position name its marker instead of repeating the message before it. Units on disk that are `evidence`
-    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place after a queue's last record
-    may be that of a lost message; None if the log holds none. Where a queue has nothing else left, its units name it.
+    `min_offset` and `log_end` are those of the log that the queues must fit. `visible`: the unit of a lost position
+    names its marker instead of repeating the message before it. Units on disk that are `evidence` stay. `bridge`: (phy
+    offset, size) of a filler or marker in the log, None if there is none; with it, places after a queue's last record
+    may be lost positions, and the units of a queue with nothing else left name it.
     """
 
     def __init__(
@@ -347,16 +350,16 @@ class QueueBuilder:
         self.has_ext = store.consumequeue_ext_dir.is_dir()
 
     def first_in_file(self, queue_offset: int) -> int:
-        """The queue offset at which the file with the unit of this one begins."""
+        """Return the queue offset at which the file that holds this one begins."""
         return queue_offset // self.file_cells * self.file_cells
 
     def fresh(
         self, key: QueueKey, rows: Rows, *, from_nothing: bool = True, beside: Beside | None = None
     ) -> QueueCells:
-        """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
+        """Return the queue as a broker would build it from the log alone: pre-blanks up to the first live position.
 
-        Its ext files are built `from_nothing` too, or else such that those on disk can stay. With `beside` a part of
-        it, which has no ext unit: whole files, but for what follows the queue's last position.
+        `from_nothing`: build its ext files from scratch, too; else keep those on disk where possible. `beside`: build
+        only a part of the queue, which has no ext unit: whole files, except after the queue's last position.
         """
         before, after = beside or (rows[:0], rows[:0])
         rows = np.concatenate([before, rows, after]) if before.size or after.size else rows
@@ -368,14 +371,15 @@ class QueueBuilder:
         return QueueCells(key, first + before.size, own, queue.ext)
 
     def ends(self, key: QueueKey, rows: Rows) -> Rows:
-        """First and last of the rows of a part whose units may stand for others: markers where it has nothing else."""
+        """Return the first and last row of a part that can fill in for others; markers if it has nothing else."""
         own = rows[~self.stood_for(key, rows)]
         return np.asarray((own if own.size else rows)[[0, -1]])
 
     def beside(self, key: QueueKey, places: int, parts: dict[int, Rows]) -> dict[int, Beside]:
-        """What is beside each part of a queue; part n has the queue offsets from n * `places` on, and these `ends`.
+        """Return the neighbours of each part of a queue; part n has the queue offsets from n * `places`, and these
+        `ends`.
 
-        Parts without a row are made with the one before.
+        A part without rows is built with the one before.
         """
         order = sorted(parts)
         ends = np.stack([parts[part] for part in order])
@@ -387,23 +391,24 @@ class QueueBuilder:
         return found
 
     def stood_for(self, key: QueueKey, rows: Rows) -> Rows:
-        """For which rows the unit of another stands: their message is lost, and nobody shall see its marker."""
+        """Which rows get a copy of another's unit: their message is lost, and their marker is to stay hidden (bool
+        array)."""
         return np.asarray(is_lost(rows) & (not (self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC")))
 
     def wants_ext(self, key: QueueKey, rows: Rows) -> bool:
-        """Whether one of these rows has an ext unit, as far as they and the queue on disk tell."""
+        """Whether one of these rows has an ext unit, judged by them and the queue on disk."""
         return bool(_wanted(ExtFiles(self.store, key.topic, key.queue_id), rows)[0].any())
 
     def repaired(self, files: QueueFiles, rows: Rows, beside: Beside | None = None) -> QueueCells | None:
-        """The queue on disk with its live positions repaired; expired units stay, units after the log go.
+        """Return the queue on disk with its live positions repaired; expired units stay, units past the log go.
 
-        None when neither the disk nor the log has anything of it. `beside`: see `fresh`, of a queue without a file.
+        None if neither the disk nor the log has any of it. `beside`: see `fresh`; only for a queue without a file.
         """
         key, stretches = QueueKey(files.topic, files.queue_id), list(files.stretches())
         if not stretches:
             return self.fresh(key, rows, from_nothing=False, beside=beside) if rows.size else None
         named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
-        # without a message left, what counts is that the queue keeps its end
+        # without a message left, only the queue's end has to be preserved
         old = named[0] if rows.size else named[-1]
         if not rows.size:
             inside = self._inside(old, self.log_end if self.bridge else self.min_offset)
@@ -413,13 +418,13 @@ class QueueBuilder:
             return queue
         first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
         first = self.first_in_file(first_live)
-        # files before that keep nothing go: up to the first message there could be millions of places
+        # earlier files with nothing to keep are dropped: there could be millions of places up to the first message
         if old.first_index < first and self._inside(old, self.min_offset)[: first - old.first_index].any():
             first = old.first_index
         return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
 
     def _inside(self, old: Stretch, end: int) -> Rows:
-        """Which cells in use name something expired, or something before `end` of the log, or are evidence."""
+        """Which cells in use name an expired message, one that ends by `end` of the log, or evidence (bool array)."""
         offset, size = old.phy_offset, old.size.astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
@@ -429,17 +434,17 @@ class QueueBuilder:
         return np.asarray(inside | self.evidence.of(old.units[:used]))
 
     def _kept_end(self, old: Stretch, rows: Rows) -> int:
-        """Queue offset after the last cell that stays after those of the queue's own records; 0 for none.
+        """Return the queue offset after the last cell that stays after the queue's own records; 0 if none does.
 
-        Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
-        Where every record of the log is known, a unit after them names no message: left, it would be one twice.
+        Evidence stays; so do, in a log with a bridge, the lost positions that follow the last record without a break.
+        If every record of the log is known, a later unit names no message: kept, it would deliver one twice.
         """
         kept = self.evidence.of(old.units)
         if self.bridge:
             inside = self._inside(old, self.log_end)
             offset, size = old.phy_offset[: inside.size], old.size[: inside.size]
             repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
-            # what names a record of the queue that has another place belongs to a queue that was shifted
+            # a unit that names a record of this queue at another place is from a shifted queue
             stays = inside & (offset >= self.min_offset) & (repeats | ~np.isin(offset, rows["phy_offset"]))
             start = int(rows["queue_offset"][-1]) + 1 - old.first_index
             if 0 <= start < stays.size:
@@ -479,7 +484,8 @@ class QueueBuilder:
         return QueueCells(key, first, cells, ext)
 
     def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
-        """Take over evidence, where `evidence` becomes true, and expired units, which stand before all others."""
+        """Copy evidence (marked in `evidence`) and the expired units, which precede all others, from the queue on
+        disk."""
         start = max(first, old.first_index)
         kept = old.units[start - old.first_index :][: max(0, first + cells.size - start)]
         place = slice(start - first, start - first + kept.size)
@@ -493,7 +499,7 @@ class QueueBuilder:
     def _ext(
         self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool
     ) -> ExtImage | None:
-        """Put ext addresses in place of the tags codes of those `rows` (their cells are `at`) that have an ext unit."""
+        """Replace the tags codes of the `rows` that have an ext unit (their cells are `at`) by ext addresses."""
         files = ExtFiles(self.store, key.topic, key.queue_id)
         wanted, found, codes = _wanted(files, rows)
         wanted &= ~is_lost(rows)
@@ -508,10 +514,10 @@ class QueueBuilder:
         return image
 
     def _stand_in(self, cells: Rows, missing: Rows) -> None:
-        """Give each missing place the unit before it; at the queue's beginning, the one after it.
+        """Fill each missing place with the unit before it; at the queue's beginning, with the one after it.
 
-        Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
-        of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
+        A queue with no message left gets its markers, else a piece of a bridge: a pre-blank at the end of a queue stops
+        dispatch in 4.x and moves the end of the log in 5.3.
         """
         if not missing.any():
             return
@@ -529,7 +535,7 @@ def _is_pre_blank(cells: Rows) -> Rows:
 
 
 def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
-    """Fill missing cells from the nearest good one before, or after where there is none."""
+    """Fill missing cells from the nearest good one before, else after."""
     at = np.where(good, np.arange(cells.size), -1)
     before = np.maximum.accumulate(at) if at.size else at
     after = np.where(at < 0, cells.size, at)
@@ -540,21 +546,21 @@ def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
 
 
 def _nearest(rows: Rows, good: Rows, place: int) -> Rows:
-    """The first good row, or else the first, as if it were at that place of its queue; none of none."""
+    """Return the first good row, else the first, with its queue offset set to `place`; empty if there are no rows."""
     found = np.asarray(rows[[int(good.argmax())]] if rows.size else rows)
     found["queue_offset"] = place
     return found
 
 
 def _wanted(files: ExtFiles, rows: Rows) -> tuple[Rows, Rows, Rows]:
-    """Which rows of a queue have an ext unit (bool array), and `_on_disk` of them."""
+    """Return which rows of a queue have an ext unit (bool array), and their `_on_disk`."""
     found, codes = _on_disk(QueueFiles(files.store, files.topic, files.queue_id), rows)
     by_default = bool(files.mapped_files.files and files.units.position.size)
     return wants_ext(rows, found, codes, by_default=by_default), found, codes
 
 
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
-    """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    """Return for which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
     found = np.zeros(rows.size, dtype=bool)
     codes = np.zeros(rows.size, dtype=np.int64)
     ends = rows["queue_offset"][[0, -1]].tolist() if rows.size else ()
@@ -570,9 +576,9 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
 def repaired_steps(
     builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool, beside: Beside | None = None
 ) -> Iterator[Step]:
-    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order.
+    """Yield the steps that repair a queue on disk; `rows` (EXPECTED) are its positions, in order.
 
-    With `beside`, what they are for a part of a queue that has no file: see `QueueBuilder.fresh`.
+    `beside`: repair a part of a queue that has no file, see `QueueBuilder.fresh`.
     """
     files = QueueFiles(builder.store, key.topic, key.queue_id)
     queue = builder.repaired(files, rows, beside)
@@ -587,9 +593,9 @@ def consumequeue_steps(
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
     producer: Producer | None = None,
 ) -> Iterator[Step]:
-    """Steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
+    """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
 
-    `producer` makes those that the log fills, if given.
+    `producer`, if given, builds the queues that the log fills.
     """
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
     if wanted is not None:

@@ -1,1 +1,2 @@
-"""What records, units, the index and neighbours say of one another: what is lost, what is denied, what was there."""
+"""What records, units, the index and neighbours prove about one another: lost, contradicted and overwritten
+messages."""

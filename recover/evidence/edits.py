@@ -1,8 +1,8 @@
-"""Edits: a part of a record that was something else, told by what speaks of it beside the part itself; their policy.
+"""Edits: corrections of a part of a record that other evidence shows to be wrong, and their policy.
 
-One value for all: a field that others fix, a bit that a checksum or a witness names, a place that a queue shows.
-Several edits of one record build on one another. `POLICIES` says of each kind who tells it, what verify reports, and
-whether recover does it unasked.
+One type covers all of them: a field fixed by other parts, a bit named by a checksum or a witness, a place shown by a
+queue. Several edits of one record apply in order. `POLICIES` states for each kind its witness, the finding that verify
+reports, and whether recover makes the edit unasked.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from formats.basics import CRC31_MASK
 from formats.record import Record, encode
 from recover.derived.expected import QueueKey
 
-# --- What recover may edit in a record: who tells it, what verify reports, whether it is done unasked, and its limit.
+# --- What recover may edit in a record: the witness, the finding, whether it is done unasked, and the limit.
 #
-# The log outranks what derives from it: where a checksum takes a record, nothing of it is written unasked.
+# The log outranks what derives from it: nothing in a record with a valid checksum is changed unasked.
 
 
 UNASKED, ON_DEMAND = "unasked", "--mend-bits"
 
 
 class Policy(Struct, frozen=True):
-    """One kind of edit. `limit`: records of it that are looked at in a store, and why there is one.
+    """One kind of edit. `limit`: number of records that are examined for it in a store; `why`: the reason for the
+    limit.
 
-    `of_damage`: the record is damage without it; `is_loss`: its message counts as damaged.
+    `of_damage`: without the edit the record is damage; `is_loss`: its message counts as damaged.
     """
 
     kind: str
@@ -61,10 +62,10 @@ Place = tuple[QueueKey, int]
 
 
 class Edit(Struct, frozen=True):
-    """`content` from `position` of a record on, in place of what is `stored`, makes it the `record` that it was.
+    """Replaces the `stored` bytes at `position` of a record by `content`, which restores the original `record`.
 
-    `start`: physical offset of the record. `before` and `after`: the field's values in words. `places`: where in which
-    queues it belongs by an edit that moves it. `kind` is that of its policy.
+    `start`: physical offset of the record. `before` and `after`: the field's values as text. `places`: the queue
+    positions to which an edit moves it. `kind` is that of its policy.
     """
 
     kind: str
@@ -90,7 +91,7 @@ class Edit(Struct, frozen=True):
 
     @property
     def odds(self) -> int:
-        """Of so many damages of another kind, one looks like a flipped bit of such a record."""
+        """How unlikely a false match is: one in this many other damages looks like a flipped bit of such a record."""
         return (CRC31_MASK + 1) // (8 * self.record.total_size)
 
     @property
@@ -103,7 +104,8 @@ def between(
     kind: str, stored: Record, right: Record, field: str, values: tuple[str, str] = ("", ""),
     places: tuple[Place, ...] = (),
 ) -> Edit:
-    """The edit that makes `right` of the `stored` record, as long as that; `values`: the field's before and after."""
+    """Return the edit from the `stored` record to `right`, which has the same length; `values`: the field before and
+    after."""
     old, new = encode(stored), encode(right)
     differ = [at for at, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
     first, stop = differ[0], differ[-1] + 1
@@ -111,7 +113,8 @@ def between(
 
 
 def only(edits: Iterable[Edit]) -> Edit | None:
-    """The one explanation of a record among these edits of it; None without any, and where they make several."""
+    """Return the edit if all of these edits make the same record; None if there is none, or if they make different
+    ones."""
     made = {encode(edit.record): edit for edit in edits}
     return next(iter(made.values())) if len(made) == 1 else None
 
@@ -120,9 +123,10 @@ def property_bit(
     kind: str, stored: Record, agrees: Callable[[Record], bool], places: tuple[Place, ...] = (), *,
     likely: Callable[[Record], bool] | None = None,
 ) -> Edit | None:
-    """The one bit of a record's properties without which `agrees` takes the record; of several the `likely` one.
+    """Return the edit of the single property bit with which `agrees` accepts the record; `likely` decides between
+    several.
 
-    None where there is no such bit, or more than one, or a property CRC, which shows that nothing was changed.
+    None if no bit, or more than one, qualifies, or if a property CRC proves the properties unchanged.
     """
     if stored.property_crc is not None:
         return None
@@ -139,9 +143,9 @@ def _of_property(kind: str, stored: Record, right: Record, places: tuple[Place, 
 
 
 def by_record(edits: Iterable[Edit]) -> dict[int, list[Edit]]:
-    """Edits by the physical offset of their record, ascending; of one record in the order in which they were found.
+    """Group edits by the physical offset of their record, ascending; edits of one record keep their order.
 
-    Each was found on the record with those before it: the last one's is what all of them make.
+    Each applies to the record with the previous ones: the last one's record is the result of all.
     """
     found: dict[int, list[Edit]] = {}
     for edit in sorted(edits, key=lambda edit: edit.start):
@@ -150,6 +154,7 @@ def by_record(edits: Iterable[Edit]) -> dict[int, list[Edit]]:
 
 
 def a_bit_away(record: Record) -> Iterator[Record]:
+    """Yield the record with each single bit of its properties flipped."""
     for position in range(len(record.properties)):
         for bit in range(8):
             content = bytearray(record.properties)

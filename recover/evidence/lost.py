@@ -1,4 +1,4 @@
-"""Which messages a damaged log has lost: positions that a unit or a step in queue offsets names, also after its end."""
+"""The messages that a damaged log lost: positions shown by units or by jumps in queue offsets, also past its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recover.store.config_files import LMQ_PREFIX
 
 
 class Neighbour(NamedTuple):
-    """What matters of a record beside a range: its store timestamp (ms) and its bits."""
+    """The relevant facts of a record next to a range: its store timestamp (ms) and its bits."""
 
     store_timestamp: int
     bits: int
@@ -34,17 +34,17 @@ Pair = tuple[Neighbour | None, Neighbour | None]
 
 
 class Surroundings:
-    """Of the damaged ranges of one log, which stand in its order and do not overlap."""
+    """The records around the damaged ranges of one log; the ranges are in log order and do not overlap."""
 
     def __init__(self, log: LogView) -> None:
         self._log = log
 
     def of(self, damage: Damage) -> Pair:
-        """The last live record before a range and the first after it; None where there is none."""
+        """Return the last live record before a range and the first after it; None where there is none."""
         return self._all[damage.start]
 
     def times(self, damage: Damage) -> tuple[int, int]:
-        """Store timestamps (ms) of these two; where there is but one of them its twice, 0 for none."""
+        """Return the store timestamps (ms) of these two; if one is missing, the other's twice; 0 if both are."""
         before, behind = (0 if neighbour is None else neighbour.store_timestamp for neighbour in self.of(damage))
         return before or behind, behind or before
 
@@ -85,7 +85,7 @@ def _last_in(split: Split | None) -> Neighbour | None:
 
 
 def neighbour_in(rows: Rows, at: int) -> Neighbour:
-    """The record in row `at`."""
+    """Return the record in row `at` as a neighbour."""
     return Neighbour(int(rows["store_timestamp"][at]), int(rows["bits"][at]))
 
 
@@ -93,7 +93,7 @@ _GAP_LIMIT = 10_000_000
 
 
 class LostPosition(Struct, frozen=True):
-    """One message that is gone: its place in a queue, and where its record stood if a unit still says so."""
+    """One lost message: its place in a queue, and the place of its record if a unit still names it."""
 
     key: QueueKey
     queue_offset: int
@@ -106,18 +106,18 @@ class LostPosition(Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """Physical offset of its record, -1 where no unit says so."""
+        """The physical offset of its record, -1 if no unit names it."""
         return -1 if self.phy_offset is None else self.phy_offset
 
     @property
     def stop(self) -> int:
-        """Physical offset of the end of its record, -1 where no unit says so."""
+        """The physical offset of its record's end, -1 if no unit names it."""
         return -1 if self.phy_offset is None else self.phy_offset + (self.size or 0)
 
 
 class UnexplainedGap(NamedTuple):
-    """Queue offsets that are missing in the log, and that no damage took; phy_offset of the records of the queue around
-    them (-1 for its beginning)."""
+    """Queue offsets that are missing in the log and that no damage explains; phy_offset of the queue's records before
+    (-1 at its beginning) and after (`behind`) them."""
 
     key: QueueKey
     first: int
@@ -129,8 +129,8 @@ class UnexplainedGap(NamedTuple):
 class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
-    `unexplained` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
-    the units of queues names, after the end of the log, `indexed` as many more messages as the index alone names there.
+    `unexplained`: jumps in queue offsets that no damage explains. `unproven`: positions past the end of the log that
+    only queue units name; `indexed`: number of further messages there that only the index names.
     """
 
     by_damage: list[list[LostPosition]]
@@ -140,23 +140,23 @@ class Losses(Struct):
 
     @property
     def total(self) -> int:
-        """Positions in damaged ranges; several of them can be those of one record."""
+        """The number of positions in damaged ranges; several of them can belong to one record."""
         return sum(map(len, self.by_damage))
 
     @property
     def records(self) -> int:
-        """Records that were lost in one way or the other, as far as anything names them."""
+        """The number of lost records, as far as any evidence names them."""
         return sum(map(record_count, [*self.by_damage, self.unproven])) + self.indexed
 
 
 INDEXED = "indexed"
-"""Fact of a damaged range: so many messages stood there by the index."""
+"""Key of a fact of damaged ranges: the number of messages there according to the index."""
 
 
 def held_records(damage: Damage, positions: Iterable[LostPosition]) -> int:
-    """How many records a damaged range held, as far as anything still tells: `positions` are those lost in it.
+    """Return how many records a damaged range held according to the evidence; `positions` are those lost in it.
 
-    One that a record or the next file ends held one, even if no queue says so.
+    A range that ends at a record or the next file held at least one, even if no queue shows it.
     """
     indexed: int = damage.facts.get(INDEXED, 0)
     least = damage.envelope or damage.ended_by in ("record", "blank", "next-file")
@@ -164,7 +164,7 @@ def held_records(damage: Damage, positions: Iterable[LostPosition]) -> int:
 
 
 def record_count(positions: Iterable[LostPosition]) -> int:
-    """How many records these positions stand for: one that fills LMQ queues, too, has several of them."""
+    """Return how many records these positions stand for: a record that also fills LMQ queues has several of them."""
     named: set[int] = set()
     unnamed = 0
     in_queue: Counter[QueueKey] = Counter()
@@ -183,11 +183,11 @@ def lost_positions(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Iterable[LostPosition] = (),
     held: Iterable[tuple[QueueKey, int]] = (),
 ) -> Losses:
-    """Collect what the units name in each damaged range, then what only the queue offsets give away.
+    """Collect the positions that units name in each damaged range, then those that only jumps in queue offsets show.
 
-    A step in a queue's offsets belongs to a damaged range that lies between its two records; with several, the
-    first one takes it. `behind` are the positions that units name after the end of the log, `held` those that are
-    not lost: intact records hold them whose own number is wrong.
+    A jump in a queue's offsets is assigned to the damaged range between its two records; if there are several, the
+    first one takes as many as fit. `behind`: positions past the end of the log that units name; `held`: positions that
+    are not lost, since intact records with a wrong queue offset belong there.
     """
     losses = Losses([[] for _ in log.damaged])
     if not log.damaged and queues is None:
@@ -215,7 +215,7 @@ def lost_positions(
             continue
         first, stop = bisect_right(starts, gap.before), bisect_left(starts, gap.behind)
         if room[max(first, stop)] - room[first] < missing:
-            # the damage is not what took them
+            # the damage is too small to have taken them
             losses.unexplained.append(gap)
             continue
         own = {*known, *others}
@@ -233,7 +233,7 @@ def lost_positions(
 
 
 def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[LostPosition]:
-    """What the units of these kinds (`lost`, `beyond`, `wrong` as in `QueueVerdict`) name."""
+    """Yield what the units of these kinds (`lost`, `beyond`, `wrong` as in `QueueVerdict`) name."""
     for key, verdict in queues.verdicts.items() if queues is not None else ():
         for kind in kinds:
             for unit in getattr(verdict, kind):
@@ -241,7 +241,7 @@ def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[L
 
 
 def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[LostPosition]:
-    """Those of `named` whose place in their queue no record of the log holds, ascending by phy_offset."""
+    """Return those of `named` whose place in their queue no record of the log holds, ascending by phy_offset."""
     left: dict[QueueKey, list[LostPosition]] = defaultdict(list)
     for position in named:
         left[position.key].append(position)
@@ -256,7 +256,8 @@ def _between(places: list[int], first: int, last: int) -> list[int]:
 
 
 def _unexplained_gaps(log: LogView, expectation: Expectation) -> Iterator[UnexplainedGap]:
-    """The missing numbers of all queues: where nothing is damaged, not of those that LMQ records alone fill."""
+    """Yield the missing offsets of all queues; in a log without damage, not those of queues that only LMQ records
+    fill."""
     tally, counts = log.tally, expectation.counts
     may = np.full(counts.size, bool(log.damaged))
     if not tally.bits & BIT_INNER_BATCH:
@@ -272,10 +273,11 @@ def _unexplained_gaps(log: LogView, expectation: Expectation) -> Iterator[Unexpl
 
 
 def old_end(log: LogView, queue_file_size: int) -> int | None:
-    """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
+    """Return the physical offset of a run of old records at the very end of the log if a queue in it ends with a full
+    file.
 
-    A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
-    Stale ones may be among them, and filler where old ones were damaged.
+    A start dispatches them: 5.3.3 and 5.4.0 create a next file for such a queue, put nothing into it, and fail on that.
+    The run may include stale records, and filler for damaged old ones. None without such a run.
     """
     if not log.superseded:
         return None
@@ -295,11 +297,11 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
     return None
 
 
-# --- Messages after the end of the log: nothing but queue units names them any more. ---------------------------------
+# --- Messages past the end of the log: only queue units still name them. ---------------------------------------------
 #
-# Where they stood are other bytes, or no file at all: then the log was damaged. Or zeros, as if nothing had ever been
-# written there: then it is one queue's word, until another queue's units adjoin its own, the checkpoint knows of a
-# later message, or the index of one at that very place. Without such a witness the queue may as well be what is wrong.
+# Other bytes, or no file, in their place mean that the log was damaged. Zeros there, as if nothing had been written,
+# leave one queue's claim alone; it counts if units of another queue adjoin its own, the checkpoint knows a later
+# message, or the index names one at the same place. Without such a witness the queue may as well be wrong.
 
 
 TORN_RECORD = "torn-record"
@@ -308,29 +310,29 @@ _NOWHERE = np.empty(0, dtype=np.int64)
 
 
 def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
-    """Messages that units name after the last record of the log, ascending by phy_offset.
+    """Return the messages that units name after the last record of the log, ascending by phy_offset.
 
     A unit counts if a broker can have written it: the log holds no message for its queue offset, and a record of its
-    size fits at its place, which is no more than a file away from anything else that is known.
+    size fits at its place, at most one file size away from other known messages.
     """
     if not log.files or log.queue.file_size <= 0:
         return []
-    # a unit that repeats the one before stands for a message that was lost before
+    # a unit that repeats the one before fills in for a message that was lost earlier
     found: dict[tuple[QueueKey, int], LostPosition] = {}
     for position in not_held(expectation, named_by_units(queues, "beyond")):
         if _fits(log, position.start, position.stop - position.start):
             found.setdefault((position.key, position.start), position)
     positions = list(found.values())
-    return list(compress(positions, _in_reach(log, _of_each(positions, "start"))))
+    return list(compress(positions, _in_reach(log, _column(positions, "start"))))
 
 
 def indexed_behind(
     log: LogView, index_ends: Iterable[tuple[int, int]], units: Callable[[], Rows]
 ) -> Rows:
-    """The physical offsets of messages after the last record of the log that the index names, ascending.
+    """Return the physical offsets of messages after the last record of the log that the index names, ascending.
 
-    `index_ends` as in `file_named_elsewhere`; `units`: the offsets that units of the index name there. Both have to
-    report a message.
+    `index_ends` as in `file_named_elsewhere`; `units` returns the offsets that index units name there. Both must name a
+    message.
     """
     if not log.files or log.queue.file_size <= 0:
         return _NOWHERE
@@ -342,54 +344,54 @@ def indexed_behind(
 
 
 def named_by_index_alone(by_index: Rows, log: LogView, losses: Losses) -> int:
-    """How many of `indexed_behind` stood in no damaged range, and are in no queue either."""
-    in_damage = within(by_index, _of_each(log.damaged, "start"), _of_each(log.damaged, "stop"))
-    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _of_each(losses.unproven, "start"))))
+    """Return how many of `indexed_behind` are in no damaged range and in no queue."""
+    in_damage = within(by_index, _column(log.damaged, "start"), _column(log.damaged, "stop"))
+    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _column(losses.unproven, "start"))))
 
 
 def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
-    """Whether a record of that size can stand there, with the room for a blank after it in its file; of each offset of
-    an array, or of one."""
+    """Whether a record of that size fits at `phy_offset` (one or an array), with room for a blank after it in its
+    file."""
     room = log.queue.file_size - BLANK_SIZE - (
         phy_offset - log.files[-1].mapped_file.file_from_offset) % log.queue.file_size
     return (phy_offset >= log.log_end) & (size >= MIN_RECORD_SIZE) & (size <= room)
 
 
 def _in_reach(log: LogView, places: Rows) -> Rows:
-    """Which of these offsets, ascending, lie in no file that goes on in another way, up to the first that is too far
-    from all others (bool array)."""
-    gaps = [gap for _, gap in _gaps_behind(log)]
+    """Which of these ascending offsets are in no intact part of a file, up to the first that is too far from all others
+    (bool array)."""
+    gaps = [gap for _, gap in _gaps_past_end(log)]
     files = np.array([(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files], dtype=np.int64)
-    possible = within(places, _of_each(gaps, "start"), _of_each(gaps, "stop")) | ~within(places, *files.T)
+    possible = within(places, _column(gaps, "start"), _column(gaps, "stop")) | ~within(places, *files.T)
     kept = places[possible]
     reach = np.maximum(np.append(files[-1, 1], kept[:-1]), files[-1, 1]) + log.queue.file_size
     far = kept[kept > reach[: kept.size]]
     return np.asarray(possible & (places < far[0]) if far.size else possible)
 
 
-def _of_each(items: Sequence[Any], name: str) -> Rows:
-    """An offset of each item."""
+def _column(items: Sequence[Any], name: str) -> Rows:
+    """Return one field of each item (int64 array)."""
     return np.array([getattr(item, name) for item in items], dtype=np.int64)
 
 
 def note_damage_behind(
     log: LogView, by_queues: list[LostPosition], by_index: Rows, last_time: int
 ) -> bool:
-    """Add to `log.damaged` the ranges after its end in which messages were; whether there are any.
+    """Add to `log.damaged` the ranges past its end that held messages; return whether there are any.
 
-    `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of.
+    `last_time`: store timestamp (ms) of the last message that the checkpoint knows of.
     """
-    in_queues = _of_each(by_queues, "start")
+    in_queues = _column(by_queues, "start")
     later = last_time > log.tally.newest_timestamp
     witness = bool(later or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
     starts = np.concatenate([in_queues, by_index])
-    # of a message that only the index names no more than the least size is known
-    stops = np.concatenate([_of_each(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
+    # for a message that only the index names, assume the minimum size
+    stops = np.concatenate([_column(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     found = list(_ranges_in_files(log, starts, stops, witness))
     ends = stops[starts >= log.files[-1].file_end]
-    # without an end mark before it there was no file after the last one
+    # without an end mark the last file was not full, so no file followed it
     if ends.size and (witness or log.files[-1].blank is not None):
         found.append(_missing_files(log.files[-1], int(ends.max()) - 1))
     for damage in found:
@@ -404,21 +406,22 @@ def note_damage_behind(
 
 
 def _queues_adjoin(named: list[LostPosition]) -> bool:
-    """True when a unit ends where that of another queue begins: no queue alone can make that up."""
+    """Whether a unit ends where that of another queue begins: one wrong queue alone cannot produce that."""
     ends = {position.stop: position.key for position in named}
     return any(ends.get(position.start, position.key) != position.key for position in named)
 
 
-def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
+def _gaps_past_end(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
             yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
 
 
 def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> Iterator[Damage]:
-    """The ranges after the log's end in files that are there; `starts` (ascending) and `stops`: of named messages."""
+    """Yield damaged ranges past the log's end in existing files; `starts` (ascending), `stops`: of the named
+    messages."""
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
-    for scan, gap in _gaps_behind(log):
+    for scan, gap in _gaps_past_end(log):
         start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
         first, last = np.searchsorted(starts, [start, gap.stop]).tolist()
         if first >= last:
@@ -434,11 +437,11 @@ def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> 
 def file_named_elsewhere(
     files: Sequence[FileScan], newest: int, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
 ) -> Damage | None:
-    """The log files after the last one of `files`, if index or checkpoint know of messages there; else None.
+    """Return the missing log files after the last of `files`, if index or checkpoint know of messages there; else None.
 
-    `newest`: the highest store timestamp (ms) in the log. `index_ends`: (phy offset, store timestamp in ms) of each
-    index file's last message. The log itself says so, too, by an end mark without a file after it: a broker makes that
-    file at once. Without one nothing else is believed.
+    `newest`: highest store timestamp (ms) in the log. `index_ends`: (phy offset, store timestamp in ms) of each index
+    file's last message. The log must support it by an end mark in its last file, after which a broker creates the next
+    file at once; without one, no other evidence counts.
     """
     if not files or files[-1].blank is None:
         return None
@@ -450,11 +453,11 @@ def file_named_elsewhere(
         said += [place for place in (checkpoint.logics_physical_offset,) if place >= start]
     if not said:
         return None
-    # how many files are missing nobody can say for sure: a wrong offset names one far away
+    # the number of missing files is uncertain: take the nearest, as a wrong offset may name one far away
     return _missing_files(files[-1], min(said))
 
 
 def _missing_files(end: FileScan, last: int) -> Damage:
-    """The files after `end`, the last one that is there, up to the one with the physical offset `last`."""
+    """Return the damage of the files after `end`, the last existing one, up to the file with physical offset `last`."""
     start, size = end.file_end, end.file_size
     return Damage(start, start + ((last - start) // size + 1) * size, MISSING_FILE, 0, "next-file", False, None)

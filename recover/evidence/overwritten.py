@@ -1,10 +1,10 @@
-"""Messages whose bytes are whole records of something else now: older ones of this log, or those of another log.
+"""Messages overwritten by whole records of something else: older ones of this log, or those of another log.
 
-The scan finds nothing wrong with such records. What tells are the queue units of the messages that stood there: they
-name places that no record of the log holds, in bytes that speak for nothing else. One unit alone may be what is wrong,
-so there have to be two claims: an older record repeats the place of one before it in the log; in a file of another log
-units of different queues adjoin, more of them than lead to its records. Where no unit leads to any record of a file,
-the index is asked: it tells if it names other messages all over the file, and is right of the files beside it.
+The scan finds nothing wrong with such records. The evidence is the queue units of the messages that were there: they
+point at places where the log holds no record for them, and nothing else supports the bytes there. A single unit may
+itself be wrong, so there must be a second claim: the older record repeats the place of one before it in the log; or, in
+a file of another log, units of different queues adjoin and outnumber those that lead to its records. If no unit leads
+to any record of a file, the index decides, if it names other messages all over the file and is right about others.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
 Range = tuple[int, int]
-_MORE = 10
-"""How many wrong units of the index outweigh one that happens to lead to a record."""
+_OUTWEIGHED = 10
+"""Number of wrong index units that outweigh one that happens to lead to a record."""
 
 
 class ForeignFile(Struct, frozen=True):
-    """A log file with `messages` of another log, which the log of a survey has as damage.
+    """A log file with `messages` of another log, treated as damage in a survey.
 
-    Or one for whose messages nothing else speaks: no queue unit, no index entry, nor all queues that go on in the files
-    beside it. `indexed`: how many other messages the index names in it, where that is the witness, or may be; the index
-    may itself be another log's.
+    Or one whose messages have no support: no queue unit, no index entry, and not all queues continue in the files next
+    to it. `indexed`: number of other messages that the index names in it, if the index is, or may be, the witness; the
+    index may itself belong to another log.
     """
 
     mapped_file: MappedFile
@@ -52,13 +52,13 @@ class ForeignFile(Struct, frozen=True):
     indexed: int
 
     def holds(self, phy_offset: int) -> bool:
-        """Whether the file has this place of the log."""
+        """Whether the file holds this physical offset."""
         return self.extent[0] <= phy_offset < self.extent[1]
 
 
 class Overwritten(Struct):
-    """Files of another log, all stretches where other records stand than the messages that are named there, and files
-    for which nothing speaks, which may be another log's."""
+    """Files of another log (`foreign`), all ranges with other records than the messages named there, and files without
+    any support (`alone`), which may belong to another log."""
 
     foreign: list[ForeignFile]
     stretches: list[Range]
@@ -68,9 +68,9 @@ class Overwritten(Struct):
 def overwritten(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[LogView], IndexReport]
 ) -> Overwritten:
-    """What stands where other messages were, as queue units tell, and as the index does where no unit speaks.
+    """Find what overwrote other messages by queue units and, for files without any unit, by the index.
 
-    `index` judges the index by a log.
+    `index` checks the index against a log.
     """
     unheld = not_held(expectation, named_by_units(queues, "wrong"))
     named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
@@ -84,9 +84,9 @@ def overwritten(
     foreign = _foreign_by_units(files, named, unheld)
     known = {file.mapped_file for file in foreign}
     silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
-    by_index, alone = _told_by_index(files, silent, expectation, index(log)) if silent else ([], [])
+    by_index, alone = _foreign_by_index(files, silent, expectation, index(log)) if silent else ([], [])
     foreign += by_index
-    # if all files are contradicted, the queues or the index are another log's
+    # if all files are contradicted, it is the queues or the index that belong to another log
     if len(files) > 1 and len(foreign) == len(files):
         foreign = []
     if not queues.total(RIGHT):
@@ -95,7 +95,7 @@ def overwritten(
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
-    """Stretches of the log with older records where `named` messages stood that no record holds, ascending."""
+    """Return ranges of the log with older records in place of `named` messages that no record holds, ascending."""
     starts = np.array([position.start for position in named], dtype=np.int64)
     found: list[Range] = []
     for split in log.splits() if log.superseded and named else ():
@@ -104,17 +104,17 @@ def _older_in_place(log: LogView, expectation: Expectation, named: Collection[Lo
         cuts = np.flatnonzero(ends[:-1] != rows["phy_offset"][1:]) + 1
         for run in np.split(rows, cuts) if rows.size else ():
             stop = int(run["phy_offset"][-1] + run["size"][-1])
-            if _holds_one(starts, int(run["phy_offset"][0]), stop):
-                found += (part for part in _repeating(run, expectation) if _holds_one(starts, *part))
+            if _contains_any(starts, int(run["phy_offset"][0]), stop):
+                found += (part for part in _repeating(run, expectation) if _contains_any(starts, *part))
     return found
 
 
-def _holds_one(starts: Rows, start: int, stop: int) -> bool:
+def _contains_any(starts: Rows, start: int, stop: int) -> bool:
     return bool(np.searchsorted(starts, start) < np.searchsorted(starts, stop))
 
 
 def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
-    """The stretches of these rows of records whose own places records before them in the log hold."""
+    """Yield the ranges of these rows whose places in their queues are held by earlier records of the log."""
     repeats = np.zeros(rows.size, dtype=bool)
     wanted = {expectation.keys[number] for number in np.unique(rows["queue"]).tolist()}
     for key, held in expectation.grouped(wanted):
@@ -128,12 +128,12 @@ def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
 
 
 def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
-    """The log with these stretches of records as damage. Its rows are copies, `memory` bytes of them in memory."""
+    """Return the log with these ranges as damage. Its rows are copies, `memory` bytes of them in memory."""
     stretches = found.stretches
     indexed = {file.extent[0]: file.indexed for file in found.foreign}
     columns = ColumnStore(memory)
     scans = []
-    # without these records an end mark may be believed no more
+    # without these records an end mark may no longer be believed
     for scan in (scan.unweighed or scan for scan in log.files):
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
         extent = scan.mapped_file.file_from_offset, scan.file_end
@@ -155,7 +155,7 @@ def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
 
 
 def _inside(split: Split, stretches: Collection[Range]) -> Rows:
-    """Which rows begin in these stretches (bool array)."""
+    """Which rows begin in these ranges (bool array)."""
     inside = np.zeros(split.records.size, dtype=bool)
     for start, stop in stretches:
         inside |= (split.records["phy_offset"] >= start) & (split.records["phy_offset"] < stop)
@@ -166,7 +166,7 @@ def _inside(split: Split, stretches: Collection[Range]) -> Rows:
 
 
 class _File(NamedTuple):
-    """A log file with records: how many of them units lead to, how many queues go on across its edges or break, and
+    """A log file with records: how many of them units lead to, how many queues continue or break across its edges, and
     whether store times go back there."""
 
     scan: FileScan
@@ -183,9 +183,10 @@ class _File(NamedTuple):
 def _files_in_doubt(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport, old: Collection[int], *, contradicted: bool
 ) -> list[_File]:
-    """All files with records, if they are contradicted, or units may lead to no record of one.
+    """Return all files with records if there may be a file of another log: `contradicted`, or units lead to so few
+    records that one file may have none.
 
-    `old` are places of old records to which units lead.
+    `old`: places of old records to which units lead.
     """
     scans = [scan for scan in log.files if scan.record_count]
     right = sum(verdict.counts.get(RIGHT, 0) for key, verdict in queues.verdicts.items()
@@ -194,7 +195,7 @@ def _files_in_doubt(
     if not contradicted and unled < min((scan.record_count for scan in scans), default=unled + 1):
         return []
     tallies = [tally([scan], len(log.queues)).queues for scan in scans]
-    led_to = _led_to(expectation, queues, scans, tallies, old)
+    led_to = _referenced(expectation, queues, scans, tallies, old)
     falls = [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
     return [
         _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
@@ -203,7 +204,7 @@ def _files_in_doubt(
 
 
 def _times(scan: FileScan) -> tuple[int, int]:
-    """Store timestamps (ms) of the first and the last record of a file."""
+    """Return the store timestamps (ms) of the first and the last record of a file."""
     splits = [split for split in scan.splits if split.size]
     return splits[0].edge_times()[0], splits[-1].edge_times()[1]
 
@@ -211,18 +212,18 @@ def _times(scan: FileScan) -> tuple[int, int]:
 def _foreign_by_units(
     files: list[_File], named: list[LostPosition], unheld: Collection[LostPosition]
 ) -> list[ForeignFile]:
-    """Log files of another log: units of several queues name other messages in them, one after another.
+    """Return log files of another log: adjoining units of several queues name other messages in them.
 
-    More of these than lead to its records, and the records continue fewer queues of the files beside them than they
-    break. Where no queue tells that, the messages named must be in no other file.
+    They must outnumber the units that lead to the file's records, and the records must break more queues of adjacent
+    files than they continue. If no queue shows that, the named messages must be in no other file.
     """
     starts = [position.start for position in named]
     nowhere = {position.place for position in unheld}
     found = []
     for file in files:
-        # only what names bytes of the file's records contradicts them: a gap may have held anything
+        # only units that name bytes of the file's records contradict these: a gap may have held anything
         stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
-        inside = _under_records(file.scan, named[slice(*stretch)])
+        inside = _inside_records(file.scan, named[slice(*stretch)])
         if not file.broken:
             inside = [position for position in inside if position.place in nowhere]
         claims = [
@@ -233,21 +234,22 @@ def _foreign_by_units(
     return found
 
 
-def _told_by_index(
+def _foreign_by_index(
     files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport
 ) -> tuple[list[ForeignFile], list[ForeignFile]]:
-    """Of the files to whose records no unit leads, those of another log by the index, and those of which nothing tells.
+    """Sort the files without a unit that leads to their records into those of another log by the index, and unsupported
+    ones.
 
-    An index file can be another log's, too: it counts for nothing where it contradicts a log file that the queues bear
-    out, and for more where it is right of one. Queues that all go on across the edges of a file prove it, whatever the
-    index remembers.
+    An index file can belong to another log, too: it is ignored if it contradicts a log file that the queues support,
+    and counts more if it is right about one. If all queues continue across the edges of a file, the file is right,
+    whatever the index says.
     """
     foreign, alone = [], []
     borne_out = {file.base for file in files if file.led_to}
     believable = [verdict for verdict in index.verdicts if not any(
         base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
     for file in silent:
-        right, wrong, trusted = _indexed(file, believable)
+        right, wrong, trusted = _count_indexed(file, believable)
         covered = any(
             verdict.first_right is not None and verdict.last_right is not None and not verdict.by_log_file
             and verdict.first_right[1] < file.scan.file_end and verdict.last_right >= file.base
@@ -255,7 +257,7 @@ def _told_by_index(
         )
         if covered or (file.unbroken and not file.broken):
             continue
-        contradicts = wrong > max(1, right * _MORE)
+        contradicts = wrong > max(1, right * _OUTWEIGHED)
         numbering = "own" if file.unbroken > file.broken else "another"
         claims = [
             Claim("name", "own"), Claim("own offsets", "own"),
@@ -269,9 +271,9 @@ def _told_by_index(
     return foreign, alone
 
 
-def _indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
-    """How many messages in a log file the index names rightly, how many wrongly, and whether most of the latter are of
-    index files that are right of another log file."""
+def _count_indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
+    """Return how many messages in a log file the index names rightly and wrongly, and whether most of the wrong ones
+    are of index files that are right about another log file."""
     right = wrong = trusted = 0
     for verdict in verdicts:
         own_right, own_wrong = verdict.by_log_file.get(file.base, (0, 0))
@@ -282,7 +284,7 @@ def _indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, b
 
 
 def _messages(scan: FileScan, expectation: Expectation) -> int:
-    """How many messages of a file queues should lead to."""
+    """Return how many messages of a file queues should lead to."""
     return sum(int((((rows["bits"] & NO_MESSAGE) == 0) & ~expectation.skipped[rows["queue"]]).sum())
                for rows in (split.records for split in scan.splits))
 
@@ -294,8 +296,8 @@ def _foreign(
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)
 
 
-def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
-    """Those that begin where a record of the file stands."""
+def _inside_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
+    """Return the positions that begin inside a record of the file."""
     splits = [split for split in scan.splits if split.size]
     firsts = [split.first for split in splits]
     found = []
@@ -308,14 +310,14 @@ def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPo
 
 
 def _adjoining(positions: list[LostPosition]) -> int:
-    """How many of these messages, ascending, begin where one of another queue ends."""
+    """Return how many of these messages, ascending, begin where one of another queue ends."""
     return sum(one.stop == other.start and one.key != other.key for one, other in pairwise(positions))
 
 
 def _numbering(scans: list[FileScan], tallies: list[Rows], log: LogView) -> Iterator[tuple[int, int]]:
-    """For each file, how many queues go on across its beginning and end without a break, and how many do not.
+    """Yield for each file how many queues continue across its start and end without a break, and how many do not.
 
-    A queue that leaves messages out beside damage may have lost them there.
+    A queue that skips offsets next to damage may have lost messages there, which is no break.
     """
     if not scans:
         return
@@ -336,7 +338,7 @@ def _numbering(scans: list[FileScan], tallies: list[Rows], log: LogView) -> Iter
 
 
 def _old_records(log: LogView) -> set[LostPosition]:
-    """What units of the records that count as old would say: a newer file may be wrong."""
+    """Return what units of the old records would name: a newer file may be the wrong one."""
     keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
     return {
         LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
@@ -345,15 +347,15 @@ def _old_records(log: LogView) -> set[LostPosition]:
     }
 
 
-def _led_to(
+def _referenced(
     expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan], tallies: list[Rows],
     more: Collection[int],
 ) -> dict[int, int]:
-    """How many records of each file, by its first offset, units lead to; `more` are the places of some of them."""
+    """Return how many records of each file, by its first offset, units lead to; `more`: places of additional ones."""
     bases = np.array([scan.mapped_file.file_from_offset for scan in scans])
     total = np.bincount(np.searchsorted(bases, [*more], "right") - 1, minlength=bases.size)
     some = {key for key, verdict in queues.verdicts.items() if verdict.missing < verdict.expected}
-    # of queues that hold all that they should, and nothing else, the sums of the log say where their records are
+    # for complete queues without other units, the tallies give the number of records in each file
     whole = np.array([
         key in some and queues.verdicts[key].counts.get(RIGHT) == count and expectation.tally_of(number) is not None
         for number, (key, count) in enumerate(zip(expectation.keys, expectation.counts.tolist(), strict=True))
@@ -368,31 +370,31 @@ def _led_to(
     return dict(zip(bases.tolist(), total.tolist(), strict=True))
 
 
-# --- Last records of queues whose numbers say one thing, and whose units another. ------------------------------------
+# --- Last records of queues whose queue offset and units disagree. ---------------------------------------------------
 #
-# A topic that is deleted and made again begins at 0, so a last record with the number 0 makes all before it those of
-# the older topic. A damaged number can be 0 as well. Then the unit of its right place names the record, and that place
-# follows on the one before; a queue that was really made anew has no such unit.
+# A topic that is deleted and recreated begins at 0, so a last record with queue offset 0 makes all before it those of
+# the older topic. A damaged queue offset can be 0 as well. Then the unit at the place after the previous record names
+# it; a queue that was really recreated has no such unit.
 #
-# A number that leaves out more messages than the log has room for is damaged, unless a unit stands at that very place:
-# then a broker went on from it, and the record is right.
+# A queue offset that skips more messages than the log has room for is damaged, unless a unit is at that very place:
+# then a broker continued from it, and the record is right.
 
 
 def correct_generations_by_units(log: LogView, store: Store) -> LogView:
-    """The log with such last records as misnumbered or not, and the ones before them as live; maybe `log` itself.
+    """Return the log with such last records marked misnumbered or not, and those before them live; maybe `log` itself.
 
     The bits of its rows are changed in place.
     """
-    if log.superseded and _without_false_restarts(log, store):
+    if log.superseded and _undo_false_restarts(log, store):
         superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
         log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
-    if log.tally.bits & BIT_MISNUMBERED and _with_true_jumps(log, store):
+    if log.tally.bits & BIT_MISNUMBERED and _confirm_true_jumps(log, store):
         log = structs.replace(log, tally=tally(log.files, len(log.queues)))
     return log
 
 
-def _without_false_restarts(log: LogView, store: Store) -> bool:
-    """Whether any record that alone begins a queue anew at 0 is named by the unit of the place after the one before."""
+def _undo_false_restarts(log: LogView, store: Store) -> bool:
+    """Undo restarts at 0 of single records that the unit at the previous record's next place names; whether any was."""
     alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0))
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}
@@ -401,7 +403,7 @@ def _without_false_restarts(log: LogView, store: Store) -> bool:
         records = split.records[wanted & numbered(split.records)]
         stale = (records["bits"] & BIT_SUPERSEDED) != 0
         for rows, last in ((records[stale], older), (records[~stale], newer)):
-            # of each queue the last row of the split
+            # the last row of each queue in the split
             queues, from_end = np.unique(rows["queue"][::-1], return_index=True)
             last.update(zip(queues.tolist(), rows[::-1][from_end], strict=True))
     false = {
@@ -415,8 +417,8 @@ def _without_false_restarts(log: LogView, store: Store) -> bool:
     return bool(false)
 
 
-def _with_true_jumps(log: LogView, store: Store) -> bool:
-    """Whether the unit of the place that it names for itself bears any misnumbered last record out."""
+def _confirm_true_jumps(log: LogView, store: Store) -> bool:
+    """Clear misnumbered last records that the unit at their own place confirms; return whether there were any."""
     cleared = False
     for split in log.splits():
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
@@ -429,7 +431,7 @@ def _with_true_jumps(log: LogView, store: Store) -> bool:
 
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:
-    """Whether the unit at a place of a record's queue names this record; not where none can be read."""
+    """Whether the unit at a place of a record's queue names this record; false if none can be read."""
     topic, queue_id = log.queues[int(row["queue"])]
     name = topic_text(topic)
     try:

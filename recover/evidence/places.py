@@ -1,12 +1,12 @@
-"""Where an intact record belongs if one field of it that no checksum covers is wrong: topic, queue id, queue offset,
+"""The right place of an intact record with one wrong field that no checksum covers: topic, queue id, queue offset,
 transaction bits of the sysFlag, or the properties that name LMQ queues.
 
-Everything that names a place for a record is a claim: the record itself, the units of queues, the records beside the
-place in its queue, and that nothing but this place is left for it. The last is claimed for misnumbered records, which
-fit nowhere into the queue that they name, and for records of which the number is missing in a queue that differs in one
-field. The log outranks its queues: a unit that disagrees with a record is wrong, unless the log bears it out, and the
-place that the record names for itself has fewer claims. Such a record is reported; what derives from the log is judged
-by the place that it has (`relocated`), and only --mend-bits writes the field.
+Everything that names a place for a record is a claim: the record itself, units of queues, the neighbours of the place
+in its queue, and elimination: no other place is left for it. Elimination applies to misnumbered records, which fit
+nowhere in the queue that they name, and to records whose queue offset is missing in a queue that differs in one field.
+The log outranks its queues: a unit that disagrees with a record is wrong unless the log supports it and the record's
+own place has fewer claims. Such a record is reported; what derives from the log is checked against its right place
+(`relocated`); only --mend-bits writes the field.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
 _Named = tuple[QueueKey, Unit]
-"""A record, and the queue that it names."""
-_Said = tuple[QueueKey, int, int]
-"""Queue, queue offset and size that something says of a record."""
+"""A record and the queue that it names."""
+_Statement = tuple[QueueKey, int, int]
+"""Queue, queue offset and size that a claim states for a record."""
 _NO_END = (1 << 63) - 1
-"""After all queue offsets, and all of the log."""
-_MOST = 100
-"""More numbers in a row than these were not lost by single records."""
+"""Greater than any queue offset and any physical offset."""
+_LONGEST_GAP = 100
+"""Limit of a gap's length (queue offsets): longer ones are not due to single records."""
 
 
 def misplaced_records(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Collection[LostPosition]
 ) -> tuple[list[Edit], Losses]:
-    """The edits of records that belong elsewhere, ascending, and what is lost: not the places that these records have.
+    """Return the edits of records that belong elsewhere, ascending, and the losses without the places of these records.
 
     `behind` as for `lost_positions`.
     """
     if queues is None:
         return [], lost_positions(log, expectation, queues, behind)
     left: dict[bool, list[LostPosition]] = {False: [], True: []}
-    for item, is_named in _left_over(log, expectation, queues):
+    for item, is_named in _places_left(log, expectation, queues):
         left[is_named].append(item)
     found = _contradicted(log, expectation, queues, left[True], [])
     losses = lost_positions(log, expectation, queues, behind, _held(found))
-    # a queue in which just this number is missing tells more than one that has room for any
-    moved = _missing_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
+    # a queue in which exactly this offset is missing is better evidence than one with room for any
+    moved = _fits_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
     fitted = {item.start for item in moved}
     alone = [*moved, *(item for item in left[False] if item.start not in fitted)]
     if alone:
@@ -72,11 +72,11 @@ def _held(edits: Iterable[Edit]) -> set[Place]:
     return {place for edit in edits for place in edit.places}
 
 
-# --- Claims weighed: the record's own place against all others that are named for it.
+# --- Weighing claims: the record's own place against all others that are named for it.
 
 
-class _Asked(NamedTuple):
-    """An intact record, the place that it names, those that others name, and whether it is out of its queue's order."""
+class _Candidate(NamedTuple):
+    """An intact record, the place that it names, those that others name, and whether it is misnumbered."""
 
     record: Record
     own: Place
@@ -84,10 +84,10 @@ class _Asked(NamedTuple):
     misnumbered: bool
 
 
-class _Beside(NamedTuple):
-    """What the log says of a place of a queue for one record: how many of the places beside it hold records in order
-    (1 where it is between two that are further away), -1 where another record holds the place, or where this one does
-    not fit in there by its own place in the log. `later`: the record before the place was stored after it."""
+class _PlaceFit(NamedTuple):
+    """How a place of a queue suits one record by the log. `neighbours`: number of adjacent places that hold records in
+    order (at least 1 between two records further away); -1 if another record holds the place, or this one would be out
+    of log order there. `later`: the record before the place was stored after it."""
 
     neighbours: int
     later: bool
@@ -97,50 +97,50 @@ def _contradicted(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport, named: Collection[LostPosition],
     alone: Collection[LostPosition],
 ) -> list[Edit]:
-    """Every record that belongs to another place than one field of it says, ascending by its start.
+    """Return the edits of all records that belong to another place than one of their fields states, ascending by start.
 
-    Units of the places left for misnumbered records have `named` these; nothing but these places is left for the
-    records `alone`, which counts where no unit is wrong about them.
+    `named`: misnumbered records whose only remaining place has a unit that names them. `alone`: records with only one
+    place left; they count unless a wrong unit names them.
     """
     said, by_lmq, units = _claims(queues, named, alone)
-    asked: list[_Asked] = []
+    asked: list[_Candidate] = []
     wanted = np.array(sorted({*said, *by_lmq}), dtype=np.int64)
     with LogReader(log.queue) as reader:
         for row in _rows_at(log, wanted):
             phy_offset, size = int(row["phy_offset"]), int(row["size"])
             own = said.get(phy_offset) or by_lmq[phy_offset]
             record = reader.find(phy_offset, size) if all(each[2] == size for each in own) else None
-            # a property CRC covers the whole record: nothing of it is wrong
+            # a property CRC covers the whole record, so no field is wrong
             if record is not None and record.property_crc is None:
                 place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
                 others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
-                asked.append(_Asked(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
-    beside = _beside(expectation, asked)
+                asked.append(_Candidate(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
+    beside = _place_fits(expectation, asked)
     topics = ALWAYS_LIVE.union(expectation.topics.configured or ())
     found: list[Edit | None] = []
     for item in asked:
         at = item.record.phy_offset
         if at in said:
-            found.append(_judged(item, beside, queues, units, topics))
+            found.append(_edit_by_claims(item, beside, queues, units, topics))
         elif all(beside[place, at].neighbours >= 0 for place in item.others):
-            # no other record names these places, and this one stands in their order
-            found.append(_misses_queues(item.record, item.others, expectation, queues))
+            # no other record names these places, and this one fits their order
+            found.append(_lmq_edit(item.record, item.others, expectation, queues))
     return sorted((edit for edit in found if edit is not None), key=lambda edit: edit.start)
 
 
 def _claims(
     queues: ConsumeQueueReport, named: Collection[LostPosition], alone: Collection[LostPosition]
-) -> tuple[dict[int, list[_Said]], dict[int, list[_Said]], set[tuple[Place, int]]]:
-    """What is said of records, by phy_offset: by units of ordinary queues and `alone`; by units of LMQ queues; and the
-    (place, phy_offset) of all these units. Nothing where there are too many."""
-    said: dict[int, list[_Said]] = defaultdict(list)
-    by_lmq: dict[int, list[_Said]] = defaultdict(list)
+) -> tuple[dict[int, list[_Statement]], dict[int, list[_Statement]], set[tuple[Place, int]]]:
+    """Return the claims on records, by phy_offset: of units of ordinary queues and `alone`; of units of LMQ queues; and
+    the (place, phy_offset) of all these units. Empty if there are too many."""
+    said: dict[int, list[_Statement]] = defaultdict(list)
+    by_lmq: dict[int, list[_Statement]] = defaultdict(list)
     units: set[tuple[Place, int]] = set()
     for key, verdict in queues.verdicts.items():
         is_lmq = key.topic.startswith(LMQ_PREFIX)
         numbers = {number for number, _, _ in verdict.wrong}
         for queue_offset, phy_offset, size in verdict.wrong:
-            # two wrong units beside one another are the queue's fault
+            # two adjacent wrong units indicate a wrong queue
             if numbers.isdisjoint((queue_offset - 1, queue_offset + 1)):
                 (by_lmq if is_lmq else said)[phy_offset].append((key, queue_offset, size))
                 units.add(((key, queue_offset), phy_offset))
@@ -160,11 +160,12 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 
-def _judged(
-    asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport,
+def _edit_by_claims(
+    asked: _Candidate, beside: dict[tuple[Place, int], _PlaceFit], queues: ConsumeQueueReport,
     units: set[tuple[Place, int]], topics: Collection[str],
 ) -> Edit | None:
-    """The record at the place that more independent claims give it than its own, if one field makes the difference."""
+    """Return the edit that moves a record to the place with more independent claims than its own, if one field does
+    so."""
     at = asked.record.phy_offset
     claims = [Claim("record", asked.own)]
     if asked.own[0].topic in topics and not any(place[0].topic in topics for place in asked.others):
@@ -172,14 +173,14 @@ def _judged(
     if not asked.misnumbered:
         neighbours = beside[asked.own, at].neighbours
         claims.append(Claim("neighbours", asked.own, max(0, neighbours)))
-        if neighbours >= 0 and _stands(queues, *asked.own) and (asked.own, at) not in units:
+        if neighbours >= 0 and _has_unit(queues, *asked.own) and (asked.own, at) not in units:
             claims.append(Claim("unit", asked.own))
     for place in {asked.own, *asked.others}:
         log = beside[place, at]
         if (place, at) in units:
             claims.append(Claim("unit", place, place == asked.own or (log.neighbours >= 0 and not log.later)))
         elif place != asked.own and not log.later:
-            # nothing but this place is left for it
+            # elimination: no other place is left for it
             claims.append(Claim("elimination", place, log.neighbours >= 0))
         if place != asked.own and log.neighbours > 0 and not log.later:
             claims.append(Claim("neighbours", place, log.neighbours))
@@ -188,7 +189,7 @@ def _judged(
         return moved(asked.record, *place)
     sources = {claim.source for claim in claims if claim.weight}
     if asked.record.sys_flag & sysflag.TRANSACTION_PREPARED and {"unit", "neighbours"} <= sources:
-        # half messages of brokers have no number in a queue
+        # half messages as brokers store them have no prepared bits
         flag = asked.record.sys_flag ^ sysflag.TRANSACTION_PREPARED
         right = structs.replace(asked.record, sys_flag=flag)
         values = f"{asked.record.sys_flag:#x}", f"{flag:#x}"
@@ -197,7 +198,7 @@ def _judged(
 
 
 def moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
-    """The edit that puts a record at this place, None if more than one field is in the way, or none."""
+    """Return the edit that moves a record to this place; None if not exactly one field has to change."""
     fields = {
         "topic": (record.topic_name, key.topic), "queue_id": (record.queue_id, key.queue_id),
         "queue_offset": (record.queue_offset, queue_offset),
@@ -212,14 +213,14 @@ def moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
     return between("place", record, right, name, (str(stored), str(told)), ((key, queue_offset),))
 
 
-def _beside(expectation: Expectation, asked: list[_Asked]) -> dict[tuple[Place, int], _Beside]:
-    """What the log says of each place that is named for a record, by (place, phy_offset of the record)."""
+def _place_fits(expectation: Expectation, asked: list[_Candidate]) -> dict[tuple[Place, int], _PlaceFit]:
+    """Return how each place named for a record suits it, by (place, phy_offset of the record)."""
     wanted: dict[QueueKey, set[tuple[int, int, int]]] = defaultdict(set)
     for item in asked:
         for key, queue_offset in (item.own, *item.others):
             wanted[key].add((queue_offset, item.record.phy_offset, item.record.store_timestamp))
     found = {}
-    for key, rows in _with_empty(expectation, wanted):
+    for key, rows in _rows_by_queue(expectation, wanted):
         numbers, places, times = rows["queue_offset"], rows["phy_offset"], rows["store_timestamp"]
         for queue_offset, phy_offset, time in wanted[key]:
             first, stop = (int(np.searchsorted(numbers, queue_offset, side)) for side in ("left", "right"))
@@ -229,16 +230,16 @@ def _beside(expectation: Expectation, asked: list[_Asked]) -> dict[tuple[Place, 
             neighbours = int(queue_offset == 0) + int(follows and numbers[before] == queue_offset - 1)
             neighbours += int(is_followed and numbers[behind] == queue_offset + 1)
             if follows and is_followed:
-                neighbours = max(1, neighbours)  # between two records of its queue, be others beside it damaged, too
+                neighbours = max(1, neighbours)  # between two records of its queue, even if adjacent ones are damaged
             fits = (not follows or places[before] < phy_offset) and (not is_followed or phy_offset < places[behind])
             fits &= all(place == phy_offset for place in places[first:stop].tolist())
             later = bool(follows and times[before] > time)
-            found[(key, queue_offset), phy_offset] = _Beside(neighbours if fits else -1, later)
+            found[(key, queue_offset), phy_offset] = _PlaceFit(neighbours if fits else -1, later)
     return found
 
 
-def _with_empty(expectation: Expectation, wanted: Collection[QueueKey]) -> Iterator[tuple[QueueKey, Rows]]:
-    """The rows of each of these queues, be it none."""
+def _rows_by_queue(expectation: Expectation, wanted: Collection[QueueKey]) -> Iterator[tuple[QueueKey, Rows]]:
+    """Yield the rows of each of these queues, including those without rows."""
     left = dict.fromkeys(wanted)
     for key, rows in expectation.grouped(set(wanted)):
         del left[key]
@@ -246,45 +247,46 @@ def _with_empty(expectation: Expectation, wanted: Collection[QueueKey]) -> Itera
     yield from ((key, np.empty(0, dtype=EXPECTED)) for key in left)
 
 
-def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
-    """True when a message is expected at this place, and a unit names it."""
+def _has_unit(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
+    """Whether a message is expected at this place and a unit names it."""
     verdict = queues.verdicts.get(key)
     if verdict is None or not verdict.expected:
         return False
     return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
 
 
-def _misses_queues(
+def _lmq_edit(
     record: Record, claimed: list[Place], expectation: Expectation, queues: ConsumeQueueReport
 ) -> Edit | None:
-    """The record as one that fills all LMQ queues of which units name it, if one bit explains that it does not."""
+    """Return the edit of a record that fills all LMQ queues whose units name it, if one bit explains why it does
+    not."""
     named = lmq_targets(record)
     unknown = [place for place in named if place[0] not in queues.verdicts]
     rows = expectation.lmq_rows[expectation.lmq_rows["phy_offset"] == record.phy_offset]
-    # a place that a later record names as well is that one's
+    # a place that a later record also names belongs to that record
     its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
-    stands = [place for place in named if place in its_own and _stands(queues, *place)]
+    stands = [place for place in named if place in its_own and _has_unit(queues, *place)]
     return names_again(record, claimed, stands, unknown)
 
 
 def names_again(
     record: Record, claimed: Collection[Place], right: Collection[Place], unknown: Collection[Place] = ()
 ) -> Edit | None:
-    """The one bit without which a record names every place that units claim it for.
+    """Return the edit of the one property bit that makes a record name every place that units claim for it.
 
-    It has to go on naming those places of the stored record at which its units stand (`right`), and may name
-    those of queues that are not there (`unknown`), but no others.
+    It must still name the places of the stored record at which its units are (`right`), and may name those of queues
+    that do not exist (`unknown`), but no others.
     """
     needed = set(claimed) | set(right)
     allowed = needed | set(unknown)
     return property_bit("lmq", record, lambda one: needed <= set(lmq_targets(one)) <= allowed, tuple(claimed))
 
 
-# --- Misnumbered records in the queue that they name: nothing but one place is left for them there.
+# --- Misnumbered records in the queue that they name: the only place left for them there.
 
 
 def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
-    """The misnumbered records by the queue that they name, in log order: the number they give, phy_offset, size."""
+    """Return misnumbered records by the queue that they name, in log order: stated queue offset, phy_offset, size."""
     found: dict[QueueKey, list[Unit]] = {}
     for split in (split for split in log.splits() if log.tally.bits & BIT_MISNUMBERED and split.has(BIT_MISNUMBERED)):
         for row in split.records[(split.records["bits"] & BIT_MISNUMBERED) != 0]:
@@ -293,18 +295,17 @@ def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[U
 
 
 def _unit_of(row: np.void) -> Unit:
-    """What a unit at the place that a row gives itself would say; rows are RECORD or EXPECTED."""
+    """Return the unit that would be at the place a row states; rows are RECORD or EXPECTED."""
     return int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])
 
 
-def _left_over(
+def _places_left(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport
 ) -> Iterator[tuple[LostPosition, bool]]:
-    """Every misnumbered record for which its queue has a place between the records around it, after its last one,
-    or, in a log that has its beginning, before its first one, and whether a unit names it there.
+    """Yield every misnumbered record with a place left in its queue, between the records around it, after the last one
+    or, if the log is complete from its start, before the first one; and whether a unit names it there.
 
-    Others are in their order, after the record before as long as no damage comes between, before the one after if there
-    is none there.
+    Without a unit, records follow in order on the one before while no damage intervenes, else precede the one after.
     """
     wrong = misnumbered(log, expectation)
     damaged = [damage.start for damage in log.damaged]
@@ -314,7 +315,7 @@ def _left_over(
         for before, group in groupby(wrong[key], key=lambda unit: int(np.searchsorted(rows["phy_offset"], unit[1]))):
             if before == 0 and log.min_offset > 0:
                 continue
-            # a log that has its beginning has that of its queues
+            # a log that is complete from its start holds the start of its queues
             last, first = (int(rows[name][before - 1]) if before else -1 for name in ("queue_offset", "phy_offset"))
             ends = before == rows.size
             end, stop = (_NO_END if ends else int(rows[name][before]) for name in ("queue_offset", "phy_offset"))
@@ -325,9 +326,9 @@ def _left_over(
 
 
 def placed(records: list[Unit], places: range, units: list[Unit], damaged: list[int]) -> list[Unit]:
-    """The misnumbered records of one gap in a queue at their places there; none if these are not in the log's order.
+    """Return the misnumbered records of one gap in a queue with their places; empty if these would be out of log order.
 
-    `units` name who is at some of the `places`, in any log; `damaged` are where messages may have been lost, ascending.
+    `units`: units at some of the `places`, of any record; `damaged`: where messages may have been lost, ascending.
     """
     own = {phy_offset for _, phy_offset, _ in records}
     found = [unit for unit in units if unit[1] in own]
@@ -348,29 +349,30 @@ def _filled(places: Iterable[int], taken: set[int], records: list[Unit]) -> Iter
     return ((place, phy_offset, size) for place, (_, phy_offset, size) in zip(free, records, strict=False))
 
 
-# --- Records of which the number is missing in another queue: then topic or queue id is wrong.
+# --- Records whose queue offset is missing in another queue: topic or queue id is wrong.
 
 
-def _missing_elsewhere(
+def _fits_elsewhere(
     log: LogView, expectation: Expectation, gaps: Collection[UnexplainedGap], known: Collection[int]
 ) -> list[LostPosition]:
-    """Each record that alone fits one missing number, which it alone fits; it is none of `known` (phy offsets).
+    """Return each record that is the only one for a missing offset which is its only fit; none of `known` (phy
+    offsets).
 
-    A record that fits nowhere else may also go on where a queue ends.
+    A record that fits nowhere else may also continue a queue at its end.
     """
     wrong = [
         (key, unit) for key, units in misnumbered(log, expectation).items() for unit in units if unit[1] not in known
     ]
-    # as long as the log has its beginning no queue begins in its middle; a queue with a message 0 has just begun
+    # in a log from its start no queue begins in mid-log; one that has a message 0 has just begun
     headless = log.min_offset == 0
-    alone = list(_alone(log, expectation)) if gaps or headless else []
+    alone = list(_single_records(log, expectation)) if gaps or headless else []
     odd = [*wrong, *(alone if headless else ())]
-    gaps = [gap for gap in gaps if gap.last - gap.first < _MOST and not gap.key.topic.startswith(LMQ_PREFIX)]
-    ends = list(_ends(expectation, [key for key, _ in odd]))
+    gaps = [gap for gap in gaps if gap.last - gap.first < _LONGEST_GAP and not gap.key.topic.startswith(LMQ_PREFIX)]
+    ends = list(_next_places(expectation, [key for key, _ in odd]))
     found = _fitting(gaps, [*wrong, *alone]) + _fitting(ends, odd)
     matched = {item.place for item in found}
-    # of two with the same number in one queue the other one may be wrong there
-    twins = list(_twins(expectation, wrong))
+    # of two records with the same offset in one queue, the other one may be wrong there
+    twins = list(_holders_of_places(expectation, wrong))
     found += (item for item in _fitting([*gaps, *ends], twins) if item.place not in matched)
     of_place = Counter(item.place for item in found)
     of_record = Counter(item.start for item in found)
@@ -378,8 +380,8 @@ def _missing_elsewhere(
 
 
 def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[LostPosition]:
-    """Every missing number of a queue with each record of this number that stands where it is missing, in a queue that
-    differs in one field."""
+    """Return every missing offset of a queue with each record of that offset that is at the right place of the log, in
+    a queue that differs in one field."""
     of_number: dict[int, list[_Named]] = defaultdict(list)
     for named in records:
         of_number[named[1][0]].append(named)
@@ -389,19 +391,19 @@ def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[
         for number in range(gap.first, gap.last + 1)
         for key, (_, phy_offset, size) in of_number.get(number, ())
         if gap.before < phy_offset < gap.behind
-        and (key.topic == gap.key.topic) != (_but_for_topic(key) == _but_for_topic(gap.key))
+        and (key.topic == gap.key.topic) != (_id_and_topic_size(key) == _id_and_topic_size(gap.key))
     ]
 
 
-def _but_for_topic(key: QueueKey) -> tuple[int, int]:
+def _id_and_topic_size(key: QueueKey) -> tuple[int, int]:
     return key.queue_id, len(key.topic.encode())
 
 
-def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
-    """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue.
+def _single_records(log: LogView, expectation: Expectation) -> Iterator[_Named]:
+    """Yield records that are alone in the queue that they name, even of an unknown topic; not the first of a queue.
 
-    So are those that alone would be all that is left of an older queue of that name; not those whose place a record
-    before them in the log holds: that is an old record after the log's end.
+    This includes a single remaining record of an older queue of that name, unless an earlier record of the log holds
+    its place: then it is an old record past the log's end.
     """
     alone = (log.tally.positions == 1) & (log.tally.least > 0)
     older = np.zeros(len(log.queues), dtype=np.int64)
@@ -417,7 +419,7 @@ def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
                 left.append(named)
             else:
                 yield named
-    before = {(key, number): phy_offset for key, (number, phy_offset, _) in _twins(expectation, left)}
+    before = {(key, number): phy_offset for key, (number, phy_offset, _) in _holders_of_places(expectation, left)}
     yield from ((key, unit) for key, unit in left if before.get((key, unit[0]), unit[1]) >= unit[1])
 
 
@@ -425,8 +427,8 @@ def _is_older(rows: Rows) -> Rows:
     return np.asarray((rows["bits"] & BIT_SUPERSEDED) != 0)
 
 
-def _twins(expectation: Expectation, records: list[_Named]) -> Iterator[_Named]:
-    """The records that hold the place in the queue that these name."""
+def _holders_of_places(expectation: Expectation, records: list[_Named]) -> Iterator[_Named]:
+    """Yield the records that hold the places that these name."""
     numbers: dict[QueueKey, list[int]] = defaultdict(list)
     for key, unit in records:
         numbers[key].append(unit[0])
@@ -436,20 +438,20 @@ def _twins(expectation: Expectation, records: list[_Named]) -> Iterator[_Named]:
         yield from ((key, _unit_of(row)) for row in rows[at])
 
 
-def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:
-    """The next place of each queue that differs from one of these in one field."""
-    topics, others = {key.topic for key in named}, {_but_for_topic(key) for key in named}
-    wanted = {key for key in expectation.keys if key.topic in topics or _but_for_topic(key) in others}
+def _next_places(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:
+    """Yield the next place of each queue that differs from one of these in one field."""
+    topics, others = {key.topic for key in named}, {_id_and_topic_size(key) for key in named}
+    wanted = {key for key in expectation.keys if key.topic in topics or _id_and_topic_size(key) in others}
     for key, rows in expectation.grouped(wanted):
         number = int(rows["queue_offset"][-1]) + 1
         yield UnexplainedGap(key, number, number, int(rows["phy_offset"][-1]), _NO_END)
 
 
-# --- The log as the edits make it.
+# --- The log after the edits.
 
 
 def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
-    """The log as if each contradicted record said what all else says of it; `written` has these records.
+    """Return the log as if each contradicted record named its right place; `written` has these records.
 
     Its rows are copies, of which at most `memory` bytes are in memory.
     """

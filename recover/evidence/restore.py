@@ -1,9 +1,9 @@
-"""Records of a damage put back: the one field that everything else fixes, or the one bit that a checksum names.
+"""Restore damaged records: by the one field that everything else fixes, or the one bit that a checksum names.
 
 Every candidate changes one field of the record's head, one length or one bit, and counts only if the reference codec
-then takes the whole record and its place in a queue is one that is missing. A CRC says by how much it is off, and for
-each bit of what it covers that is another number: so it names the bit. Other damage may look the same by chance, the
-more so the longer the record is. Hence a bit is told, and turned back when asked for.
+then accepts the whole record and its place in a queue is one that is missing. The error of a CRC is different for each
+flipped bit that it covers, so it identifies the bit. Other damage can match by chance, and the longer the record, the
+more often; so a flipped bit is only reported, and corrected on demand.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
 
 _MOST_WORK = 1 << 32
-"""Bytes that are looked through for one record, all its tries together; each counts _TRY_COST more than it has."""
+"""Bytes that are searched for one record, all candidates together; each candidate costs _TRY_COST extra."""
 _TRY_COST = 10_000
 _SIZE_BYTES = 4
-_SEVERAL = 4 << 20
-"""Bytes of the longest damage that is looked through for more than one message."""
+_LARGEST_SERIES = 4 << 20
+"""Size limit (bytes) of a damage that is searched for more than one message."""
 _LEAST_ODDS = 1000
-"""Where more of the other damages look like a flipped bit, as they do in records above 262 KiB, nothing is said."""
+"""Minimum `Edit.odds`: below it (records above 262 KiB) other damage looks like a flipped bit too often to report."""
 _MOST_SUSPECTS = 4
-"""Two bits can only look alike in more than 11 KiB, and hardly ever do."""
+"""Two bits can only have the same CRC error in records above 11 KiB, and rarely do."""
 
 
 def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
-    """Damaged messages of which one bit explains all, if all that stand beside one another can be put back.
+    """Yield the bit edits of damages that flipped bits explain completely, each record in them being restored.
 
-    Those that recover restores anyway are not among them.
+    Records that recover restores anyway are left out.
     """
     with LogReader(log.queue) as reader:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
-            # bytes that are hardly records are not read
+            # bytes that do not look like a record are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
             found = [] if content is None else put_back(content, damage.start, lost, bits=True)
             yield from (edit for edit in found if edit.kind == "bit")
 
 
 def content_of(reader: LogReader, damage: Damage) -> bytes | None:
-    """All bytes of a damage that may be one record; None where it is no such thing, or cannot be read."""
+    """Return the bytes of a damage that may be one record; None if it cannot be one, or cannot be read."""
     size = damage.stop - damage.start
     is_whole = damage.ended_by in ("record", "blank") or damage.facts.get("size") == size
     if damage.mapped_file is None or damage.reason in DENIED or not is_whole or size > LARGEST:
@@ -79,23 +79,23 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
         head = HEAD.decode(reader.read(damage.start, HEAD.size))
     except (OSError, FormatError):
         return False
-    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _LARGEST_SERIES)
 
 
 def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
-    """The edits of all records that `damaged` was, none if one of them cannot be told.
+    """Return the edits that restore all records in `damaged`; empty if one of them cannot be restored.
 
-    Fields come first; with `bits`, which somebody has to ask for, a bit of those that no field explains.
+    Fields are tried first; with `bits`, which the user requests, also bits of the records that no field explains.
     """
     by_field = restore(damaged, phy_offset, lost) if lost else None
-    by_fields = [by_field] if by_field else _each(damaged, phy_offset, lost, bits=False) if lost else []
-    return by_fields or (_each(damaged, phy_offset, lost, bits=True) if bits else [])
+    by_fields = [by_field] if by_field else _edits_of_records(damaged, phy_offset, lost, bits=False) if lost else []
+    return by_fields or (_edits_of_records(damaged, phy_offset, lost, bits=True) if bits else [])
 
 
-def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
-    """The edits of all records that `damaged` was; none if one cannot be put back, or there are too many.
+def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
+    """Return the edits that restore all records in `damaged`; empty if one cannot be restored, or there are too many.
 
-    With `bits` a bit may be turned back in any of them; else there are several, and a field of its own fixes each.
+    With `bits`, a bit may be corrected in any of them; else there must be several, each fixed by a field of its own.
     """
     most = POLICIES["bit" if bits else "field"].limit
     found: list[Edit] = []
@@ -110,7 +110,7 @@ def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits
         own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
         restored = turned_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
         if restored is None and size < len(damaged) and len(own) <= most:
-            # beside others, a field that one place alone fixes is as sure as a bit
+            # in a row of records, a field that one place alone fixes is as certain as a bit
             restored = restore(piece, phy_offset + at, own)
         edits = [restored] if restored else _bit_and_place(piece, phy_offset + at, own) if bits else []
         if not edits:
@@ -121,7 +121,8 @@ def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits
 
 
 def _bit_and_place(damaged: bytes, phy_offset: int, own: Sequence[LostPosition]) -> list[Edit]:
-    """The bit that a checksum names, and another that puts the record where the one unit that names it stands."""
+    """Return the bit edit that a checksum names, and a second one that moves the record to the one place a unit
+    names."""
     edit = turned_back(damaged, phy_offset, [])
     if edit is None or edit.record.property_crc is not None:
         return []
@@ -131,16 +132,18 @@ def _bit_and_place(damaged: bytes, phy_offset: int, own: Sequence[LostPosition])
 
 
 def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Edit | None:
-    """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one field gives it away."""
+    """Return the edit that restores `damaged`, all bytes of one record at `phy_offset`, if exactly one field does; else
+    None."""
     if not MIN_RECORD_SIZE < len(damaged) <= LARGEST:
         return None
-    return _only("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
+    return _single_edit("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
 
 
 def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
-    """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one bit of it was flipped.
+    """Return the edit that restores `damaged`, all bytes of one record at `phy_offset`, if exactly one bit does; else
+    None.
 
-    A place in a queue that it has to have lost is one of `lost`, where there are any.
+    If there are `lost` places, the record must be at one of them.
     """
     try:
         record = decode(damaged, check_crc=False)
@@ -149,23 +152,23 @@ def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -
     if record.total_size != len(damaged) or (CRC31_MASK + 1) // (8 * len(damaged)) < _LEAST_ODDS:
         return None
     suspects = (
-        (_part(record, position), position, bytes([damaged[position] ^ 1 << bit]))
+        (_part_name(record, position), position, bytes([damaged[position] ^ 1 << bit]))
         for position, bit in _suspects(record, damaged)
     )
-    return _only("bit", damaged, phy_offset, lost, suspects)
+    return _single_edit("bit", damaged, phy_offset, lost, suspects)
 
 
-def _only(
+def _single_edit(
     kind: str, damaged: bytes, phy_offset: int, lost: Sequence[LostPosition],
     candidates: Iterable[tuple[str, int, bytes]],
 ) -> Edit | None:
-    """The one candidate (field, position, bytes) after which the codec takes the record, in a place that is lost."""
+    """Return the one candidate (field, position, bytes) that makes the codec accept the record, at a lost place."""
     found = []
     left = _MOST_WORK // (len(damaged) + _TRY_COST)
     for field, position, content in candidates:
         left -= 1
         if left < 0:
-            # a body in which everything looks like a topic: what was found so far is not known to be the only one
+            # too many candidates, as in a body full of topic-like bytes: a match so far is not known to be the only one
             return None
         stored = damaged[position : position + len(content)]
         changed = damaged[:position] + content + damaged[position + len(content) :]
@@ -183,14 +186,15 @@ def _only(
 
 
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:
-    """(field, position, bytes) of each change worth trying."""
+    """Yield (field, position, bytes) of each change worth trying."""
     yield _field("total_size", len(damaged))
     if HEAD.decode(damaged).magic == MAGIC_BLANK:
-        # an end mark was written over the record: its first two fields, which the record after it and a checksum tell
+        # an end mark over the record: its first two fields, known from the next record's offset and a checksum
         for magic in MAGICS:
             yield "total_size", 0, _field("total_size", len(damaged))[2] + _field("magic", magic)[2]
     if HEAD.decode(damaged).total_size != len(damaged):
-        # then that is the one field; as in every range that many records stood in, with a lost position for each
+        # then size is the one field; other candidates would cost much in ranges of many records with as many lost
+        # places
         return
     yield _field("phy_offset", phy_offset)
     flag = HEAD.decode(damaged).sys_flag
@@ -208,7 +212,7 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
 
 
 def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int, bytes]]:
-    """Lengths and topic that fit a message of this topic whose total size is right."""
+    """Yield lengths and topic that fit a message of this topic whose total size is right."""
     head = HEAD.decode(damaged)
     layout = HEADS[head.sys_flag & sysflag.HOSTS_V6]
     topic_length = TOPIC_LENGTHS.get(head.magic)
@@ -240,8 +244,8 @@ def _field(name: str, value: int) -> tuple[str, int, bytes]:
 
 
 def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
-    """(byte, bit) of each bit of a record, or of its outer checksum, that alone makes that checksum right."""
-    # the outermost covers all others
+    """Yield (byte, bit) of each bit of a record, or of its outermost checksum, that alone makes that checksum right."""
+    # the outermost checksum covers all others
     for checksum in grammar.checksums(record)[-1:]:
         right = crc31(damaged[checksum.start : checksum.stop])
         written = checksum.encode(right)
@@ -258,8 +262,8 @@ def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
             yield checksum.at + len(written) - 1 - number // 8, number % 8
 
 
-def _part(record: Record, position: int) -> str:
-    """What stands at a byte of the record: a field of its head, body, topic, or properties."""
+def _part_name(record: Record, position: int) -> str:
+    """Return the name of the part at a byte of the record: a field of its head, body, topic, or properties."""
     layout = HEADS[record.sys_flag & HOSTS_V6]
     if position < layout.size:
         return next(field.name for field in reversed(layout.fields) if field.offset <= position)

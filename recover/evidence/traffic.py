@@ -1,4 +1,4 @@
-"""What came when: messages over time, by topic and by queue, and where the log is damaged. Bounded, whatever the size.
+"""Messages over time, by topic and by queue, and the damaged parts of the log, in a bounded size.
 
 Counts are of intact live records that are messages. Times are store timestamps in ms.
 """
@@ -27,7 +27,7 @@ _PARTS = 400
 
 
 class QueueTraffic(Struct):
-    """One queue: its messages and lost positions by bin, and what its units lack or have wrong."""
+    """One queue: its messages and lost positions by bin, and its missing and wrong units."""
 
     topic: str
     queue: int
@@ -39,8 +39,8 @@ class QueueTraffic(Struct):
 
 
 class Traffic(Struct):
-    """Messages and bytes by bin of `step` ms from `begin` on; the largest topics as (topic, messages, bytes), and the
-    queues that lost or lack most, then the largest. `more_*`: how many are left out."""
+    """Messages and bytes by bin of `step` ms from `begin` on; the largest topics as (topic, messages, bytes); the
+    queues with the most lost, missing and wrong positions, then the largest. `more_*`: number of those left out."""
 
     begin: int = 0
     step: int = 1
@@ -56,9 +56,9 @@ class Traffic(Struct):
 
 
 class Stretch(Struct):
-    """Bytes [start, stop) of the log: one file, or several that are shown as one. `end`: where records end in it.
+    """Bytes [start, stop) of the log: one file, or several shown as one. `end`: where records end in it.
 
-    `damaged`: ranges in it as (start, stop, reason), those that lie too near together to be told apart joined.
+    `damaged`: ranges in it as (start, stop, reason); ranges too close together to be shown apart are joined.
     """
 
     start: int
@@ -69,7 +69,7 @@ class Stretch(Struct):
 
 
 def traffic(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Traffic:
-    """Two passes over the rows of a log."""
+    """Collect the traffic of a log in two passes over its rows."""
     count = len(log.queues)
     messages, sizes = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     first, last = np.iinfo(np.int64).max, 0
@@ -106,7 +106,7 @@ def _messages(log: LogView) -> Iterator[Rows]:
 
 
 def _lost_times(log: LogView, losses: Losses) -> dict[QueueKey, list[int]]:
-    """When about each lost position of a queue was stored: in the middle of what is around its range."""
+    """Return the approximate store time of each queue's lost positions: the middle of the times around their range."""
     found: dict[QueueKey, list[int]] = defaultdict(list)
     surroundings = Surroundings(log)
     for damage, positions in zip(log.damaged, losses.by_damage, strict=True):
@@ -133,7 +133,7 @@ def _choose_queues(
 
 
 def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
-    # queues that are not shown share one row more
+    # queues that are not shown share one extra row
     shown = np.full(len(log.queues), len(result.queues), dtype=np.int64)
     for row, queue in enumerate(result.queues):
         if (number := numbers.get(QueueKey(queue.topic, queue.queue))) is not None:
@@ -149,12 +149,13 @@ def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
 
 
 def stretches(log: LogView) -> list[Stretch]:
-    """The log cut into its files, or into so many equal parts of several files each that all can be shown."""
+    """Return the log in files, or in equal parts of several files each, so few that all can be shown."""
     files = log.queue.files
-    if not files:
+    start = log.queue.min_offset
+    stop = max((file.end for file in files), default=start)
+    if start == stop:
         return []
     size = log.queue.file_size or max(file.length for file in files) or 1
-    start, stop = files[0].file_from_offset, max(file.end for file in files)
     step = size * -(-(stop - start) // (size * _ROWS))
     found = [Stretch(at, min(at + step, stop), 0, min(max(at, log.log_end), at + step))
              for at in range(start, stop, max(1, step))]

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
+from recover.check.survey import own_records
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
@@ -56,11 +57,12 @@ class Source(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The log of a source, and what could not be read of it (one line each)."""
+    """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it."""
 
     source: Source
     log: LogView
     unread: tuple[str, ...]
+    by_names: LogView
 
 
 def open_sources(
@@ -285,8 +287,8 @@ class _Part(OpenFile):
 def scan_source(
     source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
-    """Scan the log of a source; stale and superseded records are judged as by verify if its queues exist. Files that
-    cannot be opened or read, and unread parts, are noted and skipped."""
+    """Scan the log of a source; its records are judged as by verify if its queues exist: those of another log are
+    damage. Files that cannot be opened or read, and unread parts, are noted and skipped."""
     unread = [*source.unread]
 
     def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
@@ -296,11 +298,13 @@ def scan_source(
     if source.store is not None:
         queue, _ = rightly_placed(live_copies(queue))
         unread += _beside(queue)
-    log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
+    log = by_names = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
-        log = correct_generations_by_units(log, source.store)
+        log = by_names = correct_generations_by_units(log, source.store)
+        with suppress(OSError):
+            log = own_records(log, source.store, memory=memory)
         unread += not_looked_at(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
                    for failure in scan.unreadable]
-    return Scanned(source, log, tuple(unread))
+    return Scanned(source, log, tuple(unread), by_names)

@@ -1,12 +1,10 @@
-"""One split of one mapped commitlog file turned into columns of intact records and the gaps between them.
+"""Turn one split of one mapped commitlog file into columns of intact records and the gaps between them.
 
-A split owns the records that begin in it. It is scanned without knowing what stands before it: it finds its first
-record by the same search that goes on after damage; whether the log really comes to that place is for
-`recover.log.split_scan` to say.
+A split owns the records that begin in it. It is scanned without knowledge of what precedes it: its first record is
+found by the search that is used after damage. `recover.log.split_scan` decides if the log really reaches that place.
 
-The compiled walk takes what is certainly intact; where it stops, the reference codec judges;
-where that says no, the scan looks for the next place with a message magic and its own physical
-offset and goes on after the damage.
+The compiled walk takes what is certainly intact. Where it stops, the reference codec decides; if that rejects the
+record, the scan goes on at the next message magic that is followed by its own physical offset.
 """
 
 from __future__ import annotations
@@ -42,16 +40,16 @@ from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
 from recover.store.reader import FileReader, ReadAhead, ReadFailure, spend
 
-# --- A buffer that moves over a file while it is scanned.
+# --- A buffer that moves over a file during the scan.
 
 
-_BEHIND = 64 << 10
+_MARGIN = 64 << 10
 
 
 class Window:
-    """A buffer over a part of the file; data[0] lies at `start` in the file.
+    """A buffer over a part of the file; data[0] is the byte at `start` of the file.
 
-    What lies far after `stop` is read only when a record that begins before it needs it.
+    Bytes well past `stop` are read only if a record that begins before it needs them.
     """
 
     def __init__(self, reader: FileReader, length: int, size: int, stop: int) -> None:
@@ -64,32 +62,32 @@ class Window:
         self._wanted = 0
         self.failures: list[ReadFailure] = []
         self.sums = RangeSums(reader, length)
-        self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
+        self._ahead = ReadAhead(reader.descriptor, self.stop, _MARGIN if self.stop < length else 0)
 
     def close(self) -> None:
         self._ahead.close()
 
     def load(self, position: int, needed: int = 0) -> None:
-        """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
+        """Load data from `position`; grow the buffer if it holds less than `needed` bytes."""
         if needed > self.data.size:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
-        self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
+        self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
         self.start = position
         self._ahead.come_to(position, self._wanted)
         self.reader.come_to(position, max(position + self._wanted, self.stop))
         spend(self._wanted)
-        # what cannot be read counts as zeros: a gap of the log, not the end of the scan
+        # unreadable ranges count as zeros: a gap in the log, not the end of the scan
         self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)
         known = {(failure.offset, failure.wanted) for failure in self.failures}
         self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
 
     def holds(self, position: int) -> bool:
-        """Whether the buffer has what stands there in the file."""
+        """Whether this position of the file is in the buffer."""
         return self.start <= position < self.start + self.filled
 
     def advance(self, position: int) -> bool:
-        """Load more of what follows `position`; False when buffer or file have no more."""
+        """Load more of what follows `position`; False if buffer or file have no more."""
         if self.start + self.filled >= self.length:
             return False
         if position > self.start:
@@ -101,7 +99,7 @@ class Window:
         return False
 
     def bytes_at(self, position: int, length: int) -> memoryview:
-        """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
+        """Return `length` bytes of the file at `position`, fewer at its end; loads them if necessary."""
         inside = position - self.start
         if inside < 0 or inside + length > self.filled:
             self.load(position, min(length, self.length - position))
@@ -110,11 +108,11 @@ class Window:
 
 
 _EVEN, _ODD = (int.from_bytes(MAGIC_V1.to_bytes(4, "big", signed=True)[at : at + 2], "little") for at in (0, 1))
-"""Two bytes of both magics, as they are met at an even position of the first."""
+"""Two adjacent bytes of both magics, as a little-endian word at an even position, for either parity of the magic."""
 
 
 def heads_in(data: Numbers, first: int = 0) -> Numbers:
-    """Where a message magic and a whole head of a record stand in the data (uint8), from `first` on."""
+    """Return the places in the data (uint8), from `first`, of a message magic with a complete record head."""
     words = data[: data.size // 2 * 2].view("<u2")
     hits = np.flatnonzero((words == _EVEN) | (words == _ODD)) * 2
     at = hits - (words[hits // 2] == _ODD) - BLANK.offset("magic")
@@ -124,13 +122,13 @@ def heads_in(data: Numbers, first: int = 0) -> Numbers:
 
 
 def own_heads(data: Numbers, first: int, base: int) -> Numbers:
-    """Those of them that name this place: `base` and what is before."""
+    """Return the places of `heads_in` whose head states their own offset; `base` is that of the data."""
     at = heads_in(data, first)
     return np.asarray(at[field_at(data, at, HEAD, "phy_offset") == base + at])
 
 
 def end_mark(data: Numbers, first: int, base: int, file_end: int) -> int:
-    """Where an end mark stands in the data, from `first` on, that reaches just to `file_end`; -1 without one."""
+    """Return the place in the data, from `first`, of an end mark that reaches exactly to `file_end`; -1 without one."""
     content, magic = data.tobytes(), encode_blank(0)[BLANK.offset("magic") :]
     at = content.find(magic, first + BLANK.offset("magic"))
     while at >= 0:
@@ -142,23 +140,22 @@ def end_mark(data: Numbers, first: int, base: int, file_end: int) -> int:
 
 
 def field_at(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Numbers:
-    """One field of all structures that stand there (int64)."""
+    """Return one field of the structures at these places (int64)."""
     return wire_at(data, at + layout.offset(name), layout.field(name).wire).astype(np.int64)
 
 
 def wire_at(data: Numbers, at: Numbers, wire: Wire) -> Numbers:
-    """The values of a wire type that stand there, which need not be aligned."""
+    """Return the values of a wire type at these places, which need not be aligned."""
     kind = np.dtype(wire.numpy)
     every = np.ndarray((max(0, data.size - kind.itemsize + 1),), kind, data, strides=(1,))
     return np.asarray(every[at].astype(kind.newbyteorder("=")))
 
 
 Found = tuple[str, int]
-"""What stands there, "record" or "blank", and its position in the file."""
+"""Kind, "record" or "blank", and position in the file."""
 
-_FEW = 16
-"""So many heads of a stretch are judged one by one; of those after them all together whose bodies are not what was
-stored."""
+_JUDGED_SINGLY = 16
+"""Number of heads in a stretch that are judged one by one; later ones are first filtered together by body CRC."""
 _LARGEST_HEAD = max(layout.size for layout in HEADS.values())
 
 WINDOW = 2 << 20
@@ -177,9 +174,8 @@ ProgressCallback = Callable[[int, int], None]
 class Gap(Struct):
     """Bytes [start, stop) of the log that hold no intact record; physical offsets.
 
-    `ended_by` says what stands at `stop`: "record", "blank", or "file-end". `envelope` is true when
-    the bytes at `start` are a whole record of which only a checksum or a field fails.
-    `last_data` is the end of the last non-zero byte, `start` when all is zero.
+    `ended_by`: what is at `stop`, "record", "blank", or "file-end". `envelope`: the bytes at `start` are a whole record
+    of which only a checksum or a field fails. `last_data`: end of the last non-zero byte, `start` if all are zero.
     """
 
     start: int
@@ -188,17 +184,16 @@ class Gap(Struct):
     ended_by: str
     envelope: bool
     last_data: int
-    facts: dict[str, Any] = {}  # each has its own: msgspec copies it
+    facts: dict[str, Any] = {}  # a separate one for each gap: msgspec copies it
 
 
 class FileScan:
-    """What one mapped file holds. `blank` is the physical offset of its end mark, which says that it fills the file.
+    """The content of one mapped file. `blank`: physical offset of its end mark; None without one.
 
-    `doubted` are end marks that a record stands after, how many of the splits are before each, and whether it stands
-    over a record; `unweighed`: the scan before one of them was believed. `over_record`: what stands after the eight
-    bytes of the end mark is the rest of a record's head, with the own offset of this place. `before_record`: an intact
-    record stands after it.
-    `set_aside`: rows of records that the scan took, and that are damage by what units say.
+    `over_record`: the bytes after the eight of the end mark are the rest of a record's head that states this very
+    place. `before_record`: an intact record follows the end mark. `doubted`: end marks followed by a record, each with
+    the number of splits before it and its `over_record`; `unweighed`: the scan from before one of them was believed.
+    `set_aside`: rows of intact records that count as damage because queue units contradict them.
     """
 
     def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
@@ -220,7 +215,7 @@ class FileScan:
         return self.mapped_file.file_from_offset + self.file_size
 
     def records(self) -> Rows:
-        """The rows of all splits."""
+        """Return the rows of all splits."""
         return joined([split.records for split in self.splits])
 
     @property
@@ -229,19 +224,19 @@ class FileScan:
 
     @property
     def written(self) -> bool:
-        """Whether anything stands in the file."""
+        """Whether the file holds a record, an end mark, or any other non-zero byte."""
         written = any(gap.last_data > gap.start for gap in self.gaps)
         return written or bool(self.record_count) or self.blank is not None
 
     def copied(self, splits: list[Split]) -> FileScan:
-        """The same with other rows."""
+        """Return the same scan with other rows."""
         other = copy(self)
         other.splits, other.unweighed = splits, None
         return other
 
 
 class SplitRange(Struct, frozen=True):
-    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends where the file does."""
+    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends with the file."""
 
     mapped_file: MappedFile
     file_size: int
@@ -250,17 +245,16 @@ class SplitRange(Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """True when no split of the same file follows."""
+        """Whether no split of the same file follows."""
         return self.stop >= min(self.mapped_file.length, self.file_size)
 
 
 class SplitScan(Struct):
-    """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
+    """The content of one split from `entry`, a position in the file; None if nothing intact begins in the split.
 
-    `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.
-    `crossed` is the position, at or after the split's end, where the walk goes on; `open_gap` a gap that
-    reaches the split's end. With neither the file ended here. `last_data` is the physical offset
-    after the last byte seen that is not zero, where `entry` is None.
+    `enters_at`: what is at `entry`, "record", "blank", or "chain" if the position was given. `crossed`: the position,
+    at or after the split's end, where the walk goes on; `open_gap`: a gap that reaches the split's end; with neither,
+    the file ended here. `last_data`: if `entry` is None, the physical offset after the last non-zero byte.
     """
 
     part: SplitRange
@@ -273,9 +267,9 @@ class SplitScan(Struct):
 
 
 class QueueTable:
-    """`slots` (int32), `names` (uint8) and `table` (int64 (n, QUEUE_COLUMNS)) are what the kernels take.
+    """The queue table of the kernels: `slots` (int32), `names` (uint8), `table` (int64 (n, QUEUE_COLUMNS)).
 
-    `state` is the walk's, which counts queues and bytes of names in it.
+    `state` is that of the walk; it counts queues and bytes of names.
     """
 
     def __init__(self, state: Rows) -> None:
@@ -289,17 +283,17 @@ class QueueTable:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Another queue may find no place."""
+        """Whether the next queue may not fit."""
         return len(self) * 2 >= self.slots.size - 2 or int(self._state[_NAMES_USED]) * 2 > self.names.size
 
     def keys(self) -> list[tuple[bytes, int]]:
-        """(topic, queue id) of each queue."""
+        """Return (topic, queue id) of each queue."""
         rows = self.table[: len(self)].tolist()
         names = self.names.tobytes() if rows else b""
         return [(names[at : at + length], queue_id) for at, length, queue_id in rows]
 
     def number(self, topic: bytes, queue_id: int) -> int:
-        """Number of a queue, for a record that the compiled walk did not take."""
+        """Return the number of a queue, adding it if new; for records that only the reference codec accepts."""
         queues = self.keys()
         if (topic, queue_id) in queues:
             return queues.index((topic, queue_id))
@@ -314,7 +308,7 @@ class QueueTable:
         return number
 
     def grow(self) -> None:
-        """Four times the room."""
+        """Quadruple the space."""
         names = np.zeros(self.names.size * 4, dtype=np.uint8)
         names[: self.names.size] = self.names
         table = np.zeros((self.table.shape[0] * 4, walk.QUEUE_COLUMNS), dtype=np.int64)
@@ -324,7 +318,7 @@ class QueueTable:
 
 
 class _Scanner:
-    """The state of the scan of one split: what begins at `stop` in the file belongs to another scan."""
+    """The state of one split's scan; whatever begins at or after `stop` in the file belongs to another scan."""
 
     def __init__(
         self, part: SplitRange, reader: FileReader, window: int, columns: ColumnStore,
@@ -362,7 +356,7 @@ class _Scanner:
                 break
         self.window.close()
         self._flush()
-        # a record that begins here may reach into the next split, and not all of a gap was reported
+        # a record that begins here may extend into the next split, and not all of a gap was reported
         self._report(self.part.stop - self.part.start - self._reported, 0)
         result = self.result
         result.queues, result.unreadable = self.queues.keys(), self.window.failures
@@ -371,11 +365,11 @@ class _Scanner:
         return SplitScan(self.part, result, entry, enters_at, crossed, self.open_gap, last_data)
 
     def _place(self, position: int) -> tuple[ReadAt, int, int, int, RangeSums]:
-        """A position in the file, as `recover.log.judge` takes one."""
+        """Return the arguments for `recover.log.judge` at a position in the file."""
         return self.window.bytes_at, position, self.base, self.result.file_end, self.window.sums
 
     def _walk(self, position: int) -> int | None:
-        """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
+        """Walk from `position` in the file to its end or past the next damage; return where to go on, or None."""
         window = self.window
         if not window.holds(position):
             window.load(position)
@@ -413,7 +407,7 @@ class _Scanner:
         )
 
     def _judge(self, position: int) -> int | None:
-        """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
+        """Return the size of the record at `position` and keep its row if the reference codec accepts it; else None."""
         try:
             record = judge(*self._place(position))
         except FormatError:
@@ -445,7 +439,7 @@ class _Scanner:
         self._report(self.length - position, 0)
 
     def _resynchronise(self, position: int) -> int | None:
-        """Note the gap at `position` and find the first intact record or the end mark after it."""
+        """Record the gap at `position`, and find the first intact record or the end mark after it."""
         gap = self._gap_at(position)
         found, gap.last_data = self._first_intact(position, position + 1, gap.start, self.stop)
         if found is None:
@@ -462,7 +456,7 @@ class _Scanner:
         return None
 
     def _end_in_gap(self, gap: Gap, position: int) -> None:
-        """Nothing intact follows `position`: note the gap up to where the file ends at its full size."""
+        """Record a gap with nothing intact after it: it extends to the end of the file at its full size."""
         if not self.part.is_last:
             self.open_gap = gap
             return
@@ -484,9 +478,10 @@ class _Scanner:
     # The search after damage.
 
     def _first_intact(self, position: int, first: int, last_data: int, before: int) -> tuple[Found | None, int]:
-        """The first intact record or end mark at or after `first`, and the end of the last data from `position` on.
+        """Return the first intact record or end mark at or after `first`, and the end of the last data from `position`
+        on.
 
-        What begins at `before` or after is not asked for. `last_data` is where data ends before `position`.
+        Only what begins before `before` counts. `last_data`: the end of data before `position`.
         """
         window = self.window
         end = min(self.length, before)
@@ -502,16 +497,17 @@ class _Scanner:
                 if found is not None and found[1] < before:
                     return found, last_data
                 if loaded < min(HEAD_SIZE, end - at):
-                    # the file has become shorter under the scan: nothing of it is left further on
+                    # the file was shortened during the scan: nothing is left after this
                     return None, last_data
                 at += max(1, loaded - HEAD_SIZE)
         return None, last_data
 
     def _stored(self, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of [position, end) in which something can begin: what the file system stores, and a head before.
+        """Yield the parts of [position, end) in which something can begin: stored bytes, and the length of a head
+        before.
 
-        Holes read as zeros, and so may the first bytes of a record or an end mark: the size that it begins with.
-        Parts that are close together are one, so that the buffer is not filled for each.
+        Holes read as zeros, and so may the first bytes of a record or an end mark, whose size may start with zero
+        bytes. Parts that are close together are joined, so that the buffer is not filled for each.
         """
         last: tuple[int, int] | None = None
         for start, stop in self.window.reader.data_ranges(position, end):
@@ -529,14 +525,14 @@ class _Scanner:
         blank = end_mark(data, first - start, base, self.result.file_end)
         heads = own_heads(data, first - start, base)
         heads = heads[heads < blank] if blank >= 0 else heads
-        for some in (heads[:_FEW], heads[_FEW:]):
-            for head in (some if some.size <= _FEW else self._doubtful(start, some, filled)).tolist():
+        for some in (heads[:_JUDGED_SINGLY], heads[_JUDGED_SINGLY:]):
+            for head in (some if some.size <= _JUDGED_SINGLY else self._doubtful(start, some, filled)).tolist():
                 if self._is_intact(start, start + head):
                     return "record", start + head
         return None if blank < 0 else ("blank", start + blank)
 
     def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
-        """Those of these heads in the window that nothing in them or in their body's sum rules out."""
+        """Return the heads in the window that neither their fields nor the CRC of their body rules out."""
         data = self.window.data[:filled]
         whole = at <= filled - _LARGEST_HEAD
         kept = [at[~whole]]
@@ -561,7 +557,7 @@ class _Scanner:
         return found
 
     def _make_room(self) -> None:
-        """Flush the rows; grow whatever was too small for a single record."""
+        """Flush the rows; grow whatever is too small for a single record."""
         rows = int(self.state[0])
         self._flush()
         if self.queues.is_nearly_full:
@@ -586,11 +582,11 @@ def scan_split(
     part: SplitRange, entry: int | None = None, *, window: int = WINDOW, reader: FileReader | None = None,
     columns: ColumnStore | None = None, progress: ProgressCallback | None = None, with_keys: bool = True,
 ) -> SplitScan:
-    """Scan one split, from position `entry` of the file, or from the first thing intact when that is None.
+    """Scan one split, from position `entry` of the file, or if None from the first intact record or end mark.
 
-    The first split of a file is entered at 0. `OSError` when the file cannot be opened, unless `reader` has it open.
-    Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have. `progress(bytes, records)`
-    is called with what was done since the last call, from the calling thread.
+    The first split of a file is entered at 0. `OSError` if the file cannot be opened, unless `reader` has it open.
+    Without `with_keys`, rows have no key hashes and no tags codes, only delay levels. `progress(bytes, records)` is
+    called with the increments since the last call, from the calling thread.
     """
     if entry is None and part.start == 0:
         entry = 0

@@ -1,4 +1,4 @@
-"""Which log file stands where: files under a wrong name, and two files of one name."""
+"""The place of each log file: files under a wrong name, and two files of one name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _CHUNK = 4 << 20
 
 
 def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[MappedFile, int]]]:
-    """The queue with misnamed files where their records belong, and those files with the offset of their right name.
+    """Return the queue with misnamed files where their records belong, and these files with the offset of their right
+    name.
 
-    What all records of a file say of their own places is weighed against its name and the names around it. A file is
-    looked through where its first record does not agree with the name, or where no log file can have the name. One
-    that keeps its name has it before another that would move there.
+    The offsets that a file's records state are weighed against its name and the names around it. A file is examined if
+    its first record disagrees with the name, or if no log file can have the name. A file that keeps its name takes
+    precedence over one that would move there.
     """
     wrong: list[tuple[MappedFile, int]] = []
     files: list[MappedFile] = []
@@ -55,7 +56,8 @@ def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:
-    """The queue with, of two files of one name, the one that holds more intact records; the other is the duplicate."""
+    """Return the queue with the file that holds more intact records of two with one name; the other is the
+    duplicate."""
     if not queue.duplicates:
         return queue
     files = {mapped_file.file_from_offset: mapped_file for mapped_file in queue.files}
@@ -77,7 +79,7 @@ def _records(mapped_file: MappedFile, file_size: int) -> int:
 
 
 def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
-    """Whether a file's first record names another place than its name, or no log file can have that name."""
+    """Whether a file's first record states another place than its name, or no log file can have that name."""
     if file_size <= 0:
         return False
     if mapped_file.file_from_offset % file_size:
@@ -94,7 +96,7 @@ def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
 
 
 def _claims_of_place(mapped_file: MappedFile, file_size: int, taken: Collection[int]) -> Iterator[Claim[int]]:
-    """What speaks for each place of a file in the log, `taken` being those of files that nobody doubts."""
+    """Yield the claims for each place of a file in the log; `taken`: places of files that are not in doubt."""
     name = mapped_file.file_from_offset
     bases = _bases(mapped_file, file_size)
     for base, count in bases.items():
@@ -107,7 +109,8 @@ def _claims_of_place(mapped_file: MappedFile, file_size: int, taken: Collection[
 
 
 def _bases(mapped_file: MappedFile, file_size: int) -> Counter[int]:
-    """Where the file begins by its record heads, and how many say so; what stands inside of a record is not asked."""
+    """Return the offsets at which the file begins by its record heads, and their number; bytes inside records are
+    skipped."""
     found: Counter[int] = Counter()
     try:
         with FileReader(mapped_file.path) as reader:

@@ -1,7 +1,7 @@
-"""Old generations of records: stale ones after a break, and queue offsets that were given out twice.
+"""Earlier generations of records: stale ones after a break, and queue offsets that were assigned twice.
 
-Truncation zeroes nothing, so records of an earlier life of the log can stand after its end.
-A queue that lost its units can number its messages again from a lower offset.
+Truncation zeroes nothing, so records of an earlier generation may follow the end of the log. A queue that lost its
+units may number its messages again from a lower offset.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from recover.log.judge import LogReader, without_place
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 
-_TAKEN_UP = 3
-"""So many records in a row after a break that are not stale are the log again."""
+_RESUMED = 3
+"""Number of consecutive live records after a break with which the log resumes."""
 _RUN = 3
-"""So many records of a queue that follow on one another may all have wrong numbers."""
+"""Longest run of consecutive records of a queue that may all be misnumbered."""
 
 
 def counted(records: Rows) -> Rows:
-    """Rows whose queue offset counts in a queue, without stale ones (bool array)."""
+    """Which rows count in a queue by their queue offset; stale ones do not (bool array)."""
     return np.asarray(numbered(records) & ((records["bits"] & BIT_STALE) == 0))
 
 
 def with_place(records: Rows) -> Rows:
-    """Rows that hold a position of their queue (bool array): neither stale nor superseded, and not misnumbered."""
+    """Which rows hold a position of their queue: not stale, superseded or misnumbered (bool array)."""
     return np.asarray(numbered(records) & ((records["bits"] & NOT_IN_QUEUE) == 0))
 
 
 def misnumbered_among(offsets: Rows) -> Rows:
-    """Records that step out of the order between two neighbours that do not, or out of a long order at its end."""
+    """Which records leave the order of a queue between two neighbours in order, or at its end (bool array)."""
     wrong = np.zeros(offsets.size, dtype=bool)
     if offsets.size < 3:
         return wrong
@@ -51,16 +51,16 @@ def misnumbered_among(offsets: Rows) -> Rows:
         if not run:
             before = values[at]
         at += run or 1
-    # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
+    # nothing follows the last record to decide; a new generation begins at 0, a damaged offset rarely does
     wrong[-1] = 0 < offsets[-1] <= offsets[-2] and not wrong[-2]
     wrong[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
     return wrong
 
 
 def _misnumbered_run(values: list[int], at: int, before: int) -> int:
-    """How many records from `at` on are out of the order that goes on after them from `before`; 0 where `at` is not.
+    """Return how many records from `at` are out of an order that continues after them from `before`; 0 if none.
 
-    Of several no two follow on one another, as they do in a new generation.
+    In a run of several no two may be consecutive, as they would be in a new generation.
     """
     in_order = before < values[at] < values[at + 1]
     if before < values[at + 1] and not in_order and not _is_repeated(values, at, before):
@@ -75,7 +75,7 @@ def _misnumbered_run(values: list[int], at: int, before: int) -> int:
 
 
 def _jumps(places: Rows, offsets: Rows) -> Rows:
-    """The last records of a queue, _RUN at most, before which more is left out than fits (bool array)."""
+    """Which of a queue's last records, at most _RUN, skip more offsets than the log had room for (bool array)."""
     jump = np.zeros(offsets.size, dtype=bool)
     for run in range(min(_RUN, offsets.size - 1), 0, -1):
         room = (places[-run:] - places[-run - 1]) // MIN_RECORD_SIZE
@@ -86,21 +86,22 @@ def _jumps(places: Rows, offsets: Rows) -> Rows:
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:
-    """Of two with one number the first is right if it follows on, and a number lacks after them or none is there."""
+    """Whether the first of two equal offsets is right: it follows `before`, and the next is skipped or none is left."""
     number = values[at]
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
 def mark_jumps(scans: list[FileScan], gapped: Rows) -> int:
-    """Set BIT_MISNUMBERED on the last records of queues that leave out more messages than the log before can have held.
+    """Set BIT_MISNUMBERED on the last records of queues that skip more offsets than the log before them had room for.
 
-    `gapped`: which queues leave out any (bool array). How many were marked.
+    `gapped`: which queues skip any (bool array). Returns the number of records marked.
     """
     return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_MISNUMBERED)
 
 
 def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
-    """Phy and queue offsets (int64) of the last _RUN + 1 rows with a place of each of these queues (bool array)."""
+    """Yield phy and queue offsets (int64) of the last _RUN + 1 rows with a place, for each of these queues (bool
+    array)."""
     left = np.where(queues, _RUN + 1, 0)
     ends: dict[int, list[Rows]] = {}
     for split in (split for scan in reversed(scans) for split in reversed(scan.splits)):
@@ -120,7 +121,7 @@ def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
 
 
 def _mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
-    """Set a bit of the records at these phy offsets; how many they are."""
+    """Set a bit of the records at these phy offsets; return their number."""
     places = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
     for records in _rows(scans) if places.size else ():
         offsets = records["phy_offset"]
@@ -130,18 +131,18 @@ def _mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
 
 
 _AT_ONCE = 1 << 21
-"""Rows of queues that are put in order together."""
+"""Rows of queues that are sorted together."""
 
 
 def mark_stale(scans: list[FileScan], queues: int) -> int:
-    """Set BIT_STALE on records after a break that are older than the log before it; how many.
+    """Set BIT_STALE on records after a break that are older than the log before it; return their number.
 
-    A record after a break is stale when its queue had come further and it was not stored later than the last three
-    records before, or when its store timestamp lies before those of the last two records before (three, where these
-    two are not in order); before that of the last one alone where another one after the break bears that out, whose
-    number its queue had come to. One record proves nothing: a wrong bit in its number or time, which no checksum
-    covers, would make all that follows stale. Three records in a row that are not stale take the chain up again, as
-    does a file whose first record is not: the clock may go back after them.
+    A record after a break is stale if its queue was further ahead and it was not stored later than the last three
+    records before the break; or if its store timestamp precedes those of the last two records (three if these two are
+    out of order), or only that of the last one if another record after the break, with an offset its queue had reached,
+    also precedes it. A single record proves nothing: one wrong bit in its queue offset or time, which no checksum
+    covers, would make everything after it stale. The log resumes with three consecutive live records, or with a file
+    whose first record is live: after them the clock may go back.
     """
     if not _is_broken(scans):
         return 0
@@ -152,7 +153,7 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
     total = 0
     for scan in scans:
         breaks = [gap.start for gap in scan.gaps]
-        # a stretch without a break is held against what stands before it, however its rows are cut
+        # a stretch without a break is compared with what precedes it, however its rows are divided
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [part for _, part in runs]
             stale: dict[int, Rows] = {}
@@ -160,10 +161,10 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
                 doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
                            if not (isinstance(part, Split) and _is_younger(part, reached, last_times))}
                 stale = dict(zip(doubted, _stale([*doubted.values()], reached, last_times), strict=True))
-                _take_up(stretch, stale)
+                _resume(stretch, stale)
                 broken = 0 in stale and bool(stale[0][0])
             for at, part in enumerate(stretch):
-                times = _noted(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
+                times = _note_sums(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
                 if times is None:
                     live = records = _rows_of(part)
                     if at in stale and stale[at].any():
@@ -183,17 +184,17 @@ def _rows_of(part: Rows | Split) -> Rows:
 
 
 def _is_younger(split: Split, reached: Rows, last_times: list[int]) -> bool:
-    """Whether the sums of a split show that none of its rows is stale, whatever bears out what."""
+    """Whether the summary of a split proves that none of its rows is stale."""
     summary = split.summary
     if summary is None:
         return False
     return summary.earliest >= max(last_times) and bool((summary.queues["least"] >= reached[split.numbers]).all())
 
 
-def _noted(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
-    """Note what `note_last` notes of the rows of a split from its sums; the store timestamps of its last rows.
+def _note_sums(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
+    """Update as `note_last` does, but from the summary of a split; return the store timestamps of its last rows.
 
-    None, and nothing noted, where a queue leaves a number out or falls back: then it takes the rows.
+    None, with nothing updated, if a queue skips an offset or falls back: then the rows are needed.
     """
     if split.summary is None:
         return None
@@ -208,14 +209,14 @@ def _noted(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | 
 
 
 def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
-    """Which rows of a stretch after a break are stale (bool arrays)."""
+    """Return which rows of a stretch after a break are stale (bool arrays)."""
     borne_out = any(
         (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
          & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
     )
     in_order = last_times[-2] <= last_times[-1]
     latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
-    # a topic that was made anew begins at 0, too, but later than all before it
+    # a recreated topic begins at 0, too, but later than everything before it
     return [
         np.asarray((records["store_timestamp"] < latest)
                    | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])
@@ -224,18 +225,18 @@ def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Ro
     ]
 
 
-def _take_up(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
-    """Clear the rows of a stretch (`stale`: of some of its parts, bool arrays) after the first three that are live."""
+def _resume(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
+    """Clear `stale` (bool arrays of some parts of the stretch) after the first three consecutive live rows."""
     live = 0
     for at, part in enumerate(stretch):
         mask = stale.get(at)
         if mask is None:
             live += part.size
-        elif live < _TAKEN_UP:
+        elif live < _RESUMED:
             before = np.concatenate([np.zeros(live, dtype=bool), mask])
-            runs = np.convolve(~before, np.ones(_TAKEN_UP, dtype=np.int64), "valid") == _TAKEN_UP
+            runs = np.convolve(~before, np.ones(_RESUMED, dtype=np.int64), "valid") == _RESUMED
             if runs.any():
-                mask[max(0, int(runs.argmax()) - live) :], live = False, _TAKEN_UP
+                mask[max(0, int(runs.argmax()) - live) :], live = False, _RESUMED
             else:
                 live = int(np.argmax(before[::-1])) if before.any() else before.size
         else:
@@ -243,14 +244,14 @@ def _take_up(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
 
 
 def _is_broken(scans: list[FileScan]) -> bool:
-    """Whether a record stands after a break: after a gap, or in a file after one without its end mark."""
+    """Whether a record follows a break: a gap, or a file without an end mark."""
     last = max((split.last for scan in scans for split in scan.splits if split.size), default=-1)
     broken = [scan for scan in scans if scan.gaps or scan.blank is None]
     return any((scan.gaps[0].start if scan.gaps else scan.file_end) <= last for scan in broken)
 
 
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows | Split]]:
-    """Each split, its rows cut where a gap lies between two of them, with how many gaps of the file are before."""
+    """Yield each split, cut where a gap separates its rows, with the number of the file's gaps before it."""
     for split in scan.splits:
         if split.summary is not None and bisect_left(breaks, split.first) == bisect_left(breaks, split.last):
             yield bisect_left(breaks, split.first), split
@@ -262,11 +263,10 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows | Split
 
 
 def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
-    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
+    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took; return their number.
 
-    `fallen` are the queues whose offsets fall back somewhere along the log. A record that steps out of its
-    queue's order while its neighbours go on is no new generation: it gets BIT_MISNUMBERED, for its own queue offset is
-    wrong.
+    `fallen`: queues whose offsets fall back somewhere in the log. A record that leaves its queue's order while its
+    neighbours go on is no new generation: its own queue offset is wrong, and it gets BIT_MISNUMBERED.
     """
     wrong: list[Rows] = []
     older: list[Rows] = []
@@ -278,24 +278,24 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
         misnumbered = misnumbered_among(offsets)
         wrong.append(places[misnumbered])
         places, offsets = places[~misnumbered], offsets[~misnumbered]
-        older.append(places[_taken_again(offsets)])
+        older.append(places[_reassigned(offsets)])
     _mark(scans, wrong, BIT_MISNUMBERED)
     return _mark(scans, older, BIT_SUPERSEDED)
 
 
-def _taken_again(offsets: Rows) -> Rows:
-    """Which records of a queue, in log order, have a number that it came to again after it fell back (bool array)."""
+def _reassigned(offsets: Rows) -> Rows:
+    """Which records of a queue, in log order, have an offset that it reached again after it fell back (bool array)."""
     falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
-    # of all restarts after a record the one from the lowest number takes the most
+    # of all restarts after a record, the one from the lowest offset supersedes the most
     lowest = np.append(np.minimum.accumulate(offsets[falls][::-1])[::-1], np.iinfo(np.int64).max)
     return np.asarray(lowest[np.searchsorted(falls, np.arange(offsets.size), side="right")] <= offsets)
 
 
 def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
-    """Which records of a queue, in log order, are left from an earlier life of the log (bool array).
+    """Which records of a queue, in log order, remain from an earlier generation (bool array).
 
-    They take numbers that their queue had come to, and were stored before it: old bytes that line up with the log's
-    end. Those that they would displace were stored later, and are the newer generation.
+    They have offsets that their queue had passed, and were stored earlier: old bytes that line up with the log's end.
+    The records they would displace were stored later and are the newer generation.
     """
     lap = np.zeros(offsets.size, dtype=bool)
     if offsets.size > 1:
@@ -304,10 +304,10 @@ def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
 
 
 def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
-    """Which records of a queue, in log order, are an earlier one of it again, byte for byte but for their own place.
+    """Return which records of a queue, in log order, repeat an earlier one, byte for byte except for their place.
 
-    `facts` are their queue offsets, store times and sizes. That these repeat proves nothing: many messages are stored
-    in one millisecond, and a number may be damaged.
+    `facts`: their queue offsets, store times and sizes. Equal facts alone prove nothing: many messages are stored in
+    one millisecond, and a queue offset may be damaged.
     """
     _, kind, count = np.unique(facts, axis=1, return_inverse=True, return_counts=True)
     kind = kind.reshape(-1)
@@ -326,8 +326,8 @@ def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
 
 
 def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
-    """Of each of these queues phy offsets, queue offsets, store times and sizes (int64) of its counted rows in log
-    order."""
+    """Yield phy offsets, queue offsets, store times and sizes (int64) of the counted rows of each of these queues, in
+    log order."""
     sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
     for records in _rows(scans):
         sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
@@ -353,7 +353,7 @@ def _rows(scans: list[FileScan]) -> Iterator[Rows]:
 
 
 def batches(queues: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:
-    """Queues in their order, as many together as have at most so many rows, or one; `counts` has the rows of each."""
+    """Group queues, in order, into batches of at most `most` rows, or one queue; `counts` has the rows of each."""
     batch: list[int] = []
     total = 0
     for queue in queues:

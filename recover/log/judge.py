@@ -1,4 +1,5 @@
-"""The reference codec as judge over a file: is there an intact record here, and if not, what is wrong? And claims."""
+"""The reference codec applied to a file (is there an intact record here, and if not, why?), and the weighing of
+claims."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 
 LARGEST = 64 << 20
-"""Bytes of the largest record that is read whole to explain it."""
+"""Size limit (bytes) of a record that is read whole to explain it."""
 
 
 class LogReader:
@@ -51,7 +52,7 @@ class LogReader:
         self._readers.clear()
 
     def read(self, phy_offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `phy_offset`, none beyond the end of its file; empty in a gap."""
+        """Return up to `length` bytes at `phy_offset`, none past the end of its file; empty where no file is."""
         mapped_file = self._queue.find(phy_offset)
         if mapped_file is None:
             return b""
@@ -62,15 +63,15 @@ class LogReader:
         return reader.read(phy_offset - mapped_file.file_from_offset, length)
 
     def record(self, phy_offset: int, size: int) -> Record:
-        """The record at `phy_offset`, whose size is known from a scan. `FormatError` if it is not there any more."""
+        """Return the record at `phy_offset`, of a size known from a scan. `FormatError` if it is no longer there."""
         content = self.read(phy_offset, size)
         if len(content) < size:
             raise FormatError("short", 0, "the log ends before the record does", needed=size, available=len(content))
         return decode(content, check_crc=False)
 
     def find(self, phy_offset: int, size: int | None = None) -> Record | None:
-        """The record of this size (bytes; None: the one that it names) there; None where it cannot be read, or above
-        64 MiB."""
+        """Return the record of this size (bytes; None: the stored one) at `phy_offset`; None if it cannot be read or is
+        larger than 64 MiB."""
         try:
             size = int.from_bytes(self.read(phy_offset, BLANK_SIZE)[:4], "big") if size is None else size
             return self.record(phy_offset, size) if size <= LARGEST else None
@@ -79,7 +80,8 @@ class LogReader:
 
 
 def without_place(content: bytes) -> bytes:
-    """A record without its own offset and the checksum over that: the same bytes wherever in the log it stands."""
+    """Return a record without its own offset and the property CRC that covers it: the same bytes at any place of the
+    log."""
     covered = len(content) - PROPERTY_CRC_SIZE
     end = covered if content.startswith(PROPERTY_CRC_START, max(0, covered)) else len(content)
     return content[:OFFSET_PHY_OFFSET] + content[OFFSET_PHY_OFFSET + 8 : end]
@@ -94,7 +96,7 @@ _LONGEST_END = TOPIC_LENGTH_V2_SIZE + PROPERTIES_LENGTH_SIZE + 2 * 0x7FFF
 
 
 def is_intact(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> bool:
-    """Whether `judge` takes the record there."""
+    """Whether `judge` accepts the record at `position`."""
     try:
         judge(read, position, base, file_end, sums)
     except FormatError:
@@ -103,11 +105,11 @@ def is_intact(read: ReadAt, position: int, base: int, file_end: int, sums: Range
 
 
 def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> Record:
-    """The intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
+    """Return the intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
 
-    Bytes beyond the head are read only when the head says that it stands in its own place, so a
-    damaged size field alone makes nobody read a gigabyte. With the `sums` of the file a long body is read only where
-    it is intact, so that many heads over the same bytes do not, either.
+    Bytes after the head are read only if the head states its own place, so that a damaged size alone does not cause a
+    read of a gigabyte. With the `sums` of the file, a long body is read only if it is intact, so many heads over the
+    same bytes do not cause that either.
     """
     head = read(position, HEAD_SIZE)
     offset = base + position
@@ -126,15 +128,15 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
             )
         ends, left_out = _ends(sums, position, size)
         check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
-    # without the room for a blank after it the codec refuses even a whole record, hence the 8 bytes more
+    # without room for a blank after it the codec refuses even a whole record, hence 8 bytes more
     content = read(position, size + BLANK_SIZE) if is_here else head
     return check_strict(content, 0, room, offset)
 
 
 def _ends(sums: RangeSums, position: int, size: int) -> tuple[bytes, int]:
-    """The record of `size` bytes there without its body, and how many bytes of that are left out.
+    """Return the record of `size` bytes at `position` without its body, and the number of body bytes left out.
 
-    What follows the body ends where no record's end would be that long.
+    What follows the body is cut off past the largest possible length.
     """
     head = sums.read(position, HEAD_SIZE + 2 * IPV6_EXTRA)
     layout = HEADS[HEAD.decode(head).sys_flag & HOSTS_V6]
@@ -146,7 +148,7 @@ def _ends(sums: RangeSums, position: int, size: int) -> tuple[bytes, int]:
 def reason_of(
     read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Why there is no intact record at `position`: a kebab-case reason and its facts."""
+    """Return why there is no intact record at `position`: a kebab-case reason and its facts."""
     head = bytes(read(position, HEAD_SIZE))
     if not head.strip(b"\0"):
         return "zeroed", {}
@@ -161,9 +163,10 @@ def reason_of(
 
 
 def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
-    """Size of the record at `position` if its lengths add up, it stands in its own place and has a valid topic; else 0.
+    """Return the size of the record at `position` if its frame is whole, it states its own place and its topic is
+    valid.
 
-    Such bytes were a message: only a checksum or a field is wrong.
+    Such bytes were a message: only a checksum or a field is wrong. 0 for anything else.
     """
     head = read(position, HEAD_SIZE)
     if len(head) < HEAD_SIZE:
@@ -183,21 +186,21 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
     return record.total_size if valid_topic(record.topic) else 0
 
 
-# --- Claims: what the parts of a store say of one place, and which of them is believed. ------------------------------
+# --- Claims: statements of a store's parts about one place, and which of them is believed. ---------------------------
 #
-# A record, a queue unit, the records beside it in its queue, the name of a file, an end mark: each says something of
-# the same bytes, and each may be wrong. No single one is believed against what is stored. An explanation needs two
-# claims of different sources, and no fewer than speak for the bytes as they are.
+# A record, a queue unit, its neighbours in the queue, the name of a file, an end mark: each makes a statement about the
+# same bytes, and each may be wrong. None alone overrides what is stored. An explanation needs two claims of different
+# sources, and at least as many as support the bytes as they are.
 
 
 T = TypeVar("T", bound=Hashable)
 
 LEAST = 2
-"""So many independent claims change what a record or a name says of itself."""
+"""Number of independent claims needed to override what a record or a name states about itself."""
 
 
 class Claim(NamedTuple, Generic[T]):
-    """`source` says `says` of a place; claims of one source and place are `weight` independent ones."""
+    """Statement `says` of a `source` about a place; `weight`: number of independent claims of that source."""
 
     source: str
     says: T
@@ -205,7 +208,8 @@ class Claim(NamedTuple, Generic[T]):
 
 
 def believed(claims: Iterable[Claim[T]], stored: T) -> T:
-    """What most claims say; `stored` unless one other thing has LEAST of them, more than any third, and no fewer."""
+    """Return the value with most claims; `stored` unless one other has at least LEAST, more than any third, and no
+    fewer."""
     weights: Counter[T] = Counter()
     for claim in claims:
         weights[claim.says] += claim.weight

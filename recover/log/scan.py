@@ -1,4 +1,4 @@
-"""The files of a log scanned, several at a time, and put together: numbers of queues, damage, tail, old records."""
+"""Join the scans of a log's files: queue numbers, damage, tail, stale and superseded records; the engines that scan."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Spl
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 
-# --- The commitlog as one piece: its files in order, its damage, its end, its stale bytes.
+# --- The commitlog as a whole: its files in order, its damage, its end, its stale bytes.
 
 
 MISSING_FILE = "missing-file"
 STALE_RECORDS = "ghosts"
 OVERWRITTEN = "overwritten"
-"""A whole record of an earlier life of the log stands where units name another message."""
+"""A whole record of an earlier generation is at a place where units name another message."""
 OTHER_LOG = "other-log"
-"""A whole file of another log stands where units name this log's messages."""
+"""A whole file of another log is where units name messages of this one."""
 DENIED = frozenset({OVERWRITTEN, OTHER_LOG})
-"""Reasons that queues give: a scan alone finds nothing wrong there."""
+"""Reasons that come from queues: a scan alone finds nothing wrong there."""
 
 
 class Damage(Struct):
-    """Bytes [start, stop) of the log that hold no intact record although the log goes on after them, or a
-    damaged last message. `file` is None for a missing file; `ended_by` is as in `Gap`, or "next-file"."""
+    """Bytes [start, stop) of the log without an intact record although the log goes on after them, or a damaged last
+    message. `file` is None for a missing file; `ended_by` is as in `Gap`, or "next-file"."""
 
     start: int
     stop: int
@@ -65,7 +65,7 @@ class Damage(Struct):
 
 
 class Tail(Struct):
-    """Bytes [start, stop) after the last record of the log that are not all zero, but no whole message either."""
+    """Bytes [start, stop) after the last record of the log that are not all zero, but not a whole message either."""
 
     start: int
     stop: int
@@ -75,15 +75,14 @@ class Tail(Struct):
 
 
 SEED = int.from_bytes(os.urandom(8)) >> 1
-"""What sums of units are taken with in this process: nothing on a disk can have been made to have such a sum."""
+"""Random seed of this process's unit sums, so that no content on disk can be crafted to match a sum."""
 
 
 class Tally(Struct, frozen=True, eq=False):
-    """Counts over the live rows of a log, those without stale and superseded records.
+    """Counts over the live rows of a log; stale and superseded records are left out.
 
-    `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags` are those of all rows, or-ed.
-    Fillers, which fill damaged ranges, markers, which stand for lost messages, and store times (ms), of the last record
-    and the highest, are also those of superseded records.
+    `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags`: those of all rows, ORed.
+    Fillers, markers, and the store times (ms) of the last record and the newest also include superseded records.
     """
 
     queues: Rows
@@ -97,7 +96,7 @@ class Tally(Struct, frozen=True, eq=False):
 
     @property
     def positions(self) -> Rows:
-        """How many positions each queue has (int64)."""
+        """The number of positions of each queue (int64)."""
         return np.asarray(self.queues["positions"])
 
     @property
@@ -112,8 +111,8 @@ class Tally(Struct, frozen=True, eq=False):
 
     @property
     def gapped(self) -> Rows:
-        """Which queues have fewer positions than their queue offsets span (bool array); none where the log has records
-        that take several.
+        """Which queues have fewer positions than their offsets span (bool array); none if the log has records that take
+        several.
         """
         if self.bits & BIT_INNER_BATCH:
             return np.zeros(self.positions.size, dtype=np.bool_)
@@ -125,12 +124,12 @@ class Tally(Struct, frozen=True, eq=False):
 
 
 class LogView(Struct):
-    """What a scan of the whole commitlog found. Offsets are physical, in bytes.
+    """The result of a scan of the whole commitlog. Offsets are physical, in bytes.
 
-    `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are
-    as docs/commands/verify.md defines them. `tail` is None when only zeros follow the last record.
-    `written` holds, by phy offset, the records of a planned log that the disk does not have yet. Rows of a scan
-    without `has_keys` have no hashes and no tags codes: queues and index cannot be judged by it.
+    `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are as defined in
+    docs/commands/verify.md. `tail` is None if only zeros follow the last record. `written`: records of a planned log
+    that are not on disk yet, by phy offset. Without `has_keys`, rows have no hashes and tags codes, so queues and index
+    cannot be checked.
     """
 
     queue: MappedFileQueue
@@ -149,26 +148,27 @@ class LogView(Struct):
 
     @property
     def is_plain(self) -> bool:
-        """The log says all by itself: no damage, nothing after the end, and no record of an earlier life."""
+        """Whether the log needs no other part to be interpreted: no damage, tail, stale, superseded or planned
+        records."""
         return not (self.damaged or self.tail is not None or self.stale or self.superseded or self.written)
 
     @property
     def blanks(self) -> int:
-        """End marks of mapped files that fit."""
+        """The number of mapped files with a valid end mark."""
         return sum(1 for scan in self.files if scan.blank is not None)
 
     def splits(self) -> Iterator[Split]:
-        """All rows in log order, stale and superseded ones included (see the bits)."""
+        """Yield all rows in log order, including stale and superseded ones (see the bits)."""
         for scan in self.files:
             yield from scan.splits
 
     @property
     def holder(self) -> Holder | None:
-        """Who has rows of it that are not here."""
+        """The holder of rows that are kept elsewhere; None if all are here."""
         return next((split.holder for split in self.splits() if split.holder is not None), None)
 
     def live(self) -> Iterator[Split]:
-        """Rows in log order without stale and superseded records."""
+        """Yield the rows in log order without stale and superseded records."""
         if not self.stale and not self.superseded:
             yield from self.splits()
             return
@@ -180,7 +180,7 @@ class LogView(Struct):
             yield without_rows(split, dead) if dead.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
-        """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
+        """Return (phy offset, size) of the log's first bridge marker, else of its first filler, else None."""
         for bit, count in ((BIT_MARKER, self.tally.markers), (BIT_FILLER, self.tally.fillers)):
             for split in (split for split in self.live() if count and split.has(bit)):
                 found = split.records[(split.records["bits"] & bit) != 0]
@@ -189,19 +189,19 @@ class LogView(Struct):
         return None
 
     def in_damage(self, offsets: Rows) -> Rows:
-        """For each physical offset, whether it lies in a damaged range (bool array)."""
+        """Which physical offsets are in a damaged range (bool array)."""
         ranges = np.array([(d.start, d.stop) for d in self.damaged], dtype=np.int64).reshape(-1, 2)
         return within(offsets, *ranges.T)
 
 
 def without_rows(split: Split, drop: Rows) -> Split:
-    """A split without some of its rows (bool array) and their hashes."""
+    """Return a split without some of its rows (bool array) and their hashes."""
     keep_hashes = np.repeat(~drop, split.records["hashes"].astype(np.int64))
     return Split(split.records[~drop], split.hashes[keep_hashes] if split.hashes.size else split.hashes)
 
 
 def kept_rows(split: Split, drop: Rows, columns: ColumnStore) -> Split:
-    """A copy without some rows (bool array), and without the marks that are found again in what is left."""
+    """Return a copy without some rows (bool array); marks that depend on the others are cleared."""
     left = without_rows(split, drop) if drop.any() else split
     kept = columns.keep(left.records, left.hashes)
     kept.records["bits"] &= np.uint16(~NOT_IN_QUEUE & 0xFFFF)
@@ -209,7 +209,7 @@ def kept_rows(split: Split, drop: Rows, columns: ColumnStore) -> Split:
 
 
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:
-    """Count the rows of these scans, whose rows number `queues` queues, without stale and superseded records."""
+    """Count the live rows of these scans, whose rows number `queues` queues."""
     found, counts = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
@@ -225,7 +225,7 @@ def tally(scans: Iterable[FileScan], queues: int) -> Tally:
 
 
 def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
-    """Add what was counted of the rows of a split, whose queues have these numbers, as `tally_rows` adds rows."""
+    """Add a split's summary to the totals as `tally_rows` adds its rows; `numbers` are those of its queues."""
     own, found = summary.queues, queues[numbers]
     some = own["last"] != -1
     found["fallen"] |= own["fallen"] | (some & (own["first"] <= found["last"]))
@@ -243,7 +243,7 @@ def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
 
 
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
-    """The whole log out of the scans of its files, in name order."""
+    """Join the scans of all files, in name order, into the whole log."""
     queues = merge_queues(scans)
     stale = mark_stale(scans, len(queues))
     stale -= sum(map(_weigh_marks, scans))
@@ -251,7 +251,7 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     log_end = _log_end(scans, min_offset)
     damaged, tail = _damage(scans, log_end, stale > 0)
-    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    behind = _intact_after(scans, [damage.stop for damage in damaged])
     for damage, intact in zip(damaged, behind, strict=True):
         damage.intact_after = intact
     return LogView(
@@ -261,7 +261,7 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
 
 
 def _weigh_marks(scan: FileScan) -> int:
-    """Believe the first end mark with nothing but stale records after it, and forget these; how many there were."""
+    """Believe the first end mark followed only by stale records, and drop these; return their number."""
     for number, (mark, splits, over_record) in enumerate(scan.doubted):
         behind = [split.records for split in scan.splits[splits:]]
         stale = sum(int(((records["bits"] & BIT_STALE) != 0).sum()) for records in behind)
@@ -279,7 +279,7 @@ def _weigh_marks(scan: FileScan) -> int:
 
 
 def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
-    """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked."""
+    """Mark rows out of their queues' order; return the number of superseded rows, and the tally."""
     counts = tally(scans, queues)
     superseded = 0
     if counts.queues["fallen"].any():
@@ -302,8 +302,8 @@ def _log_end(scans: list[FileScan], min_offset: int) -> int:
     return min_offset if scans else 0
 
 
-def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
-    """How many intact messages stand after each of these offsets, which ascend; in one pass from the log's end."""
+def _intact_after(scans: list[FileScan], places: list[int]) -> list[int]:
+    """Return the number of intact messages after each of these ascending offsets, in one pass from the log's end."""
     counts = [0] * len(places)
     total, left = 0, len(places)
     for scan in reversed(scans):
@@ -325,7 +325,7 @@ def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
 
 
 def _valid_to(scans: list[FileScan], min_offset: int) -> int:
-    """Where the next record would start, going from the first file without a break."""
+    """Return where the next record would start, walking from the first file without a break."""
     position = before = min_offset
     for scan in scans:
         if scan.mapped_file.file_from_offset != position:
@@ -338,7 +338,8 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
 
 
 def _damage(scans: list[FileScan], log_end: int, stale: bool) -> tuple[list[Damage], Tail | None]:
-    """Dead ranges before `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    """Return the damage, dead ranges before `log_end`, and the tail, what follows it; a whole message is damage there,
+    too."""
     damaged: list[Damage] = []
     tail: Tail | None = None
     position = scans[0].mapped_file.file_from_offset if scans else 0
@@ -350,7 +351,7 @@ def _damage(scans: list[FileScan], log_end: int, stale: bool) -> tuple[list[Dama
             if dead.start < log_end:
                 damaged.append(_damage_of(scan, dead, dead.stop))
             elif dead.envelope:
-                # the last message came whole and is damaged: more than a torn tail
+                # the last message is complete but damaged: more than a torn tail
                 damaged.append(_damage_of(scan, dead, min(dead.start + dead.facts["size"], dead.stop)))
                 tail = tail or _tail_of(scan, dead, dead.start + dead.facts["size"])
             else:
@@ -360,10 +361,10 @@ def _damage(scans: list[FileScan], log_end: int, stale: bool) -> tuple[list[Dama
 
 
 def open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
-    """Whether the log ends before `far` in a file with room left: no broker began a file after that one.
+    """Whether the log ends in a file with room left before `far`: then no broker began a file after that one.
 
-    What it made ahead and somebody renamed holds nothing. Where the file is full or damaged after the log's end, files
-    may be missing.
+    A file that was preallocated and then renamed holds nothing. If the file is full, or damaged after the log's end,
+    files may be missing.
     """
     last = next((scan for scan in scans if scan.mapped_file.file_from_offset <= log_end < scan.file_end), None)
     behind = scans if last is None else scans[scans.index(last) + 1:]
@@ -374,9 +375,10 @@ def open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
 
 
 def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
-    """Gaps of a file together with stale records that adjoin them, ascending; the reason of these alone is theirs.
+    """Return the gaps of a file merged with adjacent stale records, ascending; only a range of those alone has their
+    reason.
 
-    `stale`: false where it is known that there are none.
+    `stale=False`: there are known to be none.
     """
     parts = [*scan.gaps]
     for split in (split for split in scan.splits if stale and split.has(BIT_STALE)):
@@ -406,11 +408,11 @@ def _tail_of(scan: FileScan, gap: Gap, start: int) -> Tail | None:
     return Tail(start, gap.last_data, gap.reason, scan.mapped_file, dict(gap.facts))
 
 
-# --- The engines that scan the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte.
+# --- Engines that scan the log: local threads or a cluster. They answer the same questions, byte for byte. -----------
 
 
 class Engine(Protocol):
-    """Something that scans a whole commitlog."""
+    """An implementation that scans a whole commitlog."""
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
@@ -418,21 +420,20 @@ class Engine(Protocol):
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
-        A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
-        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
-        nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
-        log says.
+        A file that cannot be opened is passed to `open_error` and counts as missing; without a callback the `OSError`
+        is raised. `progress(bytes, records)` is called with the increments since the last call. `with_keys=False`:
+        hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells.
         """
 
     def confirm(self) -> None:
-        """`Refusal` (8) where this process sees other bytes of the log than its scans were made of."""
+        """Raise `Refusal` (8) if this process sees other bytes of the log than its scans were made of."""
 
     def json(self) -> dict[str, Any]:
-        """The `engine` object of the documents."""
+        """Return the `engine` object of the documents."""
 
 
 class LocalEngine(Struct, frozen=True):
-    """Threads of this process, each with a split of a mapped file at a time: of so many bytes, or as fits the log."""
+    """Threads of this process, each scanning one split at a time; `split_size` in bytes, None to fit the log."""
 
     threads: int = 1
     split_size: int | None = None
@@ -449,7 +450,7 @@ class LocalEngine(Struct, frozen=True):
         return log
 
     def confirm(self) -> None:
-        """See `Engine`: this process has scanned."""
+        """Do nothing: this process did the scan."""
 
     def json(self) -> dict[str, Any]:
         return {"name": "local", "threads": self.threads, "crc": crc_name()}
@@ -459,7 +460,7 @@ Stamps = dict[Path, Stamp | None]
 
 
 def stamps_of(queue: MappedFileQueue) -> Stamps:
-    """Path -> stamp of the files of a log as they are, None for those that are gone."""
+    """Return the stamps of a log's files by path, None for files that are gone."""
     return {mapped_file.path.absolute(): stamp_of(mapped_file.path) for mapped_file in queue.files}
 
 
@@ -470,9 +471,9 @@ class KnownLog(Struct, frozen=True):
     stamps: Stamps
 
     def holds(self, queue: MappedFileQueue, *, with_keys: bool = True) -> bool:
-        """Whether a scan would find the same: no file has changed, and the log says all by itself.
+        """Whether a new scan would find the same: no file has changed, and the log is plain.
 
-        A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues.
+        Other logs are scanned again: the meaning of damage, tail and old records depends on the queues.
         """
         log = self.log
         if not log.is_plain or (with_keys and not log.has_keys):

@@ -1,7 +1,7 @@
-"""The mapped files of a log cut into splits, scanned on several threads, and put together to what one walk finds.
+"""Scan the mapped files of a log in splits on several threads, and join these to the result of one walk.
 
-A thread a file leaves a core idle where a log has one file or three, and where the last one takes longer. Splits
-become smaller towards the end of the log, so that all threads end at nearly the same time.
+One thread a file would leave cores idle if a log has few files, or if the last one takes longer. Splits become smaller
+towards the end of the log, so that all threads finish at nearly the same time.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SPLIT_SIZE = 128 << 20
 
 
 def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_SIZE) -> list[SplitRange]:
-    """The file cut into splits of `split_size` bytes; one, possibly empty, for a file without bytes."""
+    """Return the file in splits of `split_size` bytes; one, possibly empty, for a file without bytes."""
     length = min(mapped_file.length, file_size)
     starts = range(0, max(length, 1), split_size)
     return [SplitRange(mapped_file, file_size, start, min(start + split_size, length)) for start in starts]
 
 
 def merge_queues(scans: Iterable[FileScan]) -> list[tuple[bytes, int]]:
-    """Number the queues of these scans together, in the rows of all; the queues, in the order of their numbers."""
+    """Number the queues of these scans jointly, in the rows of all; return the queues in the order of their numbers."""
     numbers: dict[tuple[bytes, int], int] = {}
     for scan in scans:
         own = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
@@ -54,7 +54,7 @@ def merge_queues(scans: Iterable[FileScan]) -> list[tuple[bytes, int]]:
 
 
 def one_split(splits: Iterable[Split]) -> Split:
-    """The rows of several splits as those of one."""
+    """Return the rows of several splits as one split."""
     parts = [*splits]
     if len(parts) == 1:
         return parts[0]
@@ -63,11 +63,11 @@ def one_split(splits: Iterable[Split]) -> Split:
 
 
 Again = tuple[SplitRange, int | None]
-"""A split, and the position in its file to enter it at; None for what stands after a doubtful end mark."""
+"""A split to rescan, and the position in its file to start at; None for the part after a doubtful end mark."""
 
 
 class FileJoin(Struct):
-    """The splits of one file, ascending, as they come in."""
+    """Joins the split scans of one file, ascending, as they arrive."""
 
     scans: Sequence[SplitScan]
     again: dict[tuple[int, int], SplitScan] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class FileJoin(Struct):
     past: SplitRange | None = None
 
     def add(self, scan: SplitScan) -> None:
-        """Take a split that was scanned once more."""
+        """Add the rescan of a split."""
         if scan.part == self.past:
             assert self.found is not None
             self.past = past_mark(self.found) if take_past_mark(self.found, scan) else None
@@ -84,10 +84,10 @@ class FileJoin(Struct):
             self.again[scan.part.start, scan.entry] = scan
 
     def join(self) -> FileScan | list[Again]:
-        """The whole file; or which splits to scan again, and from where, before there can be an answer.
+        """Return the whole file, or the splits to rescan first, with their entry positions.
 
-        After a split that is still to be scanned again, the walk is guessed to go on as the first scan of that
-        split said. So one round of further scans is nearly always enough.
+        After a split that awaits its rescan, the walk is assumed to go on as in the split's first scan, so one round of
+        rescans is nearly always enough.
         """
         if self.found is not None:
             return self.found if self.past is None else [(self.past, None)]
@@ -100,7 +100,7 @@ class FileJoin(Struct):
                 continue
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
-                continue  # a record longer than the split
+                continue  # inside a record that is longer than the split
             scan = first if first.entry == walk.position else self.again.get((first.part.start, walk.position))
             if scan is None:
                 walk.needed.append((first.part, walk.position))
@@ -114,11 +114,12 @@ class FileJoin(Struct):
 
 
 _MOST_MARKS = 100
-"""So many end marks of a file are doubted at most: each takes one more look at what stands after it."""
+"""Limit of doubted end marks of a file: each one requires another scan of what follows it."""
 
 
 def past_mark(found: FileScan) -> SplitRange | None:
-    """What stands after the end mark of a file, if that may have been written over a record or before others."""
+    """Return the part after the end mark of a file if the mark may be written over a record or before others; else
+    None."""
     if found.blank is None or not (found.over_record or found.before_record) or len(found.doubted) == _MOST_MARKS:
         return None
     start = found.blank - found.mapped_file.file_from_offset + BLANK_SIZE
@@ -127,9 +128,9 @@ def past_mark(found: FileScan) -> SplitRange | None:
 
 
 def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
-    """Let the file go on after its end mark, if the scan of what stands there found a record or one more such mark.
+    """Extend the file past its end mark if the scan of what follows found a record or another such mark.
 
-    What was counted of the file holds no more then. Whether the file goes on.
+    Returns whether the file goes on. Anything counted for the file before becomes invalid.
     """
     mark = found.blank
     if mark is None or behind.entry is None or (behind.enters_at != "record" and not behind.scan.over_record):
@@ -149,13 +150,13 @@ REACH = 64 << 20
 
 
 def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> FileScan:
-    """What a scan of the whole file finds in one split: rows, without keys, and gaps that begin in it.
+    """Return the part of a whole file's scan that falls in one split: rows, without keys, and gaps that begin in it.
 
-    It begins at the last place before the split that no record can reach over: whatever the walk met before, it goes on
-    from there in the same way. Records of up to `reach` bytes are thought of. `Refusal` (8) in the split that has a
-    longer one: those after it may be wrong. `ReadFailure` where what is looked at cannot be read.
+    The scan starts at the last place before the split that no record or end mark can span, from which every walk goes
+    on in the same way. Records of up to `reach` bytes are considered. `Refusal` (8) in a split that has a longer one,
+    since the splits after it may be wrong. `ReadFailure` if a required range cannot be read.
     """
-    first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_free(part, reader, reach), part.stop),
+    first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_unspanned(part, reader, reach), part.stop),
                        reader=reader, with_keys=False)
     found = first.scan
     if first.open_gap is not None:
@@ -180,26 +181,26 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     return found
 
 
-_LOOK = 1 << 20
+_CHUNK = 1 << 20
 
 
-def _last_free(part: SplitRange, reader: FileReader, reach: int) -> int:
-    """The last position before a split that no record or end mark of up to `reach` bytes reaches over; 0 without one.
+def _last_unspanned(part: SplitRange, reader: FileReader, reach: int) -> int:
+    """Return the last position before a split that no record or end mark of up to `reach` bytes spans; 0 without one.
 
-    Only what stands in its own place counts. All before the split is looked at where the last bytes do not tell.
+    Only records that state their own offset count. If the last `reach` bytes do not settle it, all before are read.
     """
     first = part.start - reach - reach // 4
-    found = _free_from(first, part, reader) if first > 0 else 0
-    return found if first > 0 and found >= first + reach else _free_from(0, part, reader)
+    found = _unspanned_from(first, part, reader) if first > 0 else 0
+    return found if first > 0 and found >= first + reach else _unspanned_from(0, part, reader)
 
 
-def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
-    """The last position before a split that nothing which begins between `first` and it reaches over."""
+def _unspanned_from(first: int, part: SplitRange, reader: FileReader) -> int:
+    """Return the last position before a split that nothing which begins between `first` and the split spans."""
     base, room = part.mapped_file.file_from_offset, min(part.mapped_file.length, part.file_size)
     begin, end = [np.zeros(1, dtype=np.int64)], [np.zeros(1, dtype=np.int64)]
-    for start in range(first, part.start, _LOOK):
+    for start in range(first, part.start, _CHUNK):
         reader.come_to(start, part.stop)
-        stop = min(_LOOK, part.start - start)
+        stop = min(_CHUNK, part.start - start)
         data = np.frombuffer(reader.read(start, stop + HEAD_SIZE), dtype=np.uint8)
         mark = end_mark(data, 0, base + start, base + part.file_size)
         heads = own_heads(data, 0, base + start)
@@ -211,7 +212,7 @@ def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
         if 0 <= mark < stop:
             begin.append(np.array([start + mark]))
             end.append(np.array([part.file_size]))
-            break  # the walk may end there: whatever follows is reached over
+            break  # the walk may end there, so the mark counts as spanning the rest of the file
     begins, ends = np.concatenate(begin), np.concatenate(end)
     reach = np.maximum.accumulate(ends)
     if reach[-1] < part.start:
@@ -220,7 +221,7 @@ def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
 
 
 class _Walk:
-    """The walk through a file's splits: at a position, or in a gap, or over."""
+    """The walk through a file's splits: at a position, in a gap, or over."""
 
     def __init__(self, part: SplitRange) -> None:
         self.result = FileScan(part.mapped_file, part.file_size)
@@ -235,11 +236,11 @@ class _Walk:
         return self.position is None and self.gap is None
 
     def take(self, scan: SplitScan) -> None:
-        """Go through a split that the walk enters where the split's own scan began."""
+        """Add a split that the walk enters where the split's own scan began."""
         found = scan.scan
         self.position, self.gap = scan.crossed, None if scan.open_gap is None else structs.replace(scan.open_gap)
         if scan.entry is None:
-            # only a guess of a split that is scanned again comes here: nothing intact begins in it
+            # only assumed, as the split is to be rescanned: nothing intact begins in it
             self.gap = Gap(0, 0, "", "file-end", False, 0)
             return
         self._taken.append(found)
@@ -249,7 +250,7 @@ class _Walk:
         self.result.over_record, self.result.before_record = found.over_record, found.before_record
 
     def go_on_in_gap(self, scan: SplitScan) -> None:
-        """A gap reaches into this split: it ends where the split's first record is, or goes on."""
+        """Continue a gap into this split: it ends at the split's first record, or goes on."""
         assert self.gap is not None
         if scan.entry is None:
             self.gap.last_data = max(self.gap.last_data, scan.last_data)
@@ -260,7 +261,7 @@ class _Walk:
         self.take(scan)
 
     def whole(self) -> FileScan:
-        """The file; a gap that is still open reaches to its end."""
+        """Return the file; a gap that is still open extends to its end."""
         result = self.result
         result.queues = merge_queues(self._taken)
         result.splits = [split for found in self._taken for split in found.splits]
@@ -276,9 +277,9 @@ _LEAST = 32 << 20
 
 
 def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
-    """Each file in splits: two thirds of what a thread's share of the rest would be, so that they become small.
+    """Split each file: a split is two thirds of a thread's share of the remaining bytes, so sizes fall towards the end.
 
-    Files of a large log are whole but for those at its end, and all where there is no other thread.
+    Except near the end, files of a large log stay whole; with a single thread, all do.
     """
     left = sum(min(mapped_file.length, queue.file_size) for mapped_file in queue.files)
     parts = []
@@ -299,25 +300,25 @@ def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
     return parts
 
 
-class _GivenUpError(Exception):
-    """Of a split that nobody wants to know any more."""
+class _AbandonedError(Exception):
+    """Raised to stop the scan of a split that is no longer needed."""
 
 
 def scan_files(
     parts: Sequence[Sequence[SplitRange]], threads: int, *, progress: ProgressCallback | None = None,
     open_error: OpenError | None = None, **how: Any,
 ) -> list[FileScan]:
-    """The scans of the files whose splits these are, but of those that cannot be opened; `threads` splits at a time.
+    """Return the scans of files given as splits, `threads` splits at a time; files that cannot be opened are left out.
 
-    `progress` is called with what was done since the last call, by whoever did it; `open_error` with a file that
-    cannot be opened. Without that the `OSError` rises. `how` as for `scan_split`. Whoever is interrupted does not wait
-    for what is being scanned.
+    `progress` is called with the increments since the last call, from any thread; `open_error` with a file that cannot
+    be opened; without it the `OSError` is raised. `how`: as for `scan_split`. On an interrupt, running scans are
+    abandoned.
     """
     is_over = False
 
     def report(size: int, records: int) -> None:
         if is_over:
-            raise _GivenUpError
+            raise _AbandonedError
         if progress is not None:
             progress(size, records)
 
@@ -331,7 +332,7 @@ def scan_files(
         try:
             with reader:
                 return scan_split(part, reader=reader, progress=report, **how)
-        except _GivenUpError:
+        except _AbandonedError:
             return None
 
     tasks = [part for each in parts for part in each]

@@ -22,7 +22,14 @@ from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
 from recover.broker.settings import BrokerSettings, load_settings
-from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.broker.versions import (
+    NEWEST_COMPARED,
+    OLDEST_COMPARED,
+    SEVERAL_LOG_FOLDERS,
+    BrokerVersion,
+    boundaries,
+    generation_of,
+)
 from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import index_geometry, list_index_files
@@ -116,6 +123,8 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
             yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
         yield Trace("4.9.3", "there are LMQ queues")
+    if len(store.commitlog_dirs) > 1:
+        yield Trace(str(SEVERAL_LOG_FOLDERS.since), "the log is in several folders")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:
@@ -445,10 +454,10 @@ class Pointers:
         ends = _ends(self.index_files)
         # start of the last message that the header of an index file names
         self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
-        self._find_missing(end, ends)
+        self._find_missing(store, end, ends)
         self._find_queues(store)
 
-    def _find_missing(self, end: LogView, index_ends: list[tuple[int, int]]) -> None:
+    def _find_missing(self, store: Store, end: LogView, index_ends: list[tuple[int, int]]) -> None:
         """Classify the gaps between names as verify does; `end`: the log from its last file with a record on."""
         self.missing_ranges: list[tuple[int, int]] = []
         self.far: list[tuple[MappedFile, int]] = []
@@ -459,7 +468,7 @@ class Pointers:
             else:
                 self.missing_ranges.append((start, stop))
         gone = file_named_elsewhere(end.files, end.tally.newest_timestamp, index_ends, self.checkpoint)
-        if gone is not None:
+        if gone is not None and COMMITLOG not in held_elsewhere(store):
             self.missing_ranges.append((gone.start, gone.stop))
 
     def _find_queues(self, store: Store) -> None:

@@ -1,1 +1,1 @@
-"""The parts of a store and the way to their bytes: files, sizes, what did not change, what is not read."""
+"""The parts of a store and access to their bytes: files, sizes, what is unchanged, what is not read."""

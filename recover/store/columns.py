@@ -1,6 +1,6 @@
-"""Where a scan keeps its columns: in memory up to a limit, beyond it in an unnamed scratch file.
+"""Storage for the columns of a scan: in memory up to a limit, then in an unnamed scratch file.
 
-A store of a terabyte has more rows than memory, so every consumer goes split by split.
+A store of a terabyte has more rows than memory holds, so every consumer works split by split.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _LARGEST = 64 << 20
 
 
 def scratch_file() -> IO[bytes]:
-    """An open, empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
+    """Open an empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
     return tempfile.TemporaryFile(prefix="mqtool-")
 
 
 def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
-    """`size` bytes (uint8) of a scratch file from `start` on, a multiple of the page size; zeros, as nobody wrote them.
+    """Map `size` bytes (uint8, zeros until written) of a scratch file from `start`, a multiple of the page size.
 
-    `OSError` on a full disk; later, when a page finds no place, that would be the end of the process.
+    `OSError` on a full disk, now: later, a page without space would kill the process.
     """
     os.posix_fallocate(file.fileno(), start, size)
     return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)
 
 
 def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """Zeros: more than 64 MiB of them in a scratch file, where there is room for one, for memory may be short."""
+    """Return zeros; above 64 MiB in a scratch file if it has room, since memory may be short."""
     size = count * np.dtype(dtype).itemsize
     if size > _LARGEST:
         with suppress(OSError), scratch_file() as file:
@@ -47,8 +47,8 @@ def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 Rows = Any
-"""An array, of records most often. With numpy's own type mypy tries all overloads of each operator for each field,
-whose type it does not know: 56 s instead of 13."""
+"""An array, mostly of records. With numpy's own type mypy tries all overloads of each operator for each field, whose
+type it does not know: 56 s instead of 13."""
 DEFAULT_MEMORY = 256 << 20
 _ALIGNMENT = 64
 BLOCK = 32 << 20
@@ -58,7 +58,7 @@ _NONE = np.empty(0, dtype=_HASH)
 
 
 def within(values: Rows, starts: Rows, stops: Rows) -> Rows:
-    """Which values lie in one of the ranges [start, stop), which are ascending and apart (bool array)."""
+    """Which values are in one of the ranges [start, stop), which ascend and do not touch (bool array)."""
     if not starts.size:
         return np.zeros(values.shape, dtype=bool)
     at = np.searchsorted(starts, values, side="right") - 1
@@ -66,18 +66,17 @@ def within(values: Rows, starts: Rows, stops: Rows) -> Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """RECORD rows of several stretches as one array; as bytes, for rows are copied column by column."""
+    """Join RECORD rows of several stretches; as bytes, since rows would be copied column by column."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([np.empty(0, dtype=np.uint8), *(part.view(np.uint8) for part in parts)]).view(RECORD)
 
 
 class Summary(Struct, frozen=True):
-    """What a split says without its rows: how many they are, the phy offsets of the first and of the last, and where
-    that ends, how many hashes they have, how many of these are units of an index without tags and with them, the store
-    timestamps (ms) of the first row, the earliest and those of the last three, and what
-    `formats.native.rows.tally_rows` counts of them, by their own queues. No row of such a split has a mark of
-    NOT_IN_QUEUE: whoever sets one has the rows.
+    """The facts of a split that are available without its rows: number of rows, phy offsets of the first and last, end
+    of the last; number of hashes, and of index units without those of tags and with them; store timestamps (ms) of the
+    first row, the earliest, and the last three; and the `formats.native.rows.tally_rows` counts, by the split's own
+    queues. No row of such a split has a bit of NOT_IN_QUEUE: setting one requires the rows.
     """
 
     size: int
@@ -98,27 +97,27 @@ Result = TypeVar("Result")
 
 
 class Holder(Protocol):
-    """Who has the rows of splits, and calls them by their `place`."""
+    """Holds the rows of splits elsewhere, identified by their `place`."""
 
     def bring(self, split: Split) -> None:
-        """Hand the rows of a split to `take` of it, or raise."""
+        """Pass the rows of a split to its `take`, or raise."""
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
-        """What each function, which can be pickled, finds in the rows of its split, where they lie."""
+        """Run each function, which can be pickled, on the rows of its split where they are; return the results."""
 
     def spread(
         self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
     ) -> list[Result | None]:
-        """What a function, which can be pickled, finds in the files that each item names, of so many bytes; None where
-        it could read them nowhere. `Refusal` (8) where they are not the files that this process sees."""
+        """Run a function, which can be pickled, on items that name files of these sizes (bytes); return the results,
+        None where the files could not be read. `Refusal` (8) if they are other files than this process sees."""
 
 
 class Split:
     """Rows of one stretch of one mapped file, ascending by phy_offset, and the key hashes of their records.
 
-    `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order. Rows that lie
-    elsewhere come when one of both is asked for; until then there is a `summary`, whose queues have the `numbers`, and
-    the `holder` knows them by their `place`.
+    `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order. Rows kept elsewhere
+    are fetched on first access to either; until then there is a `summary`, whose queues have these `numbers`, and the
+    `holder` identifies them by `place`.
     """
 
     __slots__ = ("_rows", "holder", "numbers", "place", "summary")
@@ -132,19 +131,19 @@ class Split:
 
     @classmethod
     def elsewhere(cls, summary: Summary, holder: Holder, place: int, numbers: Rows | None = None) -> Split:
-        """A split whose rows somebody else has."""
+        """Create a split whose rows are held elsewhere."""
         split = cls(_NONE, _NONE)
         split._rows, split.holder, split.place, split.summary = None, holder, place, summary
         split.numbers = np.arange(summary.queues.size, dtype=np.int32) if numbers is None else numbers
         return split
 
     def again(self) -> Split:
-        """The same for another log, where other rows may come to be marked; its rows have to be elsewhere."""
+        """Return a copy for another log, which may mark other rows; the rows must be elsewhere."""
         assert self.summary is not None and self.holder is not None
         return Split.elsewhere(self.summary, self.holder, self.place, self.numbers)
 
     def take(self, records: Rows, hashes: Rows) -> None:
-        """The rows, as their scan numbered them; from now on only they count, for their bits may change."""
+        """Set the rows, numbered as in their scan; the summary becomes invalid, as their bits may change."""
         self._rows, self.summary = (records, hashes), None
         self.renumber(self.numbers)
 
@@ -179,22 +178,22 @@ class Split:
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
     def edge_times(self) -> tuple[int, int]:
-        """Store timestamps (ms) of the first and the last row; there has to be one."""
+        """Return the store timestamps (ms) of the first and the last row; there must be one."""
         if self.summary is not None:
             return self.summary.first_time, self.summary.last_times[-1]
         times = self.records["store_timestamp"]
         return int(times[0]), int(times[-1])
 
     def has(self, bits: int, total: int = BITS) -> bool:
-        """Whether a row may have one of these bits, or with FLAGS of these system flags."""
+        """Whether a row may have one of these bits; with FLAGS, one of these system flags."""
         return self.summary is None or bool(self.summary.totals[total] & bits)
 
     def lacks(self, queues: Rows) -> bool:
-        """Whether it is known that no row is of one of these queues (bool array, one a queue)."""
+        """Whether certainly no row is of one of these queues (bool array, one a queue)."""
         return not queues.any() or (self.summary is not None and not queues[self.numbers].any())
 
     def renumber(self, numbers: Rows) -> None:
-        """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
+        """Replace the queue number of each row by its entry in `numbers` (int32, one a queue)."""
         if (numbers == np.arange(numbers.size)).all():
             return
         if self._rows is None:
@@ -204,8 +203,8 @@ class Split:
 
 
 def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
-    """What each function finds in a split, whose queues it calls by numbers of its own; small, and found where the rows
-    are.
+    """Run each function on its split, where the rows are; return the results, which must be small. Queues have the
+    numbers of the split's own scan there.
     """
     found: dict[int, Result] = {}
     elsewhere: dict[int, tuple[Holder, list[int]]] = {}
@@ -220,11 +219,11 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
 
 
 Asking = Generator[Sequence[tuple[Split, Callable[[Split], Any]]], list[Any], Result]
-"""Finds something out: yields questions for `ask` and is sent what that finds."""
+"""A generator that computes a result: yields requests for `ask` and is sent the answers."""
 
 
 def ask_together(several: Sequence[Asking[Result]]) -> list[Result | OSError]:
-    """What each comes to, or the error that ended it; in every round the questions of all are asked at once."""
+    """Return the result of each generator, or the error that ended it; requests of one round are batched."""
     results: dict[int, Result | OSError] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(several)))
     while answers:
@@ -242,9 +241,9 @@ def ask_together(several: Sequence[Asking[Result]]) -> list[Result | OSError]:
 
 
 class Scratch:
-    """Keeps bytes in memory; those beyond `memory` bytes in a scratch file, as read-write maps of it.
+    """Keeps bytes in memory; beyond `memory` bytes, in read-write maps of a scratch file.
 
-    Several threads may keep some at once.
+    Thread-safe.
     """
 
     def __init__(self, memory: int) -> None:
@@ -255,7 +254,7 @@ class Scratch:
         self._lock = threading.Lock()
 
     def copied(self, data: Rows) -> Rows:
-        """A copy (uint8) of some bytes or rows."""
+        """Return a copy (uint8) of some bytes or rows."""
         with self._lock:
             in_memory = data.nbytes <= self._left
             self._left -= data.nbytes if in_memory else 0
@@ -265,8 +264,8 @@ class Scratch:
         return place
 
     def _in_file(self, size: int) -> Rows:
-        """Bytes of the map made last, or of a new one as large as a quarter of all before it: a process may have some
-        ten thousand."""
+        """Return space in the last map, or in a new one that grows with the file: a process may have only some ten
+        thousand maps."""
         taken = -(-size // _ALIGNMENT) * _ALIGNMENT
         if taken > self._rest.size:
             self._file = self._file or scratch_file()
@@ -277,8 +276,8 @@ class Scratch:
 
 
 class ColumnStore(Scratch):
-    """Takes splits."""
+    """Keeps splits."""
 
     def keep(self, records: Rows, hashes: Rows) -> Split:
-        """A copy of the rows that stays valid when the scan reuses its buffers."""
+        """Return a copy of the rows that stays valid when the scan reuses its buffers."""
         return Split(self.copied(records).view(RECORD), self.copied(hashes).view(_HASH))

@@ -1,9 +1,9 @@
-"""Config files on disk, each with its backup: what state the text is in, and which copy is to be trusted.
+"""Config files on disk, each with its backup: the state of the text, and which copy to trust.
 
-A broker reads the main file. Where it is missing, empty, no JSON, or has an offset that is no number, it reads the
-backup; where that is missing or empty, it starts with nothing; where the backup cannot be read either, it does not
-start (ConfigManager.load, 4.5.1 to 5.5.0). A text that is JSON and lacks its table it takes as it is, and starts with
-nothing; so it does with an empty table. Whether the table was ever anything else only the rest of the store shows.
+A broker reads the main file. If that is missing, empty, not JSON, or has an offset that is not a number, it reads the
+backup; if the backup is missing or empty, it starts with nothing; if the backup is unreadable, too, it does not start
+(ConfigManager.load, 4.5.1 to 5.5.0). A JSON text without its table is accepted, and the broker starts with nothing; the
+same holds for an empty table. Whether the table ever had content, only the rest of the store shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garba
 
 _STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
 _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
-"""Of all that a broker writes of a topic, what every release does (TopicConfig)."""
+"""The keys of a topic that every release writes (TopicConfig)."""
 
 STATE_TEXT: dict[State, str] = {
     "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds only zeros",
@@ -49,12 +49,12 @@ STATE_TEXT: dict[State, str] = {
 }
 
 
-# all of one store: a prediction for each release asks again; a value is changed in copies only
+# enough for all files of one store, as predictions for several releases ask again; callers change copies only
 _salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
 
 
 class ConfigText(Struct, frozen=True, dict=True):
-    """One copy of a config file as it stands on disk. `error` says why it is unreadable.
+    """One copy of a config file on disk. `error`: why it is unreadable.
 
     `emptied`: its table is missing or empty, and the store shows that it was not.
     """
@@ -68,12 +68,12 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @cached_property
     def parsed(self) -> Parsed:
-        """The value, or what of it came before the first error."""
+        """The value, or the part of it before the first error."""
         return _salvaged(self.content)
 
     @cached_property
     def state(self) -> State:
-        """What is wrong with it, if anything."""
+        """The state of the text, "sound" if nothing is wrong."""
         if self.error:
             return "unreadable"
         if self.missing:
@@ -92,22 +92,23 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @cached_property
     def flipped(self) -> tuple[int, int] | None:
-        """(byte, bit) of the one bit without which its table has its name; None for most texts."""
+        """(byte, bit) of the flipped bit that hides the name of its table; None for most texts."""
         return flipped_name(self.known, self.content, self.parsed.value) if self.parsed.error is None else None
 
     @property
     def whole(self) -> bool:
-        """True when the text holds one whole value, whatever follows it, and but for the bit that is `flipped`."""
+        """Whether the text holds one whole value, ignoring what follows it, and except for the bit that is
+        `flipped`."""
         return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
 
     @property
     def stops_start(self) -> bool:
-        """True for text that, as the backup of an unsound file, keeps a broker from starting."""
+        """Whether such text, as the backup of an unsound file, keeps a broker from starting."""
         return self.state in ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset")
 
     @property
     def broken_at(self) -> int | None:
-        """Byte offset of the first wrong byte, None where that says nothing."""
+        """Byte offset of the first wrong byte; None if it is unknown or means nothing."""
         if self.parsed.error is not None:
             return self.parsed.error.offset if self.state == "cut" else None
         if self.flipped is not None:
@@ -116,7 +117,7 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @property
     def document(self) -> bytes:
-        """The text up to the end of its value, its table under its name."""
+        """The text up to the end of its value, with the right name of its table."""
         content = self.content[: self.parsed.end]
         if self.flipped is None:
             return content
@@ -125,11 +126,11 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @cached_property
     def value(self) -> dict[str | int, Json]:
-        """The file's value; of a broken text all members that surely came whole."""
+        """The file's value; of a broken text, all members that are certainly complete."""
         parsed = self.parsed
         value = parsed.value
         if parsed.error is not None:
-            # what stands right before the break may be the beginning of a longer number
+            # the last token before the break may be the start of a longer number
             value = _whole_members(salvage(self.content[: parsed.error.offset]).value, self.known)
         elif self.flipped is not None:
             value = salvage(self.document).value
@@ -140,7 +141,7 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @cached_property
     def odd_keys(self) -> bool:
-        """True when a member of a table of a whole text has a key that no broker wrote."""
+        """Whether a table of a whole text has a member with a key that no broker wrote."""
         value = self.parsed.value
         if self.parsed.error is not None or not isinstance(value, dict):
             return False
@@ -148,18 +149,18 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @cached_property
     def table(self) -> dict[str, Json]:
-        """Members of the file's tables (topics, groups, levels) that can be read, also those of a broken text."""
+        """The readable members of the file's tables (topics, groups, levels), also of a broken text."""
         names = tables_of(self.known) or tuple(str(name) for name in self.value)
         tables = [self.value.get(name) for name in names]
         return {str(key): member for table in tables if isinstance(table, dict) for key, member in table.items()}
 
     def facts(self) -> dict[str, Any]:
-        """State, length in bytes and number of members (topics, groups, levels)."""
+        """Return state, length in bytes and number of members (topics, groups, levels)."""
         return {"state": self.state, "bytes": len(self.content), "members": len(self.table)}
 
 
 class ConfigPair(Struct, frozen=True):
-    """A known config file and its backup. `shown`: what of the store shows that it named something, "" for nothing."""
+    """A known config file and its backup. `shown`: the evidence in the store that it had content, "" without any."""
 
     known: ConfigFile
     main: ConfigText
@@ -176,23 +177,24 @@ class ConfigPair(Struct, frozen=True):
 
     @property
     def chosen(self) -> ConfigText | None:
-        """The copy that recover keeps: the main one while its value is whole, else a whole backup."""
+        """The copy that recover keeps: the main one if its value is whole, else a whole backup, else None."""
         if self.main.whole:
             return self.main
         return self.backup if self.backup.whole else None
 
     @property
     def starts(self) -> bool:
-        """Whether a broker gets over this file at start, with or without what it held."""
+        """Whether a broker starts with this file, with or without its content."""
         return self.main.state in _STARTED_WITH or not self.backup.stops_start
 
     @property
     def is_deleted(self) -> bool:
-        """Whether a broker that deletes what it cannot read (5.4.0 and later) deletes this file at its start."""
+        """Whether a broker that deletes unreadable files (5.4.0 and later) deletes this one at its start."""
         return self.starts and not self.main.missing and not self.main.error and self.main.state not in _STARTED_WITH
 
     def difference(self) -> dict[str, Any]:
-        """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""
+        """Return how the copies differ: their states and sizes, and members that only one of them has (the first
+        20)."""
         main, backup = self.main.table, self.backup.table
         return {
             "main": self.main.facts(), "backup": self.backup.facts(),
@@ -203,12 +205,13 @@ class ConfigPair(Struct, frozen=True):
 
 
 def tables_of(known: ConfigFile) -> tuple[str, ...]:
-    """Names of the tables whose members count; an LMQ broker keeps those of ordinary groups in the same file."""
+    """Return the names of the tables with members; an LMQ broker keeps offsets of ordinary groups in the same file."""
     return (*known.required, "offsetTable") if known.name == "lmqConsumerOffset.json" else known.required
 
 
 def without_odd_keys(known: ConfigFile, value: dict[str | int, Json]) -> dict[str | int, Json]:
-    """The value without members that no broker wrote: keys with control characters, topics that are not their key's."""
+    """Return the value without members that no broker wrote: control characters in the key, or a topic of another
+    name."""
     changed: dict[str | int, Json] = {}
     for name in tables_of(known):
         table = value.get(name)
@@ -226,9 +229,9 @@ def _is_odd(known: ConfigFile, key: str | int, member: Json) -> bool:
 
 
 def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
-    """Drops the last member of the last table if it lacks what the first one has: the text broke within it.
+    """Drop the last member of the last table if it lacks keys of the first one, as the text broke within it.
 
-    Offsets are kept one by one: each stands for itself.
+    Offsets are kept: each is complete by itself.
     """
     if not isinstance(value, dict):
         return {}
@@ -245,7 +248,7 @@ def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
 
 
 def read_pairs(store: Store) -> list[ConfigPair]:
-    """All known config files with their backups, also those that are not there."""
+    """Return all known config files with their backups, including missing ones."""
     pairs = []
     for known in CONFIG_FILES:
         path = store.config_dir / known.name
@@ -255,7 +258,7 @@ def read_pairs(store: Store) -> list[ConfigPair]:
 
 
 def read_config(path: Path, known: ConfigFile) -> ConfigText:
-    """One copy; never raises for what the file system says."""
+    """Read one copy; errors of the file system become part of the result."""
     try:
         return ConfigText(path, known, read_small(path, LARGEST))
     except (FileNotFoundError, NotADirectoryError):
@@ -264,11 +267,11 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
         return ConfigText(path, known, b"", error=error.strerror or str(error))
 
 
-# --- Which topics and queues of a store count: live, deleted, batch, LMQ.
+# --- The topics and queues of a store that count: live, deleted, batch, LMQ.
 
 
 LMQ_PREFIX = "%LMQ%"
-# A broker makes these for itself. 4.x leaves them out of topics.json, and nobody deletes them.
+# Created by brokers for themselves; 4.x leaves them out of topics.json, and they are never deleted.
 ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
 _OWN = frozenset({
     "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
@@ -278,25 +281,25 @@ _OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
 
 
 def is_users_topic(name: str) -> bool:
-    """True for a topic that no broker makes by itself."""
+    """Whether a topic is not one that brokers create by themselves."""
     if name in _OWN or name.startswith(_OWN_PREFIXES):
         return False
     return is_safe_directory_name(name) and is_legal_topic(name)
 
 
 class Topics(Struct, dict=True):
-    """What topics.json and the folders of a store say about its topics."""
+    """The topics of a store according to topics.json and its folders."""
 
     store: Store
 
     @cached_property
     def pairs(self) -> list[ConfigPair]:
-        """All known config files with their backups, as they were when somebody asked first."""
+        """All known config files with their backups, read on first use."""
         return read_pairs(self.store)
 
     @cached_property
     def configured(self) -> dict[str, Json] | None:
-        """topicConfigTable of topics.json, or of its backup where that is the sound one; None when neither is."""
+        """topicConfigTable of topics.json, or of its backup if only that is sound; None if neither is."""
         for pair in self.pairs:
             if pair.name == "topics.json" and pair.chosen is not None:
                 return pair.chosen.table or (pair.backup.table if pair.backup.whole else None) or None
@@ -304,7 +307,7 @@ class Topics(Struct, dict=True):
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """Topics that have a folder with a queue in consumequeue/."""
+        """Topics with a queue folder in consumequeue/."""
         return frozenset(folder.topic for folder in self.store.queue_folders)
 
     @cached_property
@@ -318,16 +321,16 @@ class Topics(Struct, dict=True):
         return frozenset(named.union(names_in(directory)))
 
     def users(self, logged: Iterable[str]) -> frozenset[str]:
-        """Topics of users that have queues; where no topic has one, those of the log. A topics.json that names none of
-        them is not of this store."""
+        """Return the users' topics that have queues, or if none has, those of the log. A topics.json without any of
+        them belongs to another store."""
         return frozenset(filter(is_users_topic, self.folders or logged))
 
     def lmq_counts(self, queue: str) -> bool:
-        """True when units of this LMQ queue are expected: its folder is there, or there is no folder at all."""
+        """Whether units of this LMQ queue are expected: its folder exists, or there is no folder at all."""
         return queue in self.folders or not self.folders
 
     def deleted(self, topics: Collection[str]) -> list[str]:
-        """Those of the topics of the log that neither topics.json nor consumequeue/ knows any more, sorted."""
+        """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""
         users = self.users(topics)
         if self.configured is None or (users and users.isdisjoint(self.configured)):
             return []
@@ -337,5 +340,5 @@ class Topics(Struct, dict=True):
 
 
 def topic_text(topic: bytes) -> str:
-    """The name of a topic as folders and reports have it."""
+    """Return the name of a topic as used in folders and reports."""
     return topic.decode("utf-8", "replace")

@@ -34,9 +34,9 @@ _UNIT = CQ_UNIT.dtype
 
 
 class Stretch(Struct, dict=True):
-    """Units of adjoining files (dtype of CQ_UNIT): that of row i has queue offset `first_index + i`.
+    """Units of adjoining files (CQ_UNIT dtype); row i has queue offset `first_index + i`.
 
-    There are `cells` cells in the files; those of `units`, and after them only zeros.
+    The files have room for `cells` cells: those of `units`, then only zeros.
     """
 
     first_index: int
@@ -46,26 +46,26 @@ class Stretch(Struct, dict=True):
 
     @property
     def held(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return int(self.units.size)
 
     @cached_property
     def phy_offset(self) -> Rows:
-        """A column, int64."""
+        """The column as int64."""
         return self.units["phy_offset"].astype(np.int64)
 
     @cached_property
     def size(self) -> Rows:
-        """A column, int32."""
+        """The column as int32."""
         return self.units["size"].astype(np.int32)
 
     @cached_property
     def tags_code(self) -> Rows:
-        """A column, int64."""
+        """The column as int64."""
         return self.units["tags_code"].astype(np.int64)
 
     def place(self, cell: int) -> tuple[MappedFile, int]:
-        """The file that holds a cell and the byte position of the cell in it."""
+        """Return the file that holds a cell, and the byte position of the cell in it."""
         position = (self.first_index + cell) * UNIT_SIZE
         for mapped_file in reversed(self.files):
             if position >= mapped_file.file_from_offset:
@@ -74,8 +74,8 @@ class Stretch(Struct, dict=True):
 
 
 class QueueFiles(Struct, dict=True):
-    """One consume queue on disk. Units are read when asked for and not kept; what cannot be read counts as zeros and
-    goes to `failures`, as does what could not be read at first."""
+    """One consume queue on disk. Units are read on demand and not cached; unreadable ranges count as zeros and are
+    added to `failures`, as are those that only a second try could read."""
 
     store: Store
     topic: str
@@ -84,14 +84,14 @@ class QueueFiles(Struct, dict=True):
 
     @cached_property
     def mapped_files(self) -> MappedFileQueue:
-        """The queue's files; its file size is that of all consume queues of the store."""
+        """The queue's files; the file size is that of all consume queues of the store."""
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
         return MappedFileQueue.load((folder,), self.store.queue_file_size)
 
     def stretches(self, first: int = 0, last: int | None = None) -> Iterator[Stretch]:
-        """The units of the queue, one stretch for each run of adjoining files, up to where it has nothing more.
+        """Yield the units of the queue, one stretch for each run of adjoining files.
 
-        With `last`, of the files alone that have a place for one of the queue offsets from `first` to there.
+        With `last`, only files that hold one of the queue offsets `first` to `last` are read.
         """
         run: list[MappedFile] = []
         size = self.store.queue_file_size
@@ -116,8 +116,8 @@ class QueueFiles(Struct, dict=True):
 
 
 def read_units(mapped_file: MappedFile, size: int, failures: list[ReadFailure]) -> Rows:
-    """The units of a file of at most `size` bytes up to where the file system stores nothing more: of a new file that
-    is nearly none. What cannot be read counts as zeros and goes to `failures`."""
+    """Return the units of a file of at most `size` bytes up to its last stored byte; a new file has almost none.
+    Unreadable ranges count as zeros and are added to `failures`."""
     with FileReader(mapped_file.path, again=False) as reader:
         ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
         stop = ranges[-1][1] if ranges else 0
@@ -133,7 +133,7 @@ def read_units(mapped_file: MappedFile, size: int, failures: list[ReadFailure]) 
 
 
 def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
-    """The unit of one queue offset, None where there is no file or the file ends. `OSError`."""
+    """Return the unit of one queue offset; None if there is no file, or the file ends before it. `OSError`."""
     position = queue_offset * UNIT_SIZE
     mapped_file = files.find(position)
     if mapped_file is None:
@@ -144,15 +144,15 @@ def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
 
 
 def has_ext(stretch: Stretch) -> bool:
-    """True when a unit of the stretch points into consumequeue_ext."""
+    """Whether a unit of the stretch points into consumequeue_ext."""
     return bool(stretch.tags_code.size) and is_ext_address(int(stretch.tags_code.min()))
 
 
 def cut_off(phy_offset: Rows, size: Rows, used: int, min_offset: int) -> int:
-    """Cell after the last unit of an expired message that stands after the first cell without a unit, `used`.
+    """Return the cell after the last unit of an expired message that follows `used`, the first cell without a unit.
 
-    `used` if there is none. Brokers leave no gap, so the cell was a unit too; with all of its messages expired a queue
-    has nothing but this to show that it was longer. Bytes that do not go on from the unit before are not units.
+    `used` if there is none. Brokers leave no gaps, so that cell held a unit, too; a queue whose messages are all
+    expired has no other evidence that it was longer. Bytes that do not continue from the unit before are no units.
     """
     before = int(phy_offset[used - 1]) if used else -1
     rest, sizes = phy_offset[used:], size[used:]
@@ -169,9 +169,9 @@ _FIRST_RUN, _LONGEST_RUN = 64, 1 << 16
 
 
 class ExtUnits(Struct, frozen=True):
-    """Units in the order of their positions (bytes from the queue's beginning), columns int64.
+    """Units by position (bytes from the queue's start); columns int64.
 
-    `cut` holds the positions at which a file stops making sense; a broker looks no further in it.
+    `cut`: positions at which a file becomes invalid; a broker reads no further in it.
     """
 
     position: Rows
@@ -181,7 +181,7 @@ class ExtUnits(Struct, frozen=True):
     cut: frozenset[int]
 
     def find(self, positions: Rows) -> Rows:
-        """Index of the unit at each position, -1 where none starts."""
+        """Return the index of the unit at each position, -1 where none starts."""
         if not self.position.size:
             return np.full(positions.shape, -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.position, positions), self.position.size - 1)
@@ -189,17 +189,17 @@ class ExtUnits(Struct, frozen=True):
 
 
 def positions_of(addresses: Rows) -> Rows:
-    """Byte positions of addresses."""
+    """Return the byte positions of addresses."""
     return np.asarray(addresses - _BASE)
 
 
 def addresses_of(positions: Rows) -> Rows:
-    """The tags codes that lead to byte positions."""
+    """Return the tags codes that are addresses of byte positions."""
     return np.asarray(positions + _BASE)
 
 
 class ExtFiles(Struct, dict=True):
-    """The ext files of one queue on disk. What cannot be read counts as empty and goes to `failures`."""
+    """The ext files of one queue on disk. Unreadable files count as empty and are added to `failures`."""
 
     store: Store
     topic: str
@@ -209,12 +209,12 @@ class ExtFiles(Struct, dict=True):
 
     @cached_property
     def mapped_files(self) -> MappedFileQueue:
-        """The files, with the file size that all ext files of the store have."""
+        """The files; the file size is that of all ext files of the store."""
         folder = self.store.consumequeue_ext_dir / self.topic / str(self.queue_id)
         return MappedFileQueue.load((folder,), self.store.ext_file_size)
 
     def content(self, mapped_file: MappedFile) -> bytes:
-        """A file up to its last stored byte; the rest of it is zeros. One file is kept at a time."""
+        """Return a file up to its last stored byte; the rest of it is zeros. One file is cached at a time."""
         if self._open[0] != mapped_file.file_from_offset:
             self._open = mapped_file.file_from_offset, self._read(mapped_file)
         return self._open[1]
@@ -231,7 +231,7 @@ class ExtFiles(Struct, dict=True):
 
     @cached_property
     def units(self) -> ExtUnits:
-        """What ConsumeQueueExt.recover walks over: unit by unit from the start of each file."""
+        """The units that ConsumeQueueExt.recover visits: one after another from the start of each file."""
         columns: list[Rows] = []
         cut = set()
         for mapped_file in self.mapped_files.files:
@@ -248,7 +248,7 @@ class ExtFiles(Struct, dict=True):
         return ExtUnits(table[0], table[1], table[2], table[3], frozenset(cut))
 
     def tags_codes(self, tags_codes: Rows) -> Rows:
-        """A copy in which addresses of units that a walk finds are replaced by the tags codes there."""
+        """Return a copy in which addresses of units in `units` are replaced by the tags codes stored there."""
         plain = tags_codes.copy()
         cells = np.flatnonzero(tags_codes <= MAX_EXT_ADDRESS)
         at = self.units.find(positions_of(tags_codes[cells]))
@@ -256,7 +256,7 @@ class ExtFiles(Struct, dict=True):
         return plain
 
     def unit(self, position: int) -> CqExtUnit | None:
-        """The unit at a byte position, whether a walk leads there or not."""
+        """Return the unit at a byte position, even if it is not in `units`; None if there is none."""
         mapped_file = self.mapped_files.find(position)
         if mapped_file is None:
             return None
@@ -266,14 +266,14 @@ class ExtFiles(Struct, dict=True):
             return None
 
     def place(self, address: int) -> tuple[MappedFile | None, int]:
-        """The file that an address leads to (None without one) and the byte position there."""
+        """Return the file that an address points to (None if missing) and the byte position in it."""
         position = ext_offset(address)
         mapped_file = self.mapped_files.find(position)
         return mapped_file, position - (mapped_file.file_from_offset if mapped_file is not None else 0)
 
 
 def _runs(content: bytes) -> Iterator[tuple[int, int, Rows]]:
-    """(position, unit size, heads) of each run of units of one size, from the start of a file."""
+    """Yield (position, unit size, heads) of each run of units of one size, from the start of a file."""
     position = 0
     longest = _FIRST_RUN
     while True:
@@ -292,7 +292,7 @@ def _runs(content: bytes) -> Iterator[tuple[int, int, Rows]]:
 
 
 def _ends_well(content: bytes, position: int) -> bool:
-    """True when units end at a position by the end mark, by zeros or by the end of what is stored."""
+    """Whether the units end at a position properly: by the end mark, zeros, or the end of stored bytes."""
     if position + CQ_EXT_END.size > len(content):
         return not any(content[position:])
     return CQ_EXT_END.decode(content, position).size in (EXT_END.size, 0)

@@ -1,4 +1,4 @@
-"""Mapped files and queues of them: names, missing files, odd names, wrong lengths, offset to file."""
+"""Mapped files and queues of them: names, missing files, odd names, wrong lengths, lookup of a file by offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recover.store.source import entries_if_there
 
 
 class MappedFile(Struct, frozen=True):
-    """One file of a queue: its first byte is `file_from_offset` of the queue; `length` is what stat says."""
+    """One file of a queue: its first byte is `file_from_offset` of the queue; `length` is its size by stat (bytes)."""
 
     path: Path
     file_from_offset: int
@@ -32,7 +32,7 @@ class MappedFile(Struct, frozen=True):
 
 
 class OddName(Struct, frozen=True):
-    """Something in a data folder that does not belong there. `kind` is "a file", "a folder", "a pipe" and so on."""
+    """An entry of a data folder that does not belong there. `kind` is "a file", "a folder", "a pipe" and so on."""
 
     path: Path
     kind: str
@@ -44,25 +44,25 @@ class OddName(Struct, frozen=True):
 
     @property
     def stands_for_a_file(self) -> bool:
-        """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
+        """Whether its name is that of a mapped file: a folder, a pipe or a dangling link is in the place of one."""
         return offset_in_name(self.path.name) is not None
 
     @property
     def by_hand(self) -> bool:
-        """True for what no plan moves: a pipe, a socket, a device, and a folder in the place of a mapped file."""
+        """Whether no plan moves it: a pipe, a socket, a device, or a folder in the place of a mapped file."""
         return self.stands_for_a_file if self.is_directory else not self.is_file
 
     @property
     def is_file(self) -> bool:
-        """True for a file, or a link to nothing: a plan puts it aside."""
+        """Whether it is a file or a dangling link, which a plan moves aside."""
         return self.kind in (FILE, DANGLING)
 
 
 class MappedFileQueue(Struct):
-    """Mapped files in name order, over one folder or several (multi-path commitlog).
+    """Mapped files in name order, in one folder or several (multi-path commitlog).
 
-    `duplicates` are files whose name stands in another folder too (MultiPathMappedFileQueue loads
-    both); `files` holds one file a name.
+    `duplicates` are files whose name exists in another folder, too (MultiPathMappedFileQueue loads both); `files` has
+    one file a name.
     """
 
     directories: tuple[Path, ...]
@@ -73,7 +73,7 @@ class MappedFileQueue(Struct):
 
     @classmethod
     def load(cls, directories: Sequence[Path], file_size: int = 0) -> MappedFileQueue:
-        """List the folders without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
+        """List the folders without opening a file; a missing folder counts as empty. `OSError` if listing fails."""
         queue = cls(tuple(directories))
         by_name: dict[int, MappedFile] = {}
         for directory in directories:
@@ -97,29 +97,29 @@ class MappedFileQueue(Struct):
 
     @property
     def min_offset(self) -> int:
-        """Where the first file begins; 0 without files."""
+        """The offset at which the first file begins; 0 without files."""
         return self.files[0].file_from_offset if self.files else 0
 
     @property
     def max_offset(self) -> int:
-        """Where the last file would end at its full size; 0 without files."""
+        """The offset at which the last file ends at its full size; 0 without files."""
         return self.files[-1].file_from_offset + self.file_size if self.files else 0
 
     @property
     def lengths(self) -> list[int]:
-        """The length of every file in the folders, whatever its name (bytes)."""
+        """The length (bytes) of every file in the folders, whatever its name."""
         odd = [item.length for item in self.odd if item.kind == FILE]
         return [file.length for file in (*self.files, *self.duplicates)] + odd
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds `offset`, or None if that is missing, or outside."""
+        """Return the file that holds `offset`; None if that file is missing or `offset` is outside."""
         index = bisect_right(self.files, offset, key=lambda f: f.file_from_offset) - 1
         if index < 0 or offset >= self.files[index].file_from_offset + self.file_size:
             return None
         return self.files[index]
 
     def missing_ranges(self) -> list[tuple[int, int]]:
-        """Ranges [start, stop) between the first and the last file that no file covers."""
+        """Return the ranges [start, stop) between the first and the last file that no file covers."""
         found = []
         for before, after in pairwise(self.files):
             expected = before.file_from_offset + self.file_size
@@ -128,12 +128,12 @@ class MappedFileQueue(Struct):
         return found
 
     def wrong_lengths(self) -> list[MappedFile]:
-        """Files that a broker would refuse: their length is not the file size."""
+        """Return the files that a broker would refuse: their length is not the file size."""
         return [f for f in self.files if f.length != self.file_size]
 
 
 def infer_file_size(files: Sequence[MappedFile]) -> int:
-    """The configured file size that most lengths and name differences agree on; 0 without evidence."""
+    """Return the configured file size (bytes) on which most lengths and name differences agree; 0 without evidence."""
     votes: Counter[int] = Counter(f.length for f in files if f.length > 0)
     for before, after in pairwise(files):
         votes[after.file_from_offset - before.file_from_offset] += 1
@@ -141,14 +141,14 @@ def infer_file_size(files: Sequence[MappedFile]) -> int:
         return 0
     size, count = votes.most_common(1)[0]
     if 2 * count > votes.total():
-        return size  # a wrong name gives two wrong differences at most
+        return size  # a wrong name makes at most two differences wrong
     fitting = {size: count for size, count in votes.items() if _names_fit(files, size)}
     best = fitting or dict(votes)
     return max(best, key=lambda size: (best[size], size))
 
 
 def _names_fit(files: Sequence[MappedFile], size: int) -> bool:
-    """Two neighbours are never closer than one file size, and always whole sizes apart."""
+    """Whether all neighbours are a positive multiple of the size apart."""
     if size <= 0:
         return False
     differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(files)]

@@ -1,4 +1,4 @@
-"""How a store's files looked just before they were read, so that a plan or a later look can notice what changed."""
+"""The state of a store's files just before they were read, so that a plan or a later run can detect changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from recover.store.store import JOURNAL_DIR, Store
 
 
 class Stamp(NamedTuple):
-    """One file or folder as it is: size in bytes, mtime in ns, inode, ctime in ns."""
+    """The state of one file or folder: size in bytes, mtime in ns, inode, ctime in ns."""
 
     size: int
     mtime_ns: int
@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """The stamp of a file or folder, or of what a link leads to; None where there is nothing."""
+    """Return the stamp of a file or folder, or of a link's target; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -40,9 +40,9 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def seen_now(store: Store) -> dict[str, Stamp]:
-    """Name as plans have it -> stamp of every file that recover reads, and of every folder that it lists, as it is.
+    """Return name (as in plans) -> stamp of every file that recover reads and every folder that it lists.
 
-    A folder's stamp tells whether a name in it came or went. Topics and queues that are links are followed.
+    A folder's stamp shows whether a name was added or removed. Topics and queues that are links are followed.
     """
     queues = store.consumequeue_dir, store.consumequeue_ext_dir
     listed = [each for top in queues for each in _walk(top, links=2)]
@@ -54,9 +54,9 @@ def seen_now(store: Store) -> dict[str, Stamp]:
 
 
 def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[tuple[str, list[str]]]:
-    """Each folder with its files, down to `deep` levels below the first.
+    """Yield each folder with its files, down to `deep` levels below the first.
 
-    Links in the uppermost `links` levels are followed, and as deep as these: a link may lead anywhere.
+    Links in the top `links` levels are followed, but only that deep, since a link may lead anywhere.
     """
     folders: list[tuple[str, float]] = []
     names: list[str] = []
@@ -77,9 +77,10 @@ def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[t
 
 
 def changed_since(root: Path, when_ns: int) -> str | None:
-    """Name of a file or folder below a store that somebody changed since `when_ns` (ns since the epoch), None for none.
+    """Return the name of a file or folder below a store that was changed since `when_ns` (ns since the epoch), else
+    None.
 
-    None too if the change may have been our own, with a journal that says so.
+    None as well if mqtool's own journal changed since: the change may then be its own.
     """
     found = None
     try:
@@ -95,14 +96,14 @@ def changed_since(root: Path, when_ns: int) -> str | None:
     return found
 
 
-# --- The evidence: every file of a store with its length and time and, where asked for, the SHA-256 of its bytes.
+# --- Evidence: every file of a store with its length and time and, if requested, the SHA-256 of its bytes.
 
 
 _CHUNK = 1 << 20
 
 
 class EvidenceFile(Struct):
-    """One file: `path` as reports name it, `size` in bytes, `mtime` in ms. `problem`: why it has no digest."""
+    """One file: `path` as in reports, `size` in bytes, `mtime` in ms. `problem`: why it has no digest."""
 
     path: str
     size: int
@@ -112,10 +113,10 @@ class EvidenceFile(Struct):
 
 
 class Evidence(Struct):
-    """The first files in the order of their paths, and of all: how many, how long, and what became of them.
+    """The first files in path order; of all files their number, size in bytes, digest, and how many were not read.
 
-    `sha256` is that of the lines `<sha256>  <path>` of all files in this order, as sha256sum writes them. None without
-    digests, and where a file could not be read whole: `unread` counts these.
+    `sha256` is that of the lines `<sha256>  <path>` of all files in this order, as sha256sum prints them. None if
+    digests were not requested, or if a file could not be read completely (counted in `unread`).
     """
 
     files: list[EvidenceFile]
@@ -125,14 +126,14 @@ class Evidence(Struct):
     unread: int = 0
 
     def json(self) -> dict[str, Any]:
-        """The keys of the document."""
+        """Return the keys of the document."""
         return structs.asdict(self) | {"files": [structs.asdict(item) for item in self.files]}
 
 
 def evidence(
     store: Store, *, digests: bool, most: int, progress: Callable[[int, int], None] | None = None
 ) -> Evidence:
-    """Look at every file of the store, our own journal left out, and read them all if `digests` are wanted."""
+    """List every file of the store except mqtool's journal, and read all of them if `digests` are wanted."""
     found = Evidence([])
     all_of_them = hashlib.sha256()
     for path, status in _files(store):
@@ -150,7 +151,7 @@ def evidence(
 
 
 def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
-    """Regular files by path, those in parts kept elsewhere after those of the root."""
+    """Yield regular files by path; parts kept elsewhere follow the root."""
     for top in (str(store.root), *store.folders_elsewhere):
         for folder, names, files in os.walk(top):
             names[:] = sorted(name for name in names if folder != top or name != JOURNAL_DIR)
@@ -159,7 +160,7 @@ def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
                 try:
                     status = os.stat(path)
                 except OSError:
-                    continue  # a link that leads nowhere, or gone meanwhile: verify reports what is missing
+                    continue  # a dangling link, or just deleted: verify reports missing files
                 if stat.S_ISREG(status.st_mode):
                     yield path, status
 
@@ -182,9 +183,9 @@ def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] |
     item.sha256 = digest.hexdigest()
 
 
-# --- CRC-32 of any range of a file, without reading what lies between its ends a second time.
+# --- CRC-32 of any range of a file, without reading the bytes between its ends twice.
 #
-# Whoever judges many heads that claim the same bytes as their bodies would otherwise sum those up for each of them.
+# Many record heads may claim the same bytes as their bodies; without this, each would sum them up again.
 
 
 Numbers = np.ndarray[Any, Any]
@@ -197,7 +198,8 @@ _CRC32 = 0xEDB88320
 
 
 class RangeSums:
-    """Of the first `length` bytes of a file. It remembers the sums up to each block, from the first one asked for."""
+    """CRCs of ranges in the first `length` bytes of a file. Caches the sums up to each block, from the first request
+    on."""
 
     def __init__(self, reader: FileReader, length: int) -> None:
         self.length = length
@@ -206,18 +208,18 @@ class RangeSums:
         self._sums = array("L", [0])
 
     def read(self, start: int, length: int) -> bytes:
-        """Bytes of the file, fewer at its end; what cannot be read is zeros."""
+        """Return bytes of the file, fewer at its end; unreadable ones are zeros."""
         content = bytearray(max(0, min(length, self.length - start)))
         filled, _ = self._reader.salvage_into(memoryview(content), start)
         return bytes(memoryview(content)[:filled])
 
     def crc(self, start: int, stop: int) -> int:
-        """CRC-32 of the bytes [start, stop)."""
+        """Return the CRC-32 of the bytes [start, stop)."""
         self._begin_before(start)
         return self._up_to(stop) ^ times(self._up_to(start), power(stop - start, _CRC32), _CRC32)
 
     def crcs(self, starts: Numbers, stops: Numbers, at: int, content: Numbers) -> Numbers:
-        """CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
+        """Return the CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
         self._begin_before(at)
         within = stops <= at + content.size
         ends = np.where(within, stops, at)
@@ -229,7 +231,7 @@ class RangeSums:
 
     def _begin_before(self, start: int) -> None:
         if start < self._origin or start > self._end + _AT_ONCE:
-            # the sum of a whole record may be asked for after that of its body
+            # start a block earlier: the sum of a whole record may be requested after that of its body
             self._origin, self._sums = max(0, start // _BLOCK - 1) * _BLOCK, array("L", [0])
 
     @property
@@ -237,7 +239,7 @@ class RangeSums:
         return self._origin + (len(self._sums) - 1) * _BLOCK
 
     def _up_to(self, position: int) -> int:
-        """The sum of what lies between the origin and `position`."""
+        """Return the sum of the bytes between the origin and `position`."""
         block = position // _BLOCK * _BLOCK
         while self._end < block:
             content = memoryview(self._read_blocks(self._end, min(_AT_ONCE, block - self._end)))
@@ -252,7 +254,7 @@ class RangeSums:
 
 
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
-    """The sums up to each of some positions in the content, where that up to its begin is `seed`."""
+    """Return the sums up to each of some positions in the content; `seed` is the sum up to its start."""
     sums = [seed]
     whole = memoryview(content.data)
     for at in range(0, content.size - _STEP + 1, _STEP):
@@ -269,7 +271,7 @@ def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
 
 
 def _times_each(a: Numbers, b: Numbers) -> Numbers:
-    """`times` of each pair (uint32)."""
+    """Return `times` of each pair (uint32)."""
     a, b = a.copy(), b.copy()
     product = np.zeros_like(a)
     for _ in range(32):
@@ -280,7 +282,7 @@ def _times_each(a: Numbers, b: Numbers) -> Numbers:
 
 
 def _powers(counts: Numbers) -> Numbers:
-    """`power` of each count (uint32)."""
+    """Return `power` of each count (uint32)."""
     product: Numbers = _byte_powers(0)[counts & 0xFF]
     for number in range(1, 4):
         digits = (counts >> (8 * number)) & 0xFF
@@ -291,11 +293,11 @@ def _powers(counts: Numbers) -> Numbers:
 
 @lru_cache(maxsize=4)
 def _byte_powers(number: int) -> Numbers:
-    """x to the 8 * count * 256^number, of each count below 256."""
+    """Return x to the 8 * count * 256^number for each count below 256."""
     return np.array([power(count * 256**number, _CRC32) for count in range(256)], dtype=np.uint32)
 
 
 @lru_cache(maxsize=1)
 def _table() -> Numbers:
-    """What a byte does to a sum of nothing but zeros."""
+    """Return the CRC table: the effect of each byte value on a sum of zeros."""
     return np.array([zlib.crc32(bytes([low ^ 0xFF])) ^ 0xFF000000 for low in range(256)], dtype=np.uint32)

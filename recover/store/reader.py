@@ -18,7 +18,7 @@ _BURST_SECONDS = 0.05
 
 
 class Pace:
-    """Lets at most `rate` bytes a second be read; None for no limit."""
+    """Limits reads to `rate` bytes a second; None for no limit."""
 
     def __init__(self, rate: int | None = None) -> None:
         self._rate = rate
@@ -26,7 +26,7 @@ class Pace:
         self._free_at = 0.0
 
     def spend(self, size: int) -> None:
-        """Say that `size` bytes were read; returns when the next may be."""
+        """Account for `size` bytes read; returns when the next read may start."""
         if self._rate is None or size <= 0:
             return
         with self._lock:
@@ -47,7 +47,7 @@ def set_rate(rate: int | None) -> None:
 
 
 def spend(size: int) -> None:
-    """Say that `size` bytes of a store were read."""
+    """Account for `size` bytes of a store that were read."""
     _pace.spend(size)
 
 
@@ -56,10 +56,10 @@ AHEAD = 8 * BLOCK
 
 
 class ReadAhead:
-    """For one pass over an open file, from its beginning or any other place, to `length` in bytes.
+    """Read-ahead advice for one pass over an open file, from any position up to `length` bytes.
 
-    A little of what is `after` that (bytes) may be read, too, although it is another's. Does nothing where the file
-    system cannot tell what is in the cache. Errors of advice are no errors of the scan.
+    Up to `behind` bytes after that, of the next pass, may be read, too. Does nothing if the file system cannot tell
+    what is cached. Failed advice does not fail the scan.
     """
 
     def __init__(self, descriptor: int, length: int, behind: int = 0) -> None:
@@ -67,21 +67,21 @@ class ReadAhead:
         self._length = length
         self._behind = behind
         self._drops_behind: bool | None = None
-        self._asked = -1  # the end of what was looked at
+        self._asked = -1  # the end of what has been checked for caching
         self._cold: list[int] = []
         self._works = descriptor >= 0 and hasattr(os, "RWF_NOWAIT")
         if self._works:
-            # the system's own reading ahead would make everything look as if it had been there before
+            # the kernel's own read-ahead would make everything appear cached before
             self._advise(0, os.POSIX_FADV_RANDOM, 0)
 
     def come_to(self, position: int, size: int) -> None:
-        """The bytes [position, position + size) are read next; nothing before them is needed any more."""
+        """Announce that [position, position + size) is read next, and that nothing before it is needed any more."""
         if not self._works:
             return
         self._drop(position)
         start = max(self._asked, position // BLOCK * BLOCK)
         stop = min(self._length, position + size + AHEAD)
-        # half the distance at a time: each piece of advice costs a system call
+        # half the distance at a time, since each piece of advice costs a system call
         if stop < self._length and stop - start < AHEAD // 2 and self._asked >= position + size:
             return
         at = start
@@ -92,17 +92,17 @@ class ReadAhead:
             at += BLOCK
         self._asked = max(self._asked, at)
         if self._behind and at >= self._length and self._drops_behind is None:
-            # not its first byte, which whoever reads on from there will ask about
+            # not the first byte, which the next pass will test itself
             self._drops_behind = not self.holds(self._length + self._behind - 1)
 
     def close(self) -> None:
-        """The pass is over."""
+        """End the pass."""
         self._drop(self._asked + BLOCK)
         if self._works and self._drops_behind:
             self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
 
     def holds(self, at: int) -> bool:
-        """Whether the page cache holds the byte there, as far as the file system can tell."""
+        """Whether the page cache holds the byte at `at`, as far as the file system can tell."""
         if not self._works:
             return True
         try:
@@ -110,7 +110,7 @@ class ReadAhead:
         except BlockingIOError:
             return False
         except OSError:
-            # this file system cannot tell: let it read as it thinks best
+            # this file system cannot tell: leave read-ahead to the kernel
             self._advise(0, os.POSIX_FADV_NORMAL, 0)
             self._works = False
         return True
@@ -130,8 +130,8 @@ _BLOCK = 4096
 _MOST_KEPT = 64
 
 
-class _KeptOpen:
-    """Files that nobody reads at the moment, and paths where no file was."""
+class _OpenFiles:
+    """Cache of open files that are not in use, and of paths without a file."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
@@ -140,7 +140,7 @@ class _KeptOpen:
         self._lock = threading.Lock()
 
     def take(self, path: Path | str) -> Source:
-        """A source that is nobody else's."""
+        """Return an open source for exclusive use."""
         name = str(path)
         with self._lock:
             source = self._sources.pop(name, None)
@@ -155,7 +155,7 @@ class _KeptOpen:
             raise
 
     def give(self, path: Path | str, source: Source) -> None:
-        """It is not read any more."""
+        """Return a source to the cache."""
         with self._lock:
             if self._is_over or str(path) in self._sources:
                 source.close()
@@ -165,7 +165,7 @@ class _KeptOpen:
                 self._sources.pop(next(iter(self._sources))).close()
 
     def end(self) -> None:
-        """Close what is open, and what is given back from now on."""
+        """Close the cached sources, and from now on those that are returned."""
         with self._lock:
             self._is_over = True
             for source in self._sources.values():
@@ -173,20 +173,20 @@ class _KeptOpen:
             self._sources.clear()
 
 
-_kept: _KeptOpen | None = None
+_kept: _OpenFiles | None = None
 
 
 @contextmanager
 def opened_once() -> Iterator[None]:
-    """Within the block a file that is read again is the one that was opened first, whatever its name stands for then.
+    """Within the block a file that is read again is the one first opened, even if its name now means another file.
 
-    So keep it to one look at a store that nobody of us changes meanwhile.
+    Limit the block to one analysis of a store that mqtool itself does not change meanwhile.
     """
     global _kept
     if _kept is not None:
         yield
         return
-    _kept = kept = _KeptOpen()
+    _kept = kept = _OpenFiles()
     try:
         yield
     finally:
@@ -197,7 +197,7 @@ def opened_once() -> Iterator[None]:
 class FileReader:
     """One file of a store, opened for reading only. Never maps, never locks, never creates.
 
-    `again`: it may be wanted again soon, so within `opened_once` it stays open.
+    `again`: within `opened_once` keep the file open, since it may be read again soon.
     """
 
     def __init__(self, path: Path | str, *, again: bool = True) -> None:
@@ -218,7 +218,7 @@ class FileReader:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file, or return it to the cache."""
         if self._kept is not None:
             self._kept.give(self._path, self.source)
         else:
@@ -226,7 +226,7 @@ class FileReader:
 
     @property
     def descriptor(self) -> int:
-        """The open file's descriptor, for advice to the system; -1 where there is none."""
+        """The open file's descriptor, for advice to the kernel; -1 if there is none."""
         return self.source.descriptor
 
     @property
@@ -234,25 +234,26 @@ class FileReader:
         return self.source.length
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        """Return up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
         content = self.source.read(offset, length)
         if self._reads is not None:
             self._reads.note(offset, len(content), content)
         return content
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        """Fill `buffer` from `offset`; return the bytes read, fewer only at the file's end. `ReadFailure` on an I/O
+        error."""
         got = self.source.read_into(buffer, offset)
         if self._reads is not None:
             self._reads.note(offset, got, buffer)
         return got
 
     def come_to(self, start: int, stop: int) -> None:
-        """All of [start, stop) is read next, in this order; nothing before it is needed any more."""
+        """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
         self.source.come_to(start, stop)
 
     def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The parts of [start, stop) that are stored; the holes between them read as zeros."""
+        """Yield the stored parts of [start, stop); the holes between them read as zeros."""
         at = start
         for first, last in self.source.stored(start, stop):
             self._note_hole(at, first)
@@ -265,16 +266,16 @@ class FileReader:
             self._reads.note(start, min(stop, self.length) - start)
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
-        """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.
+        """Fill `buffer` from `offset` with what can be read; unreadable blocks of 4 KiB become zeros.
 
-        Bytes filled, fewer only at the end of the file, and each range that could not be read.
+        Returns the bytes filled, fewer only at the end of the file, and each range that could not be read.
         """
         failures: list[ReadFailure] = []
         with suppress(ReadFailure):
             return self.read_into(buffer, offset), failures
         at = 0
         while at < len(buffer):
-            # a block that cannot be read is tried once more, and no other with it: each try may take seconds
+            # each block is tried by itself, once: a failed read may take seconds
             block = buffer[at : at + _BLOCK - (offset + at) % _BLOCK]
             try:
                 got = self.read_into(block, offset + at)
@@ -291,6 +292,6 @@ class FileReader:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """The file's bytes, at most `limit` of them."""
+    """Return the file's bytes, at most `limit` of them."""
     with FileReader(path) as reader:
         return reader.read(0, min(limit, reader.length))

@@ -1,4 +1,4 @@
-"""Small read-only helpers: where a file has blocks, what it holds, its checksum, and what a process read of it."""
+"""Read-only helpers: where a file has blocks, its content, its checksum, and what a process read of it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from formats.basics import Buffer
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C of `data` after bytes whose sum is `value`: the checksum of what we write."""
+    """Return the CRC-32C of `data` after bytes whose sum is `value`: the checksum of what mqtool writes."""
     return int(computed_crc32c(data, value))
 
 
 READ = 1 << 20
 BLANK = bytes(READ)
-"""Zeros, whose identity says so: nobody has to look at them."""
+"""Zeros, recognized by identity so that no check of the bytes is needed."""
 
 Piece = tuple[int, Buffer]
-"""Where in a file, and the bytes."""
+"""Position in a file, and the bytes."""
 
 
 def open_file(path: Path | str) -> int:
-    """A descriptor for reading a regular file; `OSError` that says what it is for anything else. Never waits.
+    """Return a descriptor for reading a regular file; for anything else, an `OSError` that names its kind. Never
+    blocks.
 
-    A store may hold a pipe under a file's name, which nobody ever writes to.
+    A store may hold a pipe, without a writer, under a file's name.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -50,7 +51,7 @@ def open_file(path: Path | str) -> int:
 
 
 def not_a_file(path: Path | str, mode: int) -> OSError:
-    """The error for something that is no regular file, with what it is."""
+    """Return the error for something that is not a regular file, with its kind."""
     return OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", os.fspath(path))
 
 
@@ -58,14 +59,14 @@ FILE, FOLDER, DANGLING = "a file", "a folder", "a link to nothing"
 
 
 def kind_of(mode: int) -> str:
-    """What a mode of the system says that something is."""
+    """Return the kind of file for a stat mode, in words."""
     kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
              stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     return kinds.get(stat.S_IFMT(mode), "something else")
 
 
 def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
-    """The parts of [start, stop) that are not holes, clipped to it; all of it where holes cannot be asked for."""
+    """Return the parts of [start, stop) that are not holes, clipped to it; all of it if holes are not supported."""
     extents: list[tuple[int, int]] = []
     position = start
     while position < stop:
@@ -85,7 +86,7 @@ def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """What lies in [start, stop) between ascending ranges."""
+    """Yield the parts of [start, stop) between ascending ranges."""
     position = start
     for first, last in extents:
         if first > position:
@@ -96,7 +97,7 @@ def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -
 
 
 def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """The bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
+    """Yield the bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
     fd = open_file(path)
     try:
         position = start
@@ -111,13 +112,13 @@ def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """Device, inode, size and mtime of a file: another after each write, the same under another name."""
+    """Return device, inode, size and mtime of a file: changes with each write, not with a rename."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
-    """(size, CRC-32C) of some bytes."""
+    """Return (size, CRC-32C) of some bytes."""
     size = crc = 0
     for chunk in chunks:
         crc = crc32c(chunk, crc)
@@ -126,7 +127,7 @@ def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
 
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
-    """(size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
+    """Return (size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
     fd = open_file(path)
     try:
         end = os.fstat(fd).st_size
@@ -152,17 +153,17 @@ _BLOCK = 4096
 
 
 def crc_with_zeros(crc: int, count: int) -> int:
-    """The CRC-32C of some bytes followed by `count` zeros, from that of the bytes, without looking at the zeros."""
+    """Return the CRC-32C of bytes followed by `count` zeros, computed from that of the bytes."""
     return times(crc ^ 0xFFFFFFFF, power(count)) ^ 0xFFFFFFFF if count > 0 else crc
 
 
 def crc_joined(first: int, second: int, length: int) -> int:
-    """The CRC-32C of some bytes followed by `length` others, from that of each."""
+    """Return the CRC-32C of bytes followed by `length` others, computed from that of each."""
     return times(first, power(length)) ^ second
 
 
 def times(a: int, b: int, polynomial: int = _CRC32C) -> int:
-    """The product of two polynomials modulo that of a CRC, bits reflected."""
+    """Return the product of two polynomials modulo that of a CRC, bits reflected."""
     product = 0
     while a:
         if a & _ONE:
@@ -173,13 +174,13 @@ def times(a: int, b: int, polynomial: int = _CRC32C) -> int:
 
 
 def power(count: int, polynomial: int = _CRC32C) -> int:
-    """x to the 8 * count: what `count` more bytes do to a sum, modulo the polynomial of a CRC."""
+    """Return x to the 8 * count, the effect of `count` more bytes on a sum, modulo the polynomial of a CRC."""
     return times(_power_of(_BLOCK, count // _BLOCK, polynomial), _power_of(1, count % _BLOCK, polynomial), polynomial)
 
 
 @lru_cache(maxsize=2 * _BLOCK)
 def _power_of(size: int, count: int, polynomial: int) -> int:
-    """x to the 8 * size * count."""
+    """Return x to the 8 * size * count."""
     base = _ONE >> 8 if size == 1 else _power_of(1, size, polynomial)
     result = _ONE
     while count:
@@ -191,7 +192,7 @@ def _power_of(size: int, count: int, polynomial: int) -> int:
 
 
 def zeros(size: int) -> Iterator[bytes]:
-    """`size` zero bytes, in pieces: all but the last are `BLANK`."""
+    """Yield `size` zero bytes in pieces: all but the last are `BLANK`."""
     while size >= READ:
         yield BLANK
         size -= READ
@@ -200,26 +201,26 @@ def zeros(size: int) -> Iterator[bytes]:
 
 
 def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
-    """Chunks that stand one after the other, the first of them at `start`."""
+    """Yield consecutive chunks with their positions, the first at `start`."""
     for chunk in chunks:
         yield start, chunk
         start += len(chunk)
 
 
-# --- What a process read of files, as checksums that are small enough to travel. -------------------------------------
+# --- The bytes that a process read, as checksums small enough to send. -----------------------------------------------
 #
-# CRC-32C: a record carries the CRC-32 of its body, and a sum of the same polynomial over both would see less of them.
+# CRC-32C: a record carries the CRC-32 of its body, and a sum of the same polynomial over both would detect less.
 
 
 PIECE = 4 << 20
-"""Bytes behind one sum: 10 TB of log are 10 MB of sums."""
+"""Bytes per sum: 10 TB of log make 10 MB of sums."""
 _FIRST = 64 << 10
 
 
 class Run(Struct):
-    """Bytes [start, stop) of a file that were read, and the sum of each of its pieces.
+    """Bytes [start, stop) of a file that were read, and the sum of each of their pieces.
 
-    A piece ends at each multiple of `PIECE` in the file, and 64 KiB after the run's start: that is compared cheaply.
+    A piece ends at each multiple of `PIECE` in the file, and 64 KiB after the run's start, which is cheap to compare.
     """
 
     start: int
@@ -227,7 +228,7 @@ class Run(Struct):
     sums: array[int] = field(default_factory=lambda: array("I"))
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """(start, stop, sum) of each piece, ascending."""
+        """Yield (start, stop, sum) of each piece, ascending."""
         at = self.start
         for value in self.sums:
             end = min(self._piece_end(at), self.stop)
@@ -235,7 +236,7 @@ class Run(Struct):
             at = end
 
     def extend(self, size: int, data: Buffer | None) -> None:
-        """Take the next `size` bytes, zeros where there is no `data`."""
+        """Add the next `size` bytes, zeros without `data`."""
         done = 0
         while done < size:
             if not self.sums or self._piece_end(self.stop - 1) == self.stop:
@@ -249,19 +250,19 @@ class Run(Struct):
             done += part
 
     def _piece_end(self, at: int) -> int:
-        """Where the piece ends that holds the byte at `at`."""
+        """Return the end of the piece that holds the byte at `at`."""
         border = (at // PIECE + 1) * PIECE
         return min(border, self.start + _FIRST) if at < self.start + _FIRST else border
 
 
 class FileReads(Struct):
-    """What was read of one file of `size` bytes: runs, ascending, none over another."""
+    """The reads of one file of `size` bytes: runs, ascending and disjoint."""
 
     size: int
     runs: list[Run] = []
 
     def note(self, offset: int, size: int, data: Buffer | None = None) -> None:
-        """`size` bytes were read at `offset`, zeros where there is no `data`. Bytes known by then stay as they were."""
+        """Note that `size` bytes were read at `offset`, zeros without `data`. Bytes noted before keep their sums."""
         at, stop = offset, offset + size
         while at < stop:
             number = bisect_right(self.runs, at, key=lambda run: run.start)
@@ -277,7 +278,7 @@ class FileReads(Struct):
 
     @property
     def digest(self) -> int:
-        """One number for all of it, the same in every process of one release of Python."""
+        """One number for all of it, the same in every process of one Python release."""
         return hash((self.size, *((run.start, run.stop, *run.sums) for run in self.runs)))
 
 
@@ -286,7 +287,7 @@ _recorded: dict[str, FileReads] | None = None
 
 @contextmanager
 def recorded() -> Iterator[dict[str, FileReads]]:
-    """Within the block this process, of one thread, notes what it reads of each file that it opens, by path."""
+    """Within the block this process, single-threaded, records what it reads of each file it opens, by path."""
     global _recorded
     before, _recorded = _recorded, {}
     try:
@@ -296,7 +297,7 @@ def recorded() -> Iterator[dict[str, FileReads]]:
 
 
 def reads_of(path: Path | str, descriptor: int) -> FileReads | None:
-    """Where reads of an open file are noted; None where none are recorded, or there is no descriptor."""
+    """Return the record of an open file's reads; None if none is kept, or there is no descriptor."""
     if _recorded is None or descriptor < 0:
         return None
     return _recorded.setdefault(str(path), FileReads(os.fstat(descriptor).st_size))

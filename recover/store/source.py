@@ -1,7 +1,7 @@
-"""Where the bytes of a store come from: files of this machine, objects on s3:// and hdfs://, a store as planned.
+"""Sources of a store's bytes: local files, objects on s3:// and hdfs://, a store as a plan would leave it.
 
-A `Source` is one file and one way to its bytes, `read(offset, length)`. What is not a file of this machine has a
-`StorePath`: the system's own calls refuse it, so nobody opens something else by mistake. Its tree lists and opens it.
+A `Source` is one open file with one read operation, `read(offset, length)`. Anything but a local file has a
+`StorePath`; the system's own calls refuse it, so that no other file is opened by mistake. Its tree lists and opens it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recover.store.reading import DANGLING, data_extents, kind_of, open_file
 
 
 class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
-    """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
+    """A range that could not be read completely: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
 
     def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
         text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
@@ -41,38 +41,39 @@ class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a 
 
 
 class Source:
-    """One open file. `descriptor` is -1 where the system has none for it."""
+    """One open file. `descriptor` is -1 if the system has none for it."""
 
     descriptor = -1
 
     @property
     def length(self) -> int:
-        """The file's length now, in bytes."""
+        """The file's current length in bytes."""
         raise NotImplementedError
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        """Return up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
         raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        """Fill `buffer` from `offset`; return the bytes read, fewer only at the file's end. `ReadFailure` on an I/O
+        error."""
         content = self.read(offset, len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The parts of [start, stop) that are stored; the holes between them read as zeros."""
+        """Return the stored parts of [start, stop); the holes between them read as zeros."""
         return [(start, stop)] if start < stop else []
 
     def come_to(self, start: int, stop: int) -> None:
-        """All of [start, stop) is read next, in this order; nothing before it is needed any more."""
+        """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
 
 
 class LocalFile(Source):
-    """A regular file of this machine. `OSError` where there is none, or something else."""
+    """A local regular file. `OSError` if there is none, or something else."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -115,11 +116,11 @@ class LocalFile(Source):
         os.close(self.descriptor)
 
 
-# --- Paths that are not of this machine, and the trees that they are in.
+# --- Paths in other trees than the local file system.
 
 
 class Entry(NamedTuple):
-    """One name in a folder. `status`: what it stands for, None for a link that leads nowhere."""
+    """One name in a folder. `status` is that of its target, None for a dangling link."""
 
     name: str
     status: os.stat_result | None
@@ -134,12 +135,12 @@ class Entry(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it is, in words."""
+        """The kind of entry, in words."""
         return DANGLING if self.status is None else kind_of(self.status.st_mode)
 
     @property
     def length(self) -> int:
-        """Bytes; 0 where there is nothing."""
+        """Length in bytes; 0 for a dangling link."""
         return 0 if self.status is None else self.status.st_size
 
 
@@ -147,24 +148,24 @@ class Tree:
     """Files and folders under one root; names are relative to it, "" is the root itself."""
 
     def status(self, name: str) -> os.stat_result:
-        """What a name stands for; `OSError` for nothing."""
+        """Return the status of a name; `OSError` if it does not exist."""
         raise NotImplementedError
 
     def entries(self, name: str) -> list[Entry]:
-        """What is in a folder, in any order. `OSError`."""
+        """Return the entries of a folder, in any order. `OSError`."""
         raise NotImplementedError
 
     def open(self, name: str) -> Source:
-        """One file. `OSError`."""
+        """Open one file. `OSError`."""
         raise NotImplementedError
 
     def behind(self, name: str) -> Path | None:
-        """The path of this machine that a name stands for; None if there is none."""
+        """Return the local path of a name; None if there is none."""
         return None
 
 
 class LocalTree(Tree):
-    """The files of this machine. Names are paths from the root of the file system on."""
+    """The local file system. Names are paths relative to its root."""
 
     def status(self, name: str) -> os.stat_result:
         return os.stat(self.behind(name))
@@ -180,21 +181,21 @@ class LocalTree(Tree):
 
 
 class StorePath(PosixPath):
-    """A path in a tree: its first part tells which, as the remaining parts are the name there."""
+    """A path in a tree: its first part identifies the tree, the others are the name there."""
 
     def __fspath__(self) -> str:
         raise TypeError(f"{self} is no file of this machine; it is read through a Source")
 
     @property
     def tree(self) -> Tree:
-        """The tree of the first part. A remote store is known by its address, in each process."""
+        """The tree of the first part. A remote store is identified by its address, in each process."""
         key = self.parts[0] if self.parts else ""
         if key not in _trees and "://" not in unquote(key):
-            raise missing(self)  # forgotten, or no path of a tree
+            raise missing(self)  # unmounted, or not in a tree
         return _trees[key] if key in _trees else _remote_tree(unquote(key))
 
     def __truediv__(self, other: str | os.PathLike[str]) -> Any:
-        """A path below; one from the root of the file system on, as settings name it, is of this machine."""
+        """Return a path below; an absolute one, as settings have them, is local."""
         return Path(other) if PurePosixPath(other).is_absolute() else super().__truediv__(other)
 
     @property
@@ -204,15 +205,15 @@ class StorePath(PosixPath):
 
     @property
     def behind(self) -> Path | None:
-        """The path of this machine that it stands for; None if there is none."""
+        """The local path it stands for; None if there is none."""
         return self.tree.behind(self.within)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Length and times, as far as the tree knows them. `OSError`."""
+        """Return length and times, as far as the tree knows them. `OSError`."""
         return self.tree.status(self.within)
 
     def lstat(self) -> os.stat_result:
-        """A tree has no links of its own."""
+        """Return `stat`: a tree has no links of its own."""
         return self.stat()
 
     def _mode(self) -> int:
@@ -237,7 +238,7 @@ class StorePath(PosixPath):
         yield from [self / entry.name for entry in self.tree.entries(self.within)]
 
     def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
-        """What fits a pattern of names, without `**`."""
+        """Yield the paths that match a pattern of names, without `**`."""
         head, _slash, rest = pattern.rstrip("/").partition("/")
         for path in self.iterdir() if self.is_dir() else ():
             if fnmatchcase(path.name, head):
@@ -247,7 +248,7 @@ class StorePath(PosixPath):
                     yield path
 
     def absolute(self) -> StorePath:
-        """Itself: it does not depend on the working directory."""
+        """Return the path itself: it does not depend on the working directory."""
         return self
 
 
@@ -256,31 +257,31 @@ _numbers = count(1)
 
 
 def mount(tree: Tree) -> StorePath:
-    """The root of a tree, under a name of its own, until `unmount`."""
+    """Register a tree until `unmount`; return its root, which has a unique name."""
     key = f"tree:{next(_numbers)}"
     _trees[key] = tree
     return StorePath(key)
 
 
 def unmount(root: Path) -> None:
-    """Forget the tree that a path is in. Nothing of it can be opened any more."""
+    """Unregister the tree of a path; nothing in it can be opened any more."""
     del _trees[root.parts[0]]
 
 
 def status_of(mode: int, size: int, mtime_ns: int) -> os.stat_result:
-    """The status of something that the system has no status of; what is not known is 0."""
+    """Return a status for something outside the file system; unknown fields are 0."""
     seconds = mtime_ns // 1_000_000_000
     times = {"st_atime_ns": mtime_ns, "st_mtime_ns": mtime_ns, "st_ctime_ns": mtime_ns}
     return os.stat_result((mode, 0, 0, 1, 0, 0, size, seconds, seconds, seconds), times)
 
 
 def missing(path: object) -> FileNotFoundError:
-    """The error for a name that does not exist."""
+    """Return the error for a name that does not exist."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 def open_source(path: Path | str) -> Source:
-    """The file at a path, wherever that leads. `OSError`, `Refusal` (8) for a server that cannot be reached."""
+    """Open the file at a local or tree path. `OSError`; `Refusal` (8) if a server cannot be reached."""
     return path.tree.open(path.within) if isinstance(path, StorePath) else LocalFile(path)
 
 
@@ -288,7 +289,7 @@ def open_source(path: Path | str) -> Source:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """What is in a folder, by name, without what a live broker deleted since the listing. `OSError`."""
+    """Return the entries of a folder by name, without those a live broker deleted since the listing. `OSError`."""
     if isinstance(folder, StorePath):
         return sorted(folder.tree.entries(folder.within), key=lambda entry: entry.name)
     found = []
@@ -305,7 +306,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entries_if_there(folder: Path) -> list[Entry]:
-    """As `entries`, none for what is missing."""
+    """Return `entries`, empty for a missing folder."""
     try:
         return entries(folder)
     except OSError as error:
@@ -315,14 +316,14 @@ def entries_if_there(folder: Path) -> list[Entry]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted; none for a folder that is missing. `OSError`."""
+    """Return the names in a folder, sorted; empty for a missing folder. `OSError`."""
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.stat_result]]:
-    """The name, from a folder on, of everything below it but folders, with its own status; links are not followed.
+    """Yield name, relative to `top`, and own status of everything below it except folders; links are not followed.
 
-    A folder that cannot be listed counts as empty, unless `strict`: then `OSError`.
+    A folder that cannot be listed counts as empty; with `strict` it raises `OSError`.
     """
     if isinstance(top, StorePath):
         for path in sorted(top.iterdir()) if top.is_dir() else ():
@@ -349,8 +350,8 @@ def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.st
                     yield folder + item.name, item.stat(follow_symlinks=False)
 
 
-# --- Stores on s3:// and hdfs://. Nothing is fetched that is not read; what is read in one go comes in large ranges,
-# several at a time.
+# --- Stores on s3:// and hdfs://. Only what is read is fetched; sequential reads come in large ranges, several at a
+# time.
 
 
 SCHEMES = ("s3://", "s3a://", "s3n://", "hdfs://")
@@ -362,37 +363,38 @@ _TREES = 16
 
 
 def is_remote(place: str) -> bool:
-    """True for what is no path of this machine."""
+    """Whether a place is not a local path."""
     return place.startswith(SCHEMES)
 
 
 def refuse_change(place: str) -> None:
-    """`Refusal` (8): nothing is changed in place on an object store, which knows neither locks nor renames."""
+    """Raise `Refusal` (8): nothing is changed in place on an object store, which has neither locks nor renames."""
     raise Refusal(f"{place}: a store on s3:// or hdfs:// is only read, never changed",
                   "`mqtool recover` with --output DIR fetches it to a disk and repairs the copy.")
 
 
 def remote_root(place: str) -> Path:
-    """The root of a remote store, which is listed anew; nothing is asked yet."""
+    """Return the root of a remote store, to be listed afresh; no request is sent yet."""
     url = _normal(place)
     _remote_tree(url, fresh=True)
     return StorePath(quote(url, safe=":?=&"))
 
 
 def list_remote(place: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Name and status of every file and folder below a place as it is now, by folder and name. As `RemoteTree`."""
+    """Yield name and status of every file and folder below a place, freshly listed, by folder and name. As
+    `RemoteTree`."""
     for folder, inside in sorted(RemoteTree(_normal(place)).listed.items()):
         for name, status in sorted(inside.items()):
             yield f"{folder}/{name}", status
 
 
 def remote_system(place: str) -> tuple[Any, str]:
-    """The file system of pyarrow that a place is on, and its path there. `Refusal` (8) where none answers."""
+    """Return the pyarrow file system of a place, and its path there. `Refusal` (8) if it cannot be reached."""
     return RemoteTree(_normal(place)).system
 
 
 def remote_matches(pattern: str) -> list[str]:
-    """The folders on s3:// that fit a pattern with * and [...] in the names below the bucket, sorted."""
+    """Return the folders on s3:// that match a pattern with * and [...] in the names below the bucket, sorted."""
     from pyarrow.fs import FileSelector, FileType
 
     address, *query = _normal(pattern).split("?", 1)
@@ -414,13 +416,13 @@ def remote_matches(pattern: str) -> list[str]:
 
 
 def _normal(place: str) -> str:
-    """The place with the scheme that pyarrow knows: s3a and s3n are Hadoop's names for s3."""
+    """Return the place with the scheme that pyarrow knows: s3a and s3n are Hadoop's names for s3."""
     scheme, _, rest = place.partition("://")
     return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
 
 
 def url_of(path: Path) -> str | None:
-    """The address of a file of a remote store; None for files of this machine."""
+    """Return the address of a file of a remote store; None for local files."""
     if not isinstance(path, StorePath) or not isinstance(tree := path.tree, RemoteTree):
         return None
     return tree.url_of(path.within)
@@ -429,7 +431,7 @@ def url_of(path: Path) -> str | None:
 class RemoteTree(Tree):
     """All objects below an address, listed once.
 
-    `NotAStore` (16) when there is nothing at that place, `Refusal` (8) when it cannot be reached.
+    `NotAStore` (16) if there is nothing at that place, `Refusal` (8) if it cannot be reached.
     """
 
     def __init__(self, url: str) -> None:
@@ -439,7 +441,7 @@ class RemoteTree(Tree):
 
     @cached_property
     def system(self) -> tuple[Any, str]:
-        """The file system of pyarrow, and the root there."""
+        """The pyarrow file system, and the root there."""
         from pyarrow.fs import FileSystem
 
         try:
@@ -450,7 +452,7 @@ class RemoteTree(Tree):
 
     @cached_property
     def listed(self) -> dict[str, dict[str, os.stat_result]]:
-        """Folder -> name -> status; folders are those that have something in them, and those that the server names."""
+        """Folder -> name -> status; folders are those with content, and those that the server lists."""
         from pyarrow.fs import FileSelector, FileType
 
         files, root = self.system
@@ -495,9 +497,9 @@ class RemoteTree(Tree):
 
     def _ask(self) -> None:
         while len(self._coming) < _FILES_AT_ONCE and (name := next(self._expected, None)) is not None:
-            self._coming[name] = _pool().submit(self._begun, name)
+            self._coming[name] = _pool().submit(self._prefetched, name)
 
-    def _begun(self, name: str) -> RemoteFile:
+    def _prefetched(self, name: str) -> RemoteFile:
         file = self._opened(name)
         file.come_to(0, file.length)
         return file
@@ -517,7 +519,7 @@ class RemoteTree(Tree):
             raise _unreachable(self.url_of(name), error) from error
 
     def url_of(self, name: str) -> str:
-        """The address of one object."""
+        """Return the address of one object."""
         base, question, query = self._url.partition("?")
         return f"{base.rstrip('/')}/{quote(name)}{question}{query}"
 
@@ -526,7 +528,7 @@ _remote: dict[str, RemoteTree] = {}
 
 
 def _remote_tree(url: str, *, fresh: bool = False) -> RemoteTree:
-    """The tree at an address; those that were wanted last are kept."""
+    """Return the tree at an address; the most recent ones are cached."""
     if fresh or url not in _remote:
         _remote.pop(url, None)
         while len(_remote) >= _TREES:
@@ -536,7 +538,7 @@ def _remote_tree(url: str, *, fresh: bool = False) -> RemoteTree:
 
 
 def expect(paths: Iterable[Path]) -> None:
-    """Those of these files that are on a server are read whole, in this order: several come at once."""
+    """Announce that these files are read completely, in this order: remote ones are prefetched, several at a time."""
     first = next(paths := iter(paths), None)
     if isinstance(first, StorePath) and isinstance(tree := first.tree, RemoteTree):
         tree.expect(path.within for path in chain([first], paths) if isinstance(path, StorePath))
@@ -548,14 +550,14 @@ def _pool() -> ThreadPoolExecutor:
 
 
 class RemoteFile(Source):
-    """One object, read by ranges. A network that fails is no bad sector: `Refusal` (8), not zeros."""
+    """One object, read by ranges. A network failure is no bad sector: `Refusal` (8), not zeros."""
 
     def __init__(self, url: str, file: Any) -> None:
         self._url, self._file = url, file
         self._length = int(file.size())
         self._coming: dict[tuple[int, int], Future[bytes]] = {}
         self._last = 0, b""
-        """What was asked for last, and where it begins."""
+        """Start and content of the last request."""
 
     @property
     def length(self) -> int:
@@ -567,7 +569,7 @@ class RemoteFile(Source):
         at = max([start, *(last for _, last in self._coming)])
         stop = min(stop, self._length)
         while at < stop and len(self._coming) < _AT_ONCE:
-            # the rest, too, if it would be less than a range of its own
+            # extend the last range rather than leave a short one
             last = stop if stop - at < 2 * _RANGE else at + _RANGE
             self._coming[at, last] = _pool().submit(self._fetch, at, last)
             at = last
@@ -579,15 +581,15 @@ class RemoteFile(Source):
             span = next((span for span in self._coming if span[0] <= at < span[1]), None)
             if span is None:
                 last = min([stop, *(first for first, _ in self._coming if first > at)])
-                parts.append(self._near(at, last))
+                parts.append(self._read_nearby(at, last))
             else:
                 last = min(stop, span[1])
                 parts.append(self._coming[span].result()[at - span[0] : last - span[0]])
             at = last
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _near(self, start: int, stop: int) -> bytes:
-        """Bytes that `come_to` did not announce: 64 KiB at once where a read follows shortly after the last one."""
+    def _read_nearby(self, start: int, stop: int) -> bytes:
+        """Return bytes that were not announced; a read shortly after the last one fetches 64 KiB ahead."""
         begin, content = self._last
         if not begin <= start <= stop <= begin + len(content):
             ahead = start + _LITTLE if begin < start < begin + len(content) + _LITTLE else stop
@@ -609,7 +611,7 @@ class RemoteFile(Source):
             coming.cancel()
         for coming in self._coming.values():
             if not coming.cancelled():
-                coming.exception()  # a range on its way ends before its file is closed
+                coming.exception()  # wait for ranges in flight before closing their file
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""A store on disk: where its parts are, how large its files are meant to be."""
+"""A store on disk: where its parts are, and how large its files should be."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JOURNAL_DIR = ".mqtool"
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 DEFAULT_EXT_FILE_SIZE = 48 << 20
-_LOOKED_AT = 1 << 20
+_TAIL = 1 << 20
 _SIGNS = (
     COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, BATCHCONSUMEQUEUE, INDEX, CHECKPOINT, ABORT, LOCK, "timerlog",
     "timerwheel", "compaction", "rocksdbstore", "consumequeue_rocksdb", "transaction",
@@ -48,10 +48,10 @@ _CONFIG_SIGNS = ("topics.json", "consumerOffset.json", "delayOffset.json", "subs
 
 
 class StoreOptions(Struct, frozen=True):
-    """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer).
+    """The user's options for the store: parts kept elsewhere and sizes (bytes; None = infer).
 
-    `log_of_conf`: the folders of the commitlog are those of the broker's configuration; one may not be mounted.
-    `conf`: the configuration file that `settings` come from, "" where there is none: what it leaves out is the default.
+    `log_of_conf`: the folders of the commitlog come from the broker's configuration; one may be unmounted. `conf`: the
+    configuration file of `settings`, "" without one; what it leaves out has the default.
     """
 
     commitlog: tuple[Path, ...] = ()
@@ -67,7 +67,7 @@ class StoreOptions(Struct, frozen=True):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Absolute paths of the parts that the user named: there, and below the root, a command may write."""
+        """Absolute paths of the parts that the user named: a command may write there, and below the root."""
         named = (*self.commitlog, *(part for part in (self.consumequeue, self.index) if part is not None))
         return tuple(os.path.abspath(part) for part in named if not isinstance(part, StorePath))
 
@@ -81,7 +81,7 @@ class QueueFolder(NamedTuple):
 
 
 class Store:
-    """The parts of one store. Opening it lists folders, and reads no file but the end of a log's only one."""
+    """The parts of one store. Opening it lists folders; only a log with a single file has that file's end read."""
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
         self.root = root
@@ -97,16 +97,16 @@ class Store:
         self.abort_path = root / ABORT
         self.lock_path = root / LOCK
         self.lock_holder: tuple[int | None] | None = None
-        """Who held the lock when that was asked (`recover.change.lock.holder_of`)."""
+        """The lock's holder when it was last queried (`recover.change.lock.holder_of`)."""
         self.settled_at: int | None = None
-        """Where the log ended when the look at it began, if a broker writes to it (`recover.look.live`)."""
+        """The end of the log when the analysis of a running broker's store began (`recover.look.live`)."""
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions | None = None) -> Store:
-        """The store at `root`.
+        """Open the store at `root`.
 
-        `NotAStore` (16) when nothing there looks like one, `UsageRefusal` (16) for an override that
-        cannot be true, `Refusal` (8) when a part cannot be listed or is not what its name says.
+        `NotAStore` (16) if nothing there looks like one, `UsageRefusal` (16) for an override that cannot be true,
+        `Refusal` (8) if a part cannot be listed or is not of the kind its name implies.
         """
         options = options or StoreOptions()
         if not root.exists():
@@ -130,7 +130,8 @@ class Store:
         return store
 
     def seen_through(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
-        """The same store with its files as a tree has them, until its root is unmounted, and what a path is called."""
+        """Return the same store with the files of a tree, until its root is unmounted, and a function that maps paths
+        to it."""
         top, given = mount(tree), self.options
 
         def there(path: Path) -> Path:
@@ -181,12 +182,13 @@ class Store:
 
     @property
     def commitlog(self) -> MappedFileQueue:
-        """The commitlog's mapped files over all its folders."""
+        """The mapped files of the commitlog in all its folders."""
         return self._log[0]
 
     @property
     def log_file_size_is_told(self) -> bool:
-        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
+        """False if no setting gives the size, and the log has one file, or several without one of the length names
+        imply."""
         return self._log[1]
 
     @cached_property
@@ -206,21 +208,21 @@ class Store:
         return queue, True
 
     def _log_file_size(self, queue: MappedFileQueue) -> tuple[int, bool]:
-        """The size of the log's files in bytes (0: nothing says it), and whether a setting or a whole file tells it.
+        """Return the size of log files in bytes (0: unknown), and whether a setting or a whole file proves it.
 
-        One file that was cut says nothing, so the settings do; a configuration that leaves the size out means the
-        default. A whole file before the last outranks a distance of two names, of which one may be wrong and files
-        between may be missing; so does the last one where its first record contradicts its name, but it tells nothing.
+        A single, truncated file proves nothing, so the settings decide; a configuration without the size means the
+        default. A whole file before the last outranks the distance of two names, since one name may be wrong and files
+        between may be missing; so does the last file if its first record contradicts its name, but that is no proof.
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            cut = queue.files[0].length < stated and _breaks_off(queue.files[0].path)
+            cut = queue.files[0].length < stated and _is_truncated(queue.files[0].path)
             return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
                     if named_by_record(file.path) not in (None, file.file_from_offset)]
-        whole, last = (max(_most(Counter(file.length for file in files if not _breaks_off(file.path))), default=0)
+        whole, last = (max(_modes(Counter(file.length for file in files if not _is_truncated(file.path))), default=0)
                        for files in (queue.files[:-1], misnamed))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
@@ -228,7 +230,7 @@ class Store:
 
     @cached_property
     def log_folders_beside(self) -> tuple[Path, ...]:
-        """Folders of the root that hold log files and were not named as a part of the log."""
+        """Folders of the root that hold log files but are no named part of the log."""
         folders = (self.root / entry.name for entry in entries(self.root) if entry.is_folder)
         return tuple(folder for folder in folders if folder not in self.commitlog_dirs and any(
             entry.is_file and (start := offset_in_name(entry.name)) is not None
@@ -236,7 +238,7 @@ class Store:
 
     @property
     def mapped_file_size(self) -> int:
-        """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
+        """The size of a commitlog file in bytes; the brokers' default without a file."""
         return self.commitlog.file_size or DEFAULT_MAPPED_FILE_SIZE
 
     @cached_property
@@ -246,16 +248,16 @@ class Store:
 
     @cached_property
     def queue_file_size(self) -> int:
-        """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
+        """The size of a consume queue file in bytes: the most frequent length; as configured without files."""
         return self.queue_file_size_of(_lengths(self.queue_folders))
 
     @property
     def queue_file_size_is_told(self) -> bool:
-        """False when `queue_file_size` is the brokers' default for want of any file and setting."""
+        """False if `queue_file_size` is only the brokers' default, without a file or setting."""
         return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
     def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
-        """The files of each queue folder as they are now. `queue_file_size` is settled by the way. `OSError`."""
+        """Return the present files of each queue folder; settles `queue_file_size` as well. `OSError`."""
         queues = [(folder, MappedFileQueue.load((folder.path,), 1)) for folder in self.queue_folders]
         if "queue_file_size" not in self.__dict__:
             self.queue_file_size = self.queue_file_size_of(Counter(chain.from_iterable(
@@ -267,11 +269,11 @@ class Store:
 
     @property
     def queue_size_of_files(self) -> int | None:
-        """Consume queue file size in bytes as most of the files have it; None without files."""
+        """The size in bytes of most consume queue files; None without files."""
         return self._most_likely(_lengths(self.queue_folders))
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
-        """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
+        """Return `queue_file_size` for files of these lengths (bytes -> number of files)."""
         return self._most_likely(lengths) or self._configured_queue_size
 
     @property
@@ -279,9 +281,9 @@ class Store:
         return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
 
     def _most_likely(self, lengths: Mapping[int, int]) -> int | None:
-        """The most frequent length of queue files; of several the configured one, then one with which files can have
-        the names that they have, then the largest."""
-        found = _most(lengths, CQ_UNIT.size)
+        """Return the most frequent length of queue files; if several tie, the configured one, then one that fits the
+        files' names, then the largest."""
+        found = _modes(lengths, CQ_UNIT.size)
         if len(found) <= 1:
             return next(iter(found), None)
         step = gcd(*(offset_in_name(entry.name) or 0 for folder in self.queue_folders
@@ -290,17 +292,17 @@ class Store:
 
     @cached_property
     def ext_file_size(self) -> int:
-        """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
-        found = _most(_lengths(_queue_folders(self.consumequeue_ext_dir)))
+        """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
+        found = _modes(_lengths(_queue_folders(self.consumequeue_ext_dir)))
         return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
-        """A size that the user gave as a broker setting; the default for none, or none that could be true."""
+        """Return a size that the user gave as a broker setting; the default if there is none, or it is impossible."""
         text = self.options.settings.get(setting, "").strip()
         return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
 
     def checkpoint(self, *, extend: bool = False) -> Checkpoint | None:
-        """The fields of the checkpoint, None where it cannot be read, or is too short and nobody may `extend` it."""
+        """Return the fields of the checkpoint; None if it is unreadable, or too short without `extend`."""
         try:
             return decode(read_small(self.checkpoint_path, FILE_SIZE), extend=extend)
         except (OSError, FormatError):
@@ -308,24 +310,24 @@ class Store:
 
     @property
     def has_abort(self) -> bool:
-        """True when the abort file is there: the last stop was not clean."""
+        """Whether the abort file exists: the last stop was not clean."""
         return self.abort_path.exists()
 
     @property
     def folders_elsewhere(self) -> list[str]:
-        """Absolute paths of the parts that lie outside of the root."""
+        """Paths of the parts outside of the root, as in `relative`."""
         folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir)
         return sorted({self.relative(folder.absolute()) for folder in folders if not folder.is_relative_to(self.root)})
 
     def relative(self, path: Path) -> str:
-        """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""
+        """Return the name of `path` in reports and plans: relative to the root, absolute for parts kept elsewhere."""
         name = str(path)
         if name.startswith(self._prefix):
             return name[len(self._prefix) :] or "."
         return "." if path == self.root else str((isinstance(path, StorePath) and path.behind) or path)
 
     def path(self, name: str) -> Path:
-        """The inverse of `relative`."""
+        """Return the path of a name: the inverse of `relative`."""
         return self.root / name
 
 
@@ -333,23 +335,23 @@ def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
     return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
 
 
-def _most(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
-    """The most frequent lengths (bytes) of some units; none where no file has one."""
+def _modes(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
+    """Return the most frequent lengths (bytes) that are multiples of `unit`; empty if there are none."""
     fitting = {length: count for length, count in lengths.items() if length > 0 and length % unit == 0}
     most = max(fitting.values(), default=0)
     return [length for length, count in fitting.items() if count == most]
 
 
 def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
-    """What to do where folders of the root that nobody named hold log files: name them, after options for the log's
-    `own` ones. A remedy, in which only the store is filled in; None where there is none."""
+    """Return the remedy for unnamed folders of the root with log files: name them, after the options for the log's
+    `own` ones. Only the store is left to be filled in. None if there are no such folders."""
     names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in store.log_folders_beside)
     names = names.replace("{", "{{").replace("}", "}}")
     return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if names else None
 
 
 def named_by_record(path: Path) -> int | None:
-    """The physical offset that the record at the begin of a file names for itself; None where none begins there."""
+    """Return the physical offset that the record at the start of a file states; None if no record begins there."""
     try:
         with FileReader(path) as reader:
             begin = reader.read(0, HEAD.size)
@@ -359,11 +361,11 @@ def named_by_record(path: Path) -> int | None:
     return head.phy_offset if head is not None and head.magic in MAGICS else None
 
 
-def _breaks_off(path: Path) -> bool:
-    """True for a log file that ends as no whole one does: neither in many zeros nor with an end mark that fills it."""
+def _is_truncated(path: Path) -> bool:
+    """Whether a log file ends unlike a whole one: neither in many zeros nor with an end mark that fills it."""
     try:
         with FileReader(path) as reader:
-            end = reader.read(max(0, reader.length - _LOOKED_AT), _LOOKED_AT)
+            end = reader.read(max(0, reader.length - _TAIL), _TAIL)
     except OSError:
         return False
     magic = encode_blank(BLANK_SIZE)[4:]
@@ -372,7 +374,7 @@ def _breaks_off(path: Path) -> bool:
         if end[at - 4 : at + 4] == encode_blank(len(end) - at + 4):
             return False
         at = end.find(magic, at + 1)
-    # a record that is cut may end in zeros, but hardly in so many
+    # a truncated record may end in zeros, but hardly in this many
     return not end.endswith(bytes(HEAD.size))
 
 
@@ -385,11 +387,11 @@ def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
             yield QueueFolder(topic.name, number, folder)
 
 
-# --- Where a store keeps what was done to it, and whether anything was.
+# --- The journal of changes in a store.
 
 
 def has_journal(root: Path) -> bool:
-    """False only where nothing has that name; one that cannot be looked at is for `recover.change.journal` to judge."""
+    """Whether a journal may exist; one that cannot be examined counts, and is for `recover.change.journal` to check."""
     try:
         (root / JOURNAL_DIR).lstat()
     except FileNotFoundError:
@@ -400,7 +402,8 @@ def has_journal(root: Path) -> bool:
 
 
 def check_journal_folder(root: Path) -> None:
-    """`Refusal` where the journal's folder, or that of its runs, is a link or no folder: it would lead elsewhere."""
+    """Raise `Refusal` if the journal's folder, or that of its runs, is a link or no folder: writes would go
+    elsewhere."""
     for name in (JOURNAL_DIR, f"{JOURNAL_DIR}/runs"):
         try:
             mode = (root / name).lstat().st_mode

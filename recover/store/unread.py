@@ -1,7 +1,7 @@
-"""Parts of a store that mqtool does not read, and the questions that they answer instead of the files that it reads.
+"""Parts of a store that mqtool does not read, and the questions that they answer instead of the files it reads.
 
-A part is told from its empty skeleton by looking, never by its name alone. Two of them stand in for a part that is
-read otherwise (`held_elsewhere`): the log of a DLedger group, and consume queues in RocksDB.
+A part is distinguished from its empty skeleton by content, never by name alone. Two parts replace one that is otherwise
+read (`held_elsewhere`): the log of a DLedger group, and consume queues in RocksDB.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TIERED_TABLE = "tieredStoreMetadata.json"
 
 
 class UnreadPart(Struct, frozen=True):
-    """One such part. `needed_for`: the question (a part of verify) that its data belongs to, None if to no question
-    that mqtool answers. `holds` describes the data found, "" for an empty skeleton.
+    """One such part. `needed_for`: the part of verify that its data belongs to, None if mqtool has no such part.
+    `holds` returns a description of the data found, "" for an empty skeleton.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class UnreadPart(Struct, frozen=True):
 
 
 def unread_parts(store: Store, *, queues: bool = True) -> Iterator[UnreadPart]:
-    """Every part that is there. Without `queues` the folder of queues is not listed."""
+    """Yield every part that exists. Without `queues`, the folder of queues is not listed."""
     yield from (part for part in _known(store, queues) if part.path.exists())
 
 
@@ -73,17 +73,18 @@ def _known(store: Store, queues: bool) -> Iterator[UnreadPart]:
 
 
 class Elsewhere(Struct, frozen=True):
-    """The part that answers a question in place of the files that mqtool reads."""
+    """The part that replaces files that mqtool reads."""
 
     part: str
     what: str
 
 
 def held_elsewhere(store: Store) -> dict[str, Elsewhere]:
-    """For each question (a part of verify) that an unread part answers, which one: neither judged nor written here.
+    """Return the replaced parts of verify, each with the unread part that replaces it: neither checked nor written
+    here.
 
-    A DLedger log with entries answers for all of the log from its first file on, so for everything that derives from
-    the log. RocksDB answers for the queues, with entries or not, unless the files are written beside it.
+    A DLedger log with entries replaces the whole log from its first file on, and so everything derived from it. RocksDB
+    replaces the queues, with entries or not, unless queue files are written as well.
     """
     for path in _dledger(store):
         data = path / "data"
@@ -97,7 +98,7 @@ def held_elsewhere(store: Store) -> dict[str, Elsewhere]:
 
 
 def queues_in_rocksdb(store: Store) -> bool:
-    """Whether a broker of this store keeps its queues in RocksDB and nowhere else."""
+    """Whether a broker of this store keeps its queues only in RocksDB."""
     settings = store.options.settings
     kind = settings.get("storeType", "").strip()
     if kind:
@@ -106,19 +107,19 @@ def queues_in_rocksdb(store: Store) -> bool:
         return False
     if store.queue_folders:
         return False
-    # a broker with its topics in RocksDB has its queues there
+    # a broker with its topics in RocksDB has its queues there, too
     return bool(rocksdb_queue_folders(store)) or has_rocksdb(store.config_dir / "topics")
 
 
 def rocksdb_queue_folders(store: Store) -> list[Path]:
-    """The folders that hold, or held, a RocksDB of consume queues: the first shares its place with queue files."""
+    """Return the folders that hold or held a RocksDB of consume queues; consumequeue/ itself also holds queue files."""
     separate = store.root / SEPARATE_QUEUES
     found = [separate] if separate.is_dir() else []
     return [store.consumequeue_dir, *found] if has_rocksdb(store.consumequeue_dir) else found
 
 
 def has_rocksdb(path: Path) -> bool:
-    """Whether a folder holds a RocksDB, be it without CURRENT, whose loss is damage."""
+    """Whether a folder holds a RocksDB, even without CURRENT, whose loss is damage."""
     return any(name == CURRENT or name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".sst")
                for name in names_in(path))
 
@@ -133,7 +134,7 @@ def _dledger(store: Store) -> Iterator[Path]:
 
 
 def rocksdb_data(path: Path) -> str:
-    """What entries a RocksDB folder holds: tables, or a log that is not empty. "" for none."""
+    """Describe the entries of a RocksDB folder: tables, and the size of its log; "" without any."""
     tables = bytes_logged = 0
     for entry in entries(path):
         if entry.name.endswith(".sst") and entry.length:
@@ -146,14 +147,14 @@ def rocksdb_data(path: Path) -> str:
 
 
 def mapped_data(path: Path) -> str:
-    """Which mapped files below a folder begin with anything but zeros. "" for none."""
+    """Describe the mapped files below a folder that do not begin with zeros only; "" without any."""
     names = (name for name, _ in files_below(path, strict=True) if offset_in_name(name.rpartition("/")[2]) is not None)
     used = sum(any(read_small(path / name, _HEAD)) for name in islice(names, _LISTED))
     return f"{used} {'file' if used == 1 else 'files'} with data" if used else ""
 
 
 def any_file(path: Path) -> str:
-    """How many files below a folder are not empty. "" for none."""
+    """Describe the non-empty files below a folder; "" without any."""
     used = sum(1 for _, status in islice(files_below(path, strict=True), _LISTED) if status.st_size)
     return f"{used} {'file' if used == 1 else 'files'}" if used else ""
 
@@ -163,7 +164,7 @@ def _tiered_table(path: Path) -> str:
     return f"{members} members" if members else ""
 
 
-# --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?
+# --- Consistency of a RocksDB folder: is its manifest readable, and do the files that it names exist?
 
 
 CURRENT = "CURRENT"
@@ -171,8 +172,8 @@ _LARGEST = 256 << 20
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong with a database. `opens`: RocksDB opens it all the same, in an older state or with entries that it
-    fails to read (`of_entries`).
+    """A defect of a database. `opens`: RocksDB opens it nevertheless, in an older state or with entries that it cannot
+    read (`of_entries`).
     """
 
     text: str
@@ -181,10 +182,11 @@ class Problem(Struct, frozen=True):
 
 
 def problems(folder: Path, *, made_anew: bool = False, killed: bool = False) -> Iterator[Problem]:
-    """What keeps a database from being opened, or loses entries of it; nothing where nothing was seen. `OSError`.
+    """Yield what keeps a database from being opened, or loses entries of it; nothing if no defect is visible.
+    `OSError`.
 
-    `made_anew`: brokers make this one where CURRENT is missing, over whatever else is left of it. `killed`: the broker
-    did not stop cleanly.
+    `made_anew`: brokers recreate this database if CURRENT is missing, over the rest of it. `killed`: the broker did not
+    stop cleanly.
     """
     current = folder / CURRENT
     if not current.is_file():
@@ -206,15 +208,15 @@ def problems(folder: Path, *, made_anew: bool = False, killed: bool = False) -> 
         return
     for number, size in sorted(tables.items()):
         yield from _of_table(folder / f"{number:06}.sst", size)
-    # a table is finished before the manifest names it; until then its entries are in the log, or are made again from
-    # that of the messages, and an open deletes it (DBImpl::DeleteObsoleteFiles)
+    # a table is complete before the manifest names it; until then its entries are in the log or are rebuilt from the
+    # messages, and opening the database deletes it (DBImpl::DeleteObsoleteFiles)
     if not (killed and (folder / f"{log:06}.log").is_file()):
         yield from _not_named(folder, {*tables, *deleted}, name)
     yield from _of_logs(folder, log)
 
 
 def _not_named(folder: Path, named: set[int], manifest: str) -> Iterator[Problem]:
-    """Finished tables of which the manifest knows nothing: it was cut between two edits, or is an older one."""
+    """Yield complete tables that the manifest does not name: it was cut between two edits, or is an older one."""
     for entry in entries(folder):
         number, _, suffix = entry.name.partition(".")
         unknown = suffix == "sst" and number.isdecimal() and int(number) not in named
@@ -223,7 +225,8 @@ def _not_named(folder: Path, named: set[int], manifest: str) -> Iterator[Problem
 
 
 def _of_logs(folder: Path, first: int) -> Iterator[Problem]:
-    """A log that ends within a record was being written; entries after any other damage are left out."""
+    """Yield defects of the write-ahead logs; a cut record at a log's end is normal, entries after other damage are
+    lost."""
     logs = sorted(entry.name for entry in entries(folder) if entry.name.endswith(".log")
                   and entry.name[:-4].isdecimal() and int(entry.name[:-4]) >= first)
     if not logs:

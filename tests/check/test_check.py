@@ -25,6 +25,7 @@ from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
 from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
 from tests.support.looks import looked_at
 from tests.support.stores import broker_conf, real_store
 from tests.support.unread_stores import add_rocksdb, put
@@ -63,6 +64,15 @@ def test_a_file_that_no_broker_of_this_store_ever_wrote_is_not_missing(store: Ma
     root = store("clean-4.5.1")
     (root / "config" / "subscriptionGroup.json").unlink()  # it has no backup here
     assert codes(root) == []
+
+
+def test_an_empty_table_of_delays_is_not_missed_where_no_delayed_message_is_left(store: Make) -> None:
+    root = store("kinds/killed-pop-5.5.0")
+    first = next(record for record in plain.records(root) if record.topic == "SCHEDULE_TOPIC_XXXX")
+    cut = mqtool("truncate", root, "--to", first.phy_offset, "--max-loss", "all", "--yes", "--json")
+    assert cut.document["applied"] and (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").is_dir()
+    assert "config-missing" not in mqtool("verify", root, "--json").codes
+    assert not mqtool("predict", root, "--json").code & exits.MESSAGES
 
 
 @pytest.mark.parametrize("how", ["no folder", "empty folder"])

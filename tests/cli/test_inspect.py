@@ -53,6 +53,17 @@ def test_every_real_store_is_told_on_one_screen(name: str) -> None:
     assert all(item["state"] == "whole" for item in document["config"])
 
 
+@pytest.mark.parametrize("name", [
+    "clean-mixed-5.3.3", "killed-mixed-5.3.3", "clean-dledger-4.9.7", "killed-batch-5.5.0", "killed-pop-5.5.0",
+])
+def test_a_look_finds_nothing_in_a_brokers_store_that_verify_does_not(name: str, tmp_path: Path) -> None:
+    store = real_store(f"kinds/{name}", tmp_path)
+    for gone in ((), ("checkpoint",)):
+        for part in gone:
+            (store / part).unlink()
+        assert mqtool("inspect", store, "--json").notable <= mqtool("verify", store, "--json").notable
+
+
 def test_broker_option_asks_for_that_release_only() -> None:
     document = mqtool("inspect", unpacked("clean-5.3.3"), "--broker", "5.3.3", "--json").document
     assert list(document["start_file"]) == ["5.3.3"]

@@ -19,7 +19,7 @@ from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.support.plans import count_operations, killed_at
-from tests.support.stores import copy_store, real_store, write_at
+from tests.support.stores import broker_conf, copy_store, real_store, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 CHECKPOINT = "checkpoint"
@@ -49,6 +49,15 @@ def test_journal_tells_what_was_done_by_whom_and_with_what(store: Path) -> None:
     assert "mqtool undo" in mqtool("journal", store).stdout
     assert run["user"] and run["host"] and run["tool"].startswith("mqtool") and run["command_line"].startswith("mqtool")
     assert run["host"] in mqtool("journal", store).stdout
+
+
+def test_undo_of_a_run_by_a_configuration_asks_for_the_parts_that_it_named(tmp_path: Path) -> None:
+    name = "killed-multipath-5.3.3"
+    root = real_store(name, tmp_path)
+    conf = broker_conf(name, root, tmp_path / "broker.conf")
+    line = [sys.executable, "-m", "mqtool", "recover", "--broker-conf", str(conf), "--yes"]
+    assert subprocess.run(line, check=False, capture_output=True).returncode == 1
+    assert "--commitlog" in mqtool("journal", root).stdout
 
 
 def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:
