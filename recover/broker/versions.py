@@ -86,6 +86,12 @@ INDEX_LOAD_COUNTS = _behaviour(
     "index-load-counts", "an index file that cannot be opened stops the start", since="5.0.0",
 )
 
+# MultiPathMappedFileQueue
+SEVERAL_LOG_FOLDERS = _behaviour(
+    "several-log-folders", "the log may be in several folders; before, their names were taken for the name of one, and "
+    "no log was found", since="4.9.2",
+)
+
 # CommitLog.checkMessageAndReturnSize
 IPV6_HOSTS = _behaviour("ipv6-hosts", "hosts of 16 bytes are understood", since="4.6.0")
 V2_RECORDS = _behaviour("v2-records", "records with a two-byte topic length are understood", since="5.1.0")

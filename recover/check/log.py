@@ -11,7 +11,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MI
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
-from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
+from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
@@ -266,8 +266,16 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
     return found
 
 
+_IN_FOLDERS = ("the log is in {folders} folders: a broker older than {version} takes their names for the name of one, "
+               "finds no log there, and deletes all queues")
+
+
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
-    """Yield the first record of each form that some release cannot read; such a release would truncate there."""
+    """Yield the first record of each form that some release cannot read; such a release would truncate there. Or a log
+    that it would not find."""
+    if (folders := len(store.commitlog_dirs)) > 1:
+        yield finding("commitlog-needs-newer-broker", "commitlog", None, message=_IN_FOLDERS, folders=folders,
+                      what="a log in several folders", start=log.min_offset, version=str(SEVERAL_LOG_FOLDERS.since))
     forms = {
         "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
         "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),

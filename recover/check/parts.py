@@ -423,12 +423,14 @@ def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:
 
 
 def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator[Finding]:
-    """Yield the first of the records that this release cannot read: it would cut the log there."""
+    """Yield the first of the records that this release cannot read: it would cut the log there. Or the log, if it does
+    not find it."""
     for item in needs_newer_broker(store, view):
         needed = item.facts["version"]
         if version < BrokerVersion.parse(needed):
             yield finding("start-needs-newer-broker", item.file, item.offset, broker=str(version), version=needed,
-                          what=item.facts["what"], start=item.facts["start"])
+                          what=item.facts["what"], start=item.facts["start"],
+                          message=item.message if item.offset is None else None)
 
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")

@@ -166,7 +166,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "Restore config/timercheck from a copy before the start.",
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was taken up.",
         cause="It was not copied with the rest, or bits of it are wrong.",
-        broker="Without it the timer queue is read from its beginning, and messages can be delivered twice. With a time in the "
+        broker="Without it, or with a negative time or master offset, messages can be delivered twice. With a time in the "
         "future what is due before then is passed over, and never delivered.",
         action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",

@@ -22,7 +22,14 @@ from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
 from recover.broker.settings import BrokerSettings, load_settings
-from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.broker.versions import (
+    NEWEST_COMPARED,
+    OLDEST_COMPARED,
+    SEVERAL_LOG_FOLDERS,
+    BrokerVersion,
+    boundaries,
+    generation_of,
+)
 from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import index_geometry, list_index_files
@@ -116,6 +123,8 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
             yield Trace("5.0.0", "abort holds a process id")
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
         yield Trace("4.9.3", "there are LMQ queues")
+    if len(store.commitlog_dirs) > 1:
+        yield Trace(str(SEVERAL_LOG_FOLDERS.since), "the log is in several folders")
 
 
 def _of_records(store: Store) -> Iterator[Trace]:

@@ -48,6 +48,18 @@ def test_broker_serves_every_unit_of_a_sound_store(name: str, version: str, tmp_
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_log_in_several_folders_is_found_or_all_queues_go(version: str, tmp_path: Path) -> None:
+    name = "clean-multipath-4.9.7"
+    root = real_store(name, tmp_path)
+    told = mqtool("predict", "--broker-conf", broker_conf(name, root, tmp_path / "broker.conf"), "--broker", version)
+    folders = settings(name)["storePathCommitLog"].replace("{root}", str(root))
+    seen = oracle(version).start(root, {**settings(name), "storePathCommitLog": folders})
+    assert seen.after_start is not None
+    kept = sum(high - low for low, high in seen.after_start.queues.values()) > 0
+    assert (told.code == 0) is kept
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_broker_accepts_and_delivers_new_messages(version: str, tmp_path: Path) -> None:
     seen = oracle(version).start(real_store("clean-4.5.1", tmp_path), write={"TopicA/0": 3, "Brandnew/1": 3})
     assert sorted(seen.written) == ["Brandnew/1", "TopicA/0"]

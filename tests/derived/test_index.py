@@ -9,6 +9,7 @@ import shutil
 import struct
 import zoneinfo
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from msgspec import structs
 
 from fixtures.damage import damage
+from fixtures.synth import synth_store
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry
 from recover.change.model import Retire
 from recover.derived import index_check as verify_index
@@ -312,6 +314,16 @@ def test_wrong_time_is_found(store: StoreCopy) -> None:
     report = checked(root)
     assert warnings(report) == ["index-wrong-time"]
     assert (report.total("wrong"), report.missing) == (1, 0)
+
+
+def test_files_made_at_the_end_of_summer_time_are_right(tmp_path: Path) -> None:
+    start = datetime(2025, 10, 26, 0, 20, tzinfo=UTC)
+    root = tmp_path / "store"
+    berlin = zoneinfo.ZoneInfo("Europe/Berlin")
+    synth_store(root, messages=1500, start=int(start.timestamp() * 1000), step_ms=5000, zone=berlin)
+    begins = [struct.unpack(">q", path.read_bytes()[:8])[0] for path in sorted((root / "index").iterdir())]
+    assert begins != sorted(begins), "the clock was put back between two files"
+    assert warnings(checked(root)) == []
 
 
 def test_first_unit_may_count_from_the_end_of_a_file_that_is_gone(store: StoreCopy) -> None:

@@ -152,6 +152,17 @@ def test_no_log_deletes_all_queues(store: Callable[[str], Path]) -> None:
     assert len(found.deleted_files) == 31 and set(map(tuple, found.queues.values())) == {(0, 0)}
 
 
+def test_a_log_in_several_folders_is_not_found_up_to_4_9_1(store: Callable[[str], Path]) -> None:
+    root = store("clean-multipath-4.9.7")
+    folders = ("--commitlog", root / "commitlog-a", "--commitlog", root / "commitlog-b")
+    old = mqtool("predict", root, *folders, "--broker", "4.9.1", "--json")
+    assert old.code == exits.MESSAGES and old.found("start-needs-newer-broker")
+    assert old.document["lost_messages"] == len(plain.records(root))
+    assert set(map(tuple, old.document["queues"].values())) == {(0, 0)}
+    for release in (("--broker", "4.9.2"), ()):
+        assert mqtool("predict", root, *folders, *release, "--json").code == 0
+
+
 def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     write_at(log_file(root, 0), 95, b"~")
