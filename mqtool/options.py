@@ -122,11 +122,7 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
 
     def with_broker(self, broker: BrokerChoice) -> StoreOptions:
         """The options with broker version and settings, which apply where no file decides."""
-        settings = broker.given()
-        conf = str(broker.broker_conf or "")
-        options = structs.replace(self.options(), settings=settings, broker=broker.broker, conf=conf)
-        folders = () if options.commitlog else log_folders(self.root, settings)
-        return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
+        return broker.applied(self.root, self.options())
 
     def open(self, broker: BrokerChoice) -> Store:
         """Open the store; `NotAStore` (16) if there is none."""
@@ -171,6 +167,18 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
         if not (self.broker_conf or self.settings):
             return {}
         return dict(load_settings(NEWEST_COMPARED, self.broker_conf, self.settings or ()).given)
+
+    @property
+    def store(self) -> str:
+        """The store root according to the settings; "" if they name none."""
+        return self.given().get("storePathRootDir", "").strip()
+
+    def applied(self, root: Path, options: StoreOptions) -> StoreOptions:
+        """The options of the store at `root` with version, settings, and the log folders of these if none is given."""
+        settings = self.given()
+        options = structs.replace(options, settings=settings, broker=self.broker, conf=str(self.broker_conf or ""))
+        folders = () if options.commitlog else log_folders(root, settings)
+        return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
 
 
 # --- the engine ----------------------------------------------------------------------------------
@@ -373,8 +381,7 @@ def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
 
 def _store_of_conf(values: dict[str, Any]) -> str:
     """The store in the broker's configuration; a usage error (16) if neither names one."""
-    given = BrokerChoice(broker_conf=values.get("broker_conf"), settings=values.get("settings")).given()
-    if root := given.get("storePathRootDir", "").strip():
+    if root := BrokerChoice(broker_conf=values.get("broker_conf"), settings=values.get("settings")).store:
         return root
     raise UsageRefusal("no store is named", "Give STORE, or a --broker-conf with storePathRootDir.")
 

@@ -150,11 +150,15 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     Bodies are decompressed. Delayed and half messages come under their real topic, marked so; messages of the brokers'
     own topics come only with --include system. Exit 0: everything that could hold a message was read; 8: it was not.
     """
+    if not where.source and broker.store:
+        where = structs.replace(where, source=[broker.store])
     target = _target(out, where, which, shape)
     reading = Reading(out, broker, engine, which, shape)
     run = _Export(reading, where.format)
-    options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
-                              broker=broker.broker)
+    options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size)
+    # a configuration does not tell whose log is in its folders if there are several sources
+    options = broker.applied(where.places[0], options) if len(where.places) == 1 else structs.replace(
+        options, settings=broker.given(), broker=broker.broker)
     sources = open_sources(where.places, options, live=not engine.on_spark)
     if engine.on_spark and any(source.in_pieces for source in sources):
         raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")

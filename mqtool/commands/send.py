@@ -83,6 +83,8 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     that a consumer can recognize one that comes twice. 0: all were sent; 8: some were not, or the cluster does not
     answer.
     """
+    if target.source is None and broker.store:
+        target = structs.replace(target, source=Path(broker.store))
     source, endpoints = _checked(target, which)
     rules = target.rules(broker)
     messages = _Messages(out, source, broker, which)
@@ -173,7 +175,7 @@ class _Messages(Reading):
         if _is_export(self._source):
             yield from read_messages(self._source)
             return
-        options = StoreOptions(settings=self.broker.given(), broker=self.broker.broker)
+        options = self.broker.applied(self._source, StoreOptions())
         for item in self.all(open_sources([self._source], options)):
             yield item.message
 

@@ -350,7 +350,7 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
         if _fits(log, position.start, position.stop - position.start):
             found.setdefault((position.key, position.start), position)
     positions = list(found.values())
-    return list(compress(positions, _in_reach(log, _of_each(positions, "start"))))
+    return list(compress(positions, _in_reach(log, _column(positions, "start"))))
 
 
 def indexed_behind(
@@ -372,8 +372,8 @@ def indexed_behind(
 
 def named_by_index_alone(by_index: Rows, log: LogView, losses: Losses) -> int:
     """Return how many of `indexed_behind` are in no damaged range and in no queue."""
-    in_damage = within(by_index, _of_each(log.damaged, "start"), _of_each(log.damaged, "stop"))
-    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _of_each(losses.unproven, "start"))))
+    in_damage = within(by_index, _column(log.damaged, "start"), _column(log.damaged, "stop"))
+    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _column(losses.unproven, "start"))))
 
 
 def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
@@ -387,16 +387,16 @@ def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
 def _in_reach(log: LogView, places: Rows) -> Rows:
     """Which of these ascending offsets are in no intact part of a file, up to the first that is too far from all others
     (bool array)."""
-    gaps = [gap for _, gap in _gaps_behind(log)]
+    gaps = [gap for _, gap in _gaps_past_end(log)]
     files = np.array([(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files], dtype=np.int64)
-    possible = within(places, _of_each(gaps, "start"), _of_each(gaps, "stop")) | ~within(places, *files.T)
+    possible = within(places, _column(gaps, "start"), _column(gaps, "stop")) | ~within(places, *files.T)
     kept = places[possible]
     reach = np.maximum(np.append(files[-1, 1], kept[:-1]), files[-1, 1]) + log.queue.file_size
     far = kept[kept > reach[: kept.size]]
     return np.asarray(possible & (places < far[0]) if far.size else possible)
 
 
-def _of_each(items: Sequence[Any], name: str) -> Rows:
+def _column(items: Sequence[Any], name: str) -> Rows:
     """Return one field of each item (int64 array)."""
     return np.array([getattr(item, name) for item in items], dtype=np.int64)
 
@@ -408,12 +408,12 @@ def note_damage_behind(
 
     `last_time`: store timestamp (ms) of the last message that the checkpoint knows of.
     """
-    in_queues = _of_each(by_queues, "start")
+    in_queues = _column(by_queues, "start")
     later = last_time > log.tally.newest_timestamp
     witness = bool(later or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
     starts = np.concatenate([in_queues, by_index])
     # for a message that only the index names, assume the minimum size
-    stops = np.concatenate([_of_each(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
+    stops = np.concatenate([_column(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     found = list(_ranges_in_files(log, starts, stops, witness))
@@ -438,7 +438,7 @@ def _queues_adjoin(named: list[LostPosition]) -> bool:
     return any(ends.get(position.start, position.key) != position.key for position in named)
 
 
-def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
+def _gaps_past_end(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
             yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
@@ -448,7 +448,7 @@ def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> 
     """Yield damaged ranges past the log's end in existing files; `starts` (ascending), `stops`: of the named
     messages."""
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
-    for scan, gap in _gaps_behind(log):
+    for scan, gap in _gaps_past_end(log):
         start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
         first, last = np.searchsorted(starts, [start, gap.stop]).tolist()
         if first >= last:

@@ -151,10 +151,11 @@ def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
 def stretches(log: LogView) -> list[Stretch]:
     """Return the log in files, or in equal parts of several files each, so few that all can be shown."""
     files = log.queue.files
-    if not files:
+    start = log.queue.min_offset
+    stop = max((file.end for file in files), default=start)
+    if start == stop:
         return []
     size = log.queue.file_size or max(file.length for file in files) or 1
-    start, stop = files[0].file_from_offset, max(file.end for file in files)
     step = size * -(-(stop - start) // (size * _ROWS))
     found = [Stretch(at, min(at + step, stop), 0, min(max(at, log.log_end), at + step))
              for at in range(start, stop, max(1, step))]

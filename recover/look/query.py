@@ -80,7 +80,7 @@ def record_at(store: Store, reader: LogReader, phy_offset: int, answer: Answer, 
     with suppress(FormatError):
         return judge(*place)
     head = reader.read(phy_offset, HEAD_SIZE)
-    if named or (len(head) == HEAD_SIZE and HEAD.decode(head).phy_offset == phy_offset):
+    if named or (len(head) == HEAD_SIZE and HEAD.decode(head).phy_offset == phy_offset and any(head)):
         reason, _ = reason_of(*place)
         answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
     return None

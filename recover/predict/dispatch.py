@@ -97,13 +97,18 @@ def _load_files(
     return files
 
 
+def finds_log(store: Store, settings: BrokerSettings) -> bool:
+    """False if the log is in several folders, and the broker takes their names for the name of one."""
+    return len(store.commitlog_dirs) == 1 or settings.version.has(versions.SEVERAL_LOG_FOLDERS)
+
+
 def load(store: Store, settings: BrokerSettings) -> Loaded:
     """Load log, queues and index as the broker of these settings does; sizes that are not set are those of the
     files."""
     loaded = Loaded()
     read = partial(_load_files, store, settings.version, loaded)
-    found = len(store.commitlog_dirs) == 1 or settings.version.has(versions.SEVERAL_LOG_FOLDERS)
-    log = read(store.commitlog_dirs if found else (), mapped_file_size(store, settings), odd_log_name)
+    folders = store.commitlog_dirs if finds_log(store, settings) else ()
+    log = read(folders, mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded
     # of equal names in several folders the first counts

@@ -51,6 +51,7 @@ from recover.predict.dispatch import (
     Nobody,
     Stop,
     Within,
+    finds_log,
     load,
     mapped_file_size,
     queue_file_size,
@@ -224,7 +225,7 @@ class _Start:
         if self.prediction.mode == "abnormal" or self.version.has(versions.NO_LOG_DESTROYS_QUEUES):
             for state in self.states.values():
                 state.destroy()
-        if self.log.view.files:
+        if not finds_log(self.store, self.settings):
             self.prediction.reason = self.prediction.end_reason = "it does not find the folders of the log"
         return 0
 

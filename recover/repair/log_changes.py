@@ -308,8 +308,10 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
 
 
 def _check_boundary(log: LogView, offset: int) -> None:
-    """Boundaries are the starts and ends of live records, and the starts of files."""
+    """Boundaries are the starts and ends of live records and of the log, and the starts of files."""
     below, above = log.min_offset, log.log_end
+    if offset in (below, above):
+        return
     for scan in log.files:
         start = scan.mapped_file.file_from_offset
         if start == offset:
@@ -326,9 +328,10 @@ def _check_boundary(log: LogView, offset: int) -> None:
             below = max(below, int(edges[at - 1]))
         if at < edges.size:
             above = min(above, int(edges[at]))
+    nearest = [str(place) for place in sorted({below, above})]
     raise UsageRefusal(
-        f"{offset} is no record boundary; the nearest are {below} and {above}",
-        f"Use --to {below} or --to {above}.", below=below, above=above,
+        f"{offset} is no record boundary; the nearest {'are' if len(nearest) > 1 else 'is'} {' and '.join(nearest)}",
+        f"Use --to {' or --to '.join(nearest)}.", below=below, above=above,
     )
 
 

@@ -31,7 +31,7 @@ from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.support.stores import real_store, unpacked
+from tests.support.stores import broker_conf, real_store, unpacked
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool export`: every intact message, whatever is broken around it, counted against the plain reader.
@@ -373,6 +373,18 @@ def test_records_of_something_else_are_no_messages_and_make_none_superseded(
     key = next(message["unique_key"] for message in found if message["unique_key"])
     scanned = mqtool("query", root, "--scan", "--key", key, "--json").document["messages"]
     assert [message["superseded"] for message in scanned] == [False]
+
+
+def test_a_configuration_says_where_store_and_log_are(tmp_path: Path) -> None:
+    name = "killed-multipath-5.3.3"
+    root = real_store(name, tmp_path)
+    conf = broker_conf(name, root, tmp_path / "broker.conf")
+    due = plain.records_by_place(root).keys()
+    for number, given in enumerate([(root, "--broker-conf", conf), ("--broker-conf", conf)]):
+        found = exported(tmp_path / f"{number}.ndjson", *given, *EVERYTHING)
+        assert {message["phy_offset"] for message in found} == due
+        sent = mqtool("send", *given, "--endpoints", "127.0.0.1:1", "--dry-run", "--json").document
+        assert sent["planned"] == len(due) and sent["complete"]
 
 
 def test_a_topic_that_no_message_has_is_named_with_the_nearest(tmp_path: Path) -> None:

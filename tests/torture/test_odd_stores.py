@@ -302,3 +302,25 @@ def test_the_dry_run_of_resume_shows_every_file(store: Path) -> None:
     shown = mqtool("resume", store, "--dry-run", "--json")
     assert [step["file"] for step in shown.document["plan"]["steps"]] == ["index", name]
     assert json.loads(shown.stdout)
+
+
+# --- Stores with next to nothing in them.
+
+
+@pytest.mark.parametrize("log", [None, 0, 1 << 20], ids=["no file", "an empty file", "a file of zeros"])
+def test_a_store_without_a_record_is_clean_to_every_command(log: int | None, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    if log is not None:
+        (store / "commitlog" / f"{0:020}").write_bytes(bytes(log))
+    with assert_unchanged(store):
+        for line in (
+            ("inspect",), ("verify",), ("predict",), ("groups",), ("recover", "--dry-run"), ("rebuild", "--dry-run"),
+            ("truncate", "--to", 0, "--dry-run"), ("query", "--topic", "T"), ("query", "--phy-offset", 0),
+            ("export", "-o", tmp_path / "out.ndjson"), ("report", "-o", tmp_path / "page.md"),
+        ):
+            done = mqtool(line[0], store, *line[1:], "--json")
+            assert done.code == 0 and not done.notable, (line, done.stdout, done.stderr)
+            assert not done.document.get("damaged") and not done.document.get("reason"), (line, done.stdout)
+    past = mqtool("truncate", store, "--to", (log or 0) + 5, "--dry-run")
+    assert past.code == exits.USAGE and "the nearest is 0" in past.stderr
