@@ -21,7 +21,7 @@ NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
 QUEUE_COLUMNS = 3
 """Columns of a queue: start and length of its topic's name, and queue id."""
 
-_LOOKED_AT = 1 << 20
+_CHUNK = 1 << 20
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 
@@ -108,7 +108,7 @@ def last_nonzero(data: Any, start: int, stop: int) -> int:
     """Return the position of the last non-zero byte in data[start:stop] (uint8), or -1."""
     start, at = max(start, 0), min(stop, data.size)
     while at > start:
-        block = data[max(start, at - _LOOKED_AT) : at]
+        block = data[max(start, at - _CHUNK) : at]
         at -= int(block.size)
         if block.any():
             return int(at + len(block.tobytes().rstrip(b"\0")) - 1)

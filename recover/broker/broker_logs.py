@@ -205,13 +205,13 @@ def read_log(path: Path) -> LogSummary:
                 summary.size += len(line)
                 if b"physics file" in line and (named := _LOG_FILE.search(line)):
                     ended = _text(named[1])
-                    _ended_in(found, ended)
+                    _assign_end(found, ended)
                 if summary.store is None and (place := _PLACE.search(line)):
                     summary.store = _text(place[1] or place[2])
                 if _SIGNS.search(line) is None:
                     continue
                 for row, pattern in zip(ROWS, _COMPILED, strict=True):
-                    if row.sign.encode() in line and (match := pattern.search(line)) and _tells(row, match):
+                    if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
                         _note(found, row, match, number, line, ended)
                         break
     except (EOFError, gzip.BadGzipFile) as error:
@@ -231,14 +231,14 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         whole = line.endswith(b"\n")
 
 
-def _tells(row: Row, match: re.Match[bytes]) -> bool:
+def _applies(row: Row, match: re.Match[bytes]) -> bool:
     values = match.groupdict()
     if row.part and row.part.encode() not in values["file"]:
         return False
     return "before" not in values or int(values["before"]) > int(values["offset"])
 
 
-def _ended_in(found: dict[str, Seen], file: str) -> None:
+def _assign_end(found: dict[str, Seen], file: str) -> None:
     """Assign this file, in which a recovery ended, to the log-ending rows seen since the last recovery."""
     for seen in found.values():
         if seen.row.ends_log and seen.open:

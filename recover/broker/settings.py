@@ -165,11 +165,11 @@ class BrokerSettings(Struct, frozen=True):
     @property
     def too_new(self) -> dict[str, str]:
         """Given settings that only later releases have: this broker ignores them."""
-        return {name: value for name, value in self.given.items() if name in KNOWN and not self._known_then(name)}
+        return {name: value for name, value in self.given.items() if name in KNOWN and not self._is_known(name)}
 
     def text(self, name: str) -> str:
         """Return the value of a setting of `KNOWN`."""
-        if name in self.given and self._known_then(name):
+        if name in self.given and self._is_known(name):
             return self.given[name]
         return KNOWN[name].default
 
@@ -191,7 +191,7 @@ class BrokerSettings(Struct, frozen=True):
         """Delay level -> ms (`messageDelayLevel`)."""
         return parse_levels(self.text("messageDelayLevel"))
 
-    def _known_then(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         since = KNOWN[name].since
         return not since or BrokerVersion.parse(since) <= self.version
 

@@ -151,7 +151,7 @@ class _Scan(Struct):
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
                                         self.kept[-1].split(number, home.summary, home.seen))
                 for failure in found.unreadable:
-                    if _is_read(failure):
+                    if _is_readable_here(failure):
                         raise unreadable(home.seen.host, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
@@ -162,14 +162,14 @@ class _Scan(Struct):
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
             error = problem.error(file.path)
-            if _is_read(ReadFailure(file.path, 0, 0, 0)):
+            if _is_readable_here(ReadFailure(file.path, 0, 0, 0)):
                 raise unreadable(problem.host, error)
             if self.open_error is None:
                 raise error
             self.open_error(file, error)
 
 
-def _is_read(failure: ReadFailure) -> bool:
+def _is_readable_here(failure: ReadFailure) -> bool:
     """Whether this machine can open a file afresh and read a range that a worker could not."""
     try:
         with FileReader(failure.path, again=False) as reader:

@@ -231,7 +231,7 @@ def verify_fleet(
                 note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
                 options = ScanOptions(engine=SparkEngine(settings))
                 (rows[item.place], _), = _write_findings(
-                    made["findings"], f"split-{len(rows)}.parquet", [_judged(item, rules, options)])
+                    made["findings"], f"split-{len(rows)}.parquet", [_verify_one(item, rules, options)])
         ordered = [rows[place] for place in places]
         _write_stores(made["stores"], ordered)
         for lost in made["findings"].glob(".*"):  # left by a task that was retried elsewhere
@@ -342,7 +342,7 @@ def verify_stores(tasks: Iterable[FleetTask]) -> Iterator[tuple[StoreRow, str]]:
     """
     enter()
     for task in tasks:
-        judged = (_judged(item, task.rules, ScanOptions()) if is_remote(item.place) else _apart(item, task.rules)
+        judged = (_verify_one(item, task.rules, ScanOptions()) if is_remote(item.place) else _isolated(item, task.rules)
                   for item in task.stores)
         yield from _write_findings(Path(task.folder), f"part-{task.number:06d}.parquet", judged)
 
@@ -369,14 +369,14 @@ def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[
 
 def findings_of(place: str) -> list[dict[str, Any]]:
     """Return the rows of the table `findings` for one store, verified in this process. `Refusal` (8) if that fails."""
-    row, findings = _judged(Listed(place, "", 0, 0, _lock(place)), "", ScanOptions())
+    row, findings = _verify_one(Listed(place, "", 0, 0, _lock(place)), "", ScanOptions())
     if row.error:
         raise Refusal(f"{place}: {row.error}")
     return findings
 
 
-def _apart(item: Listed, rules: str) -> _Judged:
-    """Run `_judged` in a separate process."""
+def _isolated(item: Listed, rules: str) -> _Judged:
+    """Run `_verify_one` in a separate process."""
     read, write = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -384,7 +384,7 @@ def _apart(item: Listed, rules: str) -> _Judged:
         try:
             ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             if os.getppid() == parent:
-                answer = pickle.dumps(_judged(item, rules, ScanOptions()))
+                answer = pickle.dumps(_verify_one(item, rules, ScanOptions()))
                 with open(write, "wb") as pipe:
                     pipe.write(answer)
                 os._exit(0)
@@ -403,7 +403,7 @@ def _apart(item: Listed, rules: str) -> _Judged:
                     error=f"the process that verified it ended {how}"), []
 
 
-def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
+def _verify_one(item: Listed, rules: str, options: ScanOptions) -> _Judged:
     """Verify one store; return its row and its findings. Any failure is in the row.
 
     A store that a broker writes to is seen as of the start of the check, if only this process reads it.

@@ -30,7 +30,7 @@ _names = itertools.count(1)
 _EVERY = 0.2
 _GRACE = 5
 _JOBS = 8
-_OVER = object()
+_DONE = object()
 
 
 class Job:
@@ -124,7 +124,7 @@ def _watched(
             if session.code:
                 session.context.setLocalProperty(_CODE, session.code)
             work(lambda value: put((value,)))
-            put(_OVER)
+            put(_DONE)
         except BaseException as error:
             with suppress(InterruptedError):
                 put(error)
@@ -147,7 +147,7 @@ def _watched(
                 continue
             if isinstance(answer, tuple):
                 yield answer[0]
-            elif answer is _OVER:
+            elif answer is _DONE:
                 jobs -= 1
             elif isinstance(answer, Refusal):
                 raise answer

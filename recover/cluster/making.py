@@ -194,15 +194,15 @@ class SparkProducer:
         # a multiple of the cores, so that none idles at the end
         packing, making = (max(_TASKS_A_CORE, -(-total // (rows * cores))) * cores
                            for rows in (ROWS_A_TASK, self.rows_a_task))
-        large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._is_bare(keys[n]))}
+        large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._has_no_files(keys[n]))}
         cut = self._cut(expectation, chosen, large, builder.file_cells, making)
         listed = {} if self.session.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
-        task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, cut, listed)
+        task = QueueFilesTask(_for_executors(builder, self.store), keys, fresh, cut, listed)
         asked = np.zeros(counts.size, dtype=bool)
         asked[chosen] = True
         sent = list(cut.packed(_LAST, expectation.lmq_rows[asked[expectation.lmq_rows["queue"]]]))
         pack = QueueChunks(cut, asked[: expectation.skipped.size] & ~expectation.skipped)
-        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_even(expectation.tally_of(n)))
+        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_dense(expectation.tally_of(n)))
         number = len(self._products)
 
         def run() -> list[Any]:
@@ -324,7 +324,7 @@ class SparkProducer:
         elements = context.union(rdds)
         return (elements.coalesce(tasks) if tasks else elements).mapPartitions(packing).partitionBy(partitions, int)
 
-    def _is_bare(self, key: QueueKey) -> bool:
+    def _has_no_files(self, key: QueueKey) -> bool:
         """Whether a queue has no file at all."""
         parts = (QueueFiles(self.store, key.topic, key.queue_id), ExtFiles(self.store, key.topic, key.queue_id))
         return not any(part.mapped_files.files or part.mapped_files.odd for part in parts)
@@ -378,14 +378,14 @@ def seen_elsewhere(store: Store) -> Store | None:
     return seen if same else None
 
 
-def _elsewhere(builder: QueueBuilder, store: Store) -> QueueBuilder:
+def _for_executors(builder: QueueBuilder, store: Store) -> QueueBuilder:
     return QueueBuilder(
         store, builder.delays, builder.min_offset, builder.log_end, visible=builder.visible,
         evidence=builder.evidence, bridge=builder.bridge,
     )
 
 
-def _is_even(tally: Rows | None) -> bool:
+def _is_dense(tally: Rows | None) -> bool:
     """Whether each place of a queue is held by one message, so that no unit fills in for another."""
     if tally is None or tally["fallen"] or tally["bits"] & BIT_MARKER:
         return False

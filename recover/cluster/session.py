@@ -237,7 +237,7 @@ class Session:
         warnings.filterwarnings("ignore", module="pyspark")
         reach(self.master)
         (self.folder / _SCRATCH).mkdir()
-        own = {} if _SUBMITTED in os.environ else self._launched_with()
+        own = {} if _SUBMITTED in os.environ else self._jvm_environment()
         with _environment(own), (self.folder / _LOG).open("wb") as noise:
             # a process group of its own, so that Ctrl-C reaches mqtool, not the JVM and its workers
             streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
@@ -276,7 +276,7 @@ class Session:
         found: str | None = self.context.getConf().get(key)
         return found
 
-    def _launched_with(self) -> dict[str, str]:
+    def _jvm_environment(self) -> dict[str, str]:
         """Return the environment of our own JVM and its workers: defaults for what the site's files do not set."""
         # this variable has no escapes: put a double quote between single ones
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')

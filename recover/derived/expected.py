@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from recover.derived.queues import QueueBuilder
 
 
-_AT_ONCE = 1_500_000
+_BATCH_ROWS = 1_500_000
 
 NOTHING, PRE_BLANK_UNIT, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a cell of a queue."""
@@ -77,7 +77,7 @@ class Expectation(Struct):
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
         """Like `grouped`, for the queues of these indexes, which ascend; each has at least one position."""
         room = np.empty(0, dtype=EXPECTED)
-        for batch in batches(numbers, self.counts, _AT_ONCE):
+        for batch in batches(numbers, self.counts, _BATCH_ROWS):
             starts = np.zeros(len(self.keys), dtype=np.int64)
             stops = np.zeros(len(self.keys), dtype=np.int64)
             stops[batch] = np.cumsum(self.counts[batch])

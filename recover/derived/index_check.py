@@ -49,11 +49,11 @@ from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
 from recover.store.store import Store
 
-_FEW = 256
-_FILES_AT_ONCE = 512
-_ROOM = 2_000_000
+_PROBE_UNITS = 256
+_BATCH_FILES = 512
+_READ_SIZE = 2_000_000
 """Bytes per read: a multiple of unit and slot size."""
-_COUNTED_AT_ONCE = 1 << 20
+_CHUNK_UNITS = 1 << 20
 _NONE = np.zeros(0, dtype=np.int32)
 
 _CLASSES = np.arange(256, dtype=np.uint8)
@@ -62,7 +62,7 @@ _RIGHT, _EXPIRED, _LOST, _BEYOND = (
     np.equal(_KINDS, kind) for kind in (native.RIGHT, native.EXPIRED, native.LOST, native.BEYOND_LOG))
 _NAMED = _RIGHT | (_KINDS == native.DUPLICATE)
 _WITHOUT_KEY = (_KINDS == native.NO_RECORD) | (_KINDS == native.OTHER_KEY)
-_ASTRAY = _WITHOUT_KEY | _BEYOND
+_INVALID = _WITHOUT_KEY | _BEYOND
 _LOOP, _WRONG_CHAIN, _OFF_TIME = (
     (_CLASSES & flaw) != 0 for flaw in (native.CHAIN_LOOP, native.WRONG_CHAIN, native.WRONG_TIME))
 _FLAWED = _LOOP | _WRONG_CHAIN | _OFF_TIME
@@ -171,11 +171,11 @@ def compare_files(
 ) -> Iterator[Compared | OSError | None]:
     """Yield the result of `compare_file` for each file, or the error if it cannot be read. Requests of many files to
     the log are batched. `held`: results of `held_in` by file name, if it ran elsewhere."""
-    for at in range(0, len(files), _FILES_AT_ONCE):
+    for at in range(0, len(files), _BATCH_FILES):
         beside = ThreadPoolExecutor(1)
         try:
             found = ask_together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
-                                  for file in files[at : at + _FILES_AT_ONCE]])
+                                  for file in files[at : at + _BATCH_FILES]])
         finally:
             beside.shutdown(cancel_futures=True)
         yield from found
@@ -202,7 +202,7 @@ def compare_file(
         if not 2 <= header.index_count <= geometry.entries:
             return None
         expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
-        few = reader.read(geometry.unit_offset(expired + 1), _FEW * INDEX_UNIT.size)
+        few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
     unit = INDEX_UNIT.decode(few[: INDEX_UNIT.size].ljust(INDEX_UNIT.size, b"\0"))
     found = yield from stream.head(unit.phy_offset, unit.key_hash)
     if found is None:
@@ -223,9 +223,9 @@ def compare_file(
         if sum(span.count for _, span in spans) < len(units):
             continue
         # a few units tell which rule holds
-        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _FEW))
+        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
         (begin,) = yield from stream.sums([(split, first)])
-        if _followed(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
+        if _unit_sum(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
             continue
         if held is None:
             holding = holding or beside.submit(held_in, HeldLook(file, geometry, SEED))
@@ -244,9 +244,9 @@ def compare_file(
 
 def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, Rows]]:
     """Yield offset and content of successive windows; a window's bytes are valid until the next."""
-    room = np.empty(max(0, min(_ROOM, stop - start)), dtype=np.uint8)
-    for at in range(start, stop, _ROOM):
-        size = min(_ROOM, stop - at)
+    room = np.empty(max(0, min(_READ_SIZE, stop - start)), dtype=np.uint8)
+    for at in range(start, stop, _READ_SIZE):
+        size = min(_READ_SIZE, stop - at)
         spend(size)
         yield at, room[: reader.read_into(memoryview(room.data)[:size], at)]
 
@@ -258,30 +258,30 @@ def _expired_head(
     sum."""
     count = first = total = 0
     start, stop = geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)
-    few = min(stop, geometry.unit_offset(1 + _FEW))
+    few = min(stop, geometry.unit_offset(1 + _PROBE_UNITS))
     for _, content in chain(_windows(reader, start, few), _windows(reader, few, stop)):
         units = content[: content.size // INDEX_UNIT.size * INDEX_UNIT.size].view(">i4").reshape(-1, 5).astype(np.int32)
         known = int(np.argmin(np.r_[is_expired(units, min_offset), False]))
         if known and not count:
             first = int(native.phy_offsets(units[:1])[0])
-        total += _followed(content[: known * INDEX_UNIT.size], count + 1)[0]
+        total += _unit_sum(content[: known * INDEX_UNIT.size], count + 1)[0]
         count += known
         if known < len(units):
             break
     return count, first, total
 
 
-def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
+def _max_first_diff(previous: IndexFileVerdict | None, begin: int) -> int:
     """Return the largest valid time difference of a file's first unit: from the end of the previous file.
 
-    By name that is a newer file where the clock was put back, as at the end of summer time; then nothing tells.
+    The previous file by name is newer if the clock went back, as at the end of summer time; then any is valid.
     """
     if previous is None or not previous.sound or not previous.units or previous.header.end_timestamp > begin:
         return MAX_TIME_DIFF
     return time_diff(previous.header.end_timestamp, begin)
 
 
-def _followed(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
+def _unit_sum(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
     """Return `follow_units` with an unsigned sum; an incomplete unit at the end is ignored."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
@@ -306,27 +306,27 @@ class HeldLook(Struct, frozen=True):
 
 
 def held_in(look: HeldLook) -> Held | None:
-    """Return the sum and used slots of an index file's units; None as in `_held`. `OSError` if it cannot be read."""
+    """Return the sum and used slots of an index file's units; None as in `_held_units`. `OSError` if unreadable."""
     with FileReader(look.file.path) as reader:
         head = reader.read(0, INDEX_HEADER.size)
         if len(head) < INDEX_HEADER.size:
             return None
         header = INDEX_HEADER.decode(head)
         inside = 2 <= header.index_count <= look.geometry.entries
-        return _held(reader, look.geometry, header, look.seed) if inside else None
+        return _held_units(reader, look.geometry, header, look.seed) if inside else None
 
 
-def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
+def _held_units(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
     """Return the sum and used slots of a file's units; None if slots or chains do not follow from the units, or other
     bytes before or after them are not zero."""
     slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
     for at, content in _windows(reader, geometry.unit_offset(1), end):
-        part, wrong = _followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
+        part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
         total += part
         if wrong:
             return None
     for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
-        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _ROOM // INDEX_SLOT.size]
+        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
         if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
             return None
     blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
@@ -371,8 +371,8 @@ class _Judge:
         self.counted = counted
         self.verdict.end = self.end = min(counted, self.written)
         self.offsets = roomy(self.end, np.int64)
-        for at in range(0, self.end, _COUNTED_AT_ONCE):
-            part = self.offsets[at : at + _COUNTED_AT_ONCE]
+        for at in range(0, self.end, _CHUNK_UNITS):
+            part = self.offsets[at : at + _CHUNK_UNITS]
             part[:] = native.phy_offsets(units[at : at + part.size])
         self.classes = np.zeros(self.end, dtype=np.uint8)
         self.counts = np.zeros(_CLASSES.size, dtype=np.int64)
@@ -386,8 +386,8 @@ class _Judge:
             self._classify_rest()
             self._check_first_time()
         used = self._check_chains()
-        for at in range(1, self.end, _COUNTED_AT_ONCE):
-            self.counts += np.bincount(self.classes[at : at + _COUNTED_AT_ONCE], minlength=_CLASSES.size)
+        for at in range(1, self.end, _CHUNK_UNITS):
+            self.counts += np.bincount(self.classes[at : at + _CHUNK_UNITS], minlength=_CLASSES.size)
         self._check_header(used)
         self._sum_up()
         return self.verdict
@@ -442,7 +442,7 @@ class _Judge:
     def _check_first_time(self) -> None:
         """Check unit 1's time difference: it counts from the end of the file that was the previous one at creation."""
         if _NAMED[self.classes[1]]:
-            most = _most_seconds(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
+            most = _max_first_diff(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
             if not 0 <= int(self.image.units[1, 3]) <= most:
                 self.classes[1] |= native.WRONG_TIME
 
@@ -486,7 +486,7 @@ class _Judge:
         elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
             wrong += ["begin", "end"]
         # brokers up to 4.7.0 count every unit, later ones each used slot; a file may have been written by both
-        broken = self._count(_FLAWED | _ASTRAY)
+        broken = self._count(_FLAWED | _INVALID)
         if count_fits and not (0 if broken else used) <= header.hash_slot_count <= end - 1:
             wrong.append("hash_slot_count")
         elif count_fits and not broken and used < end - 1:
@@ -505,19 +505,19 @@ class _Judge:
     def _sum_up(self) -> None:
         verdict, header = self.verdict, self.verdict.header
         verdict.right, verdict.expired, verdict.lost = map(self._count, (_RIGHT, _EXPIRED, _LOST))
-        verdict.wrong = self._count(_ASTRAY | (_NAMED & _FLAWED))
+        verdict.wrong = self._count(_INVALID | (_NAMED & _FLAWED))
         if verdict.right:
             live = self._among(_RIGHT)
             first = int(live.argmax())
             verdict.first_right = first, int(self.offsets[first]), int(self.image.units[first, 0])
             verdict.last_right = int(self.offsets[live.size - 1 - int(live[::-1].argmax())])
-            verdict.wrong_before = int(self._among(_ASTRAY)[1:first].sum())
+            verdict.wrong_before = int(self._among(_INVALID)[1:first].sum())
         named = self._among(_NAMED)
         times_fit = self._count(_NAMED & _OFF_TIME) * 2 <= self._count(_NAMED)
         if 0 < header.begin_timestamp <= header.end_timestamp and times_fit:
             first_live = int(named.argmax()) if named.any() else self.end
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
-        if self._count(_ASTRAY) and self.log.files:
+        if self._count(_INVALID) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
             verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)]).tobytes()
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
@@ -558,10 +558,10 @@ def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
 
     A file of noise has millions.
     """
-    return _parted(np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1, numbers.size)
+    return _parts(np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1, numbers.size)
 
 
-def _parted(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
+def _parts(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
     """Yield [start, stop) of each part of [0, size) cut at these places."""
     return zip([0, *cuts.tolist()], [*cuts.tolist(), size], strict=True) if size else iter(())
 
@@ -587,7 +587,7 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
     compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
-        listing.files, geometry, stream, log.min_offset, _held_elsewhere(log, listing.files, geometry))
+        listing.files, geometry, stream, log.min_offset, _held_by_holder(log, listing.files, geometry))
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
@@ -607,17 +607,17 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     else:
         empty = [v for v in report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
         if len(empty) >= _NEAR_EMPTY_FILES:
-            found.append(_of_files(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
+            found.append(_finding_on(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
     newer = [v for v in report.verdicts if store.has_abort and v.header.end_timestamp > (checkpoint_time or 0)]
     if newer:
-        found.append(_of_files(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
+        found.append(_finding_on(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
                                checkpoint=checkpoint_time or 0))
     for verdict in report.verdicts:
         found += verdict.findings
     return report
 
 
-def _held_elsewhere(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
+def _held_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
     """Return `held_in` of the files by name, computed where the rows of the log are kept; empty if that is here."""
     if log.holder is None:
         return {}
@@ -627,7 +627,7 @@ def _held_elsewhere(log: LogView, files: Sequence[IndexFileName], geometry: Inde
     return {look.file.name: held for look, held in zip(looks, found, strict=True) if held is not None}
 
 
-def _of_files(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
+def _finding_on(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
     """Return one finding on several files, placed at the first."""
     first, last = verdicts[0].file, verdicts[-1].file
     return finding(code, store.relative(first.path), None, first=first.name, last=last.name, count=len(verdicts),
@@ -652,7 +652,7 @@ def _check_file(
     """Add the verdict on one file to `report`, or yield a finding for each part that cannot be read."""
     previous = report.verdicts[-1] if report.verdicts else None
     name = store.relative(file.path)
-    if isinstance(compared, Compared) and compared.seconds <= _most_seconds(
+    if isinstance(compared, Compared) and compared.seconds <= _max_first_diff(
             previous, compared.verdict.header.begin_timestamp):
         report.stream.mark(compared.spans)
         report.verdicts.append(compared.verdict)
@@ -684,7 +684,7 @@ def _check_file(
 
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count expected and missing units; yield a finding for each run of messages in one file."""
-    stream, where = report.stream, (_blind_ranges(report), _covered(report.verdicts))
+    stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
     untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
     looks = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
     known = dict(zip(untouched, looks, strict=True))
@@ -746,7 +746,7 @@ def _missing(
     return asked.size, [
         _Run(int(files[start]), int(offsets[start]), int(offsets[stop - 1]), stop - start,
              int(missing[start:stop].sum()), int(lacking[start]), int(lacking[stop - 1]) + 1)
-        for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
+        for start, stop in _parts(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
     ]
 
 
@@ -761,7 +761,7 @@ def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
     return ranges
 
 
-def _covered(verdicts: list[IndexFileVerdict]) -> Rows:
+def _coverage(verdicts: list[IndexFileVerdict]) -> Rows:
     """Return lowest phy offset, number and highest phy offset (int64, three rows) of the files, by what their units
     name."""
     spans = sorted(

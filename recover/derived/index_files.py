@@ -29,7 +29,7 @@ from recover.store.store import Store
 _SAMPLE = 48
 _SAMPLE_CUT = 300
 _SEEN_CUT = 3
-_GOOD = 0.75
+_LEAST_SHARE = 0.75
 _PLAUSIBLE_OFFSET = 1 << 54
 _WINDOW_ROWS = 1 << 19
 _MOST_CANDIDATES = 2_000
@@ -57,9 +57,9 @@ def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> b
         verdict = _is_chained(reader, geometry, units, number)
         good += verdict is True
         bad += verdict is False or (verdict is None and not cut)
-        if bad > len(numbers) * (1 - _GOOD):
+        if bad > len(numbers) * (1 - _LEAST_SHARE):
             return False
-    return good + bad >= (_SEEN_CUT if cut else 1) and good >= (good + bad) * _GOOD
+    return good + bad >= (_SEEN_CUT if cut else 1) and good >= (good + bad) * _LEAST_SHARE
 
 
 def _is_chained(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], number: int) -> bool | None:
@@ -263,36 +263,36 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
     lengths = usual_lengths(listing.files)
     slots, entries = store.options.index_slots, store.options.index_entries
     if slots is not None or entries is not None:
-        return _overridden(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
+        return _given_geometry(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
     if not lengths:
         return _configured(store)
-    found = [g for length in lengths if (g := _voted(_of_length(listing, length), _likely(length))) is not None]
+    found = [g for length in lengths if (g := _majority(_of_length(listing, length), _common(length))) is not None]
     if found:
         # a header count equal to the capacity marks a full file, as all but the last are
-        counts = {_counted(file) for file in listing.files}
+        counts = {_index_count(file) for file in listing.files}
         return max(found, key=lambda g: (g.entries in counts, 4 * g.slots == g.entries))
     # no units to test: accept a common geometry of this length
-    return next((g for length in lengths for g in _likely(length)), None)
+    return next((g for length in lengths for g in _common(length)), None)
 
 
 def proven_geometry(path: Path, length: int) -> IndexGeometry | None:
     """Return the geometry that the units of one complete file prove; None if none fits."""
-    found = _voted([IndexFileName(path, length, True)], _likely(length))
+    found = _majority([IndexFileName(path, length, True)], _common(length))
     return found if found is not None and found.size == length else None
 
 
 def file_geometry(path: Path, length: int) -> IndexGeometry | None:
     """Return the proven geometry of one file, or (for one without units) the brokers' geometry of that length, if
     any."""
-    return proven_geometry(path, length) or next(iter(_likely(length)), None)
+    return proven_geometry(path, length) or next(iter(_common(length)), None)
 
 
 def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
     """Files of that length, those with most units first: they give the strongest evidence."""
-    return sorted((f for f in listing.files if f.length == length), key=_counted, reverse=True)
+    return sorted((f for f in listing.files if f.length == length), key=_index_count, reverse=True)
 
 
-def _counted(file: IndexFileName) -> int:
+def _index_count(file: IndexFileName) -> int:
     """Return index_count from the header; 0 if it cannot be read."""
     header = file.header()
     return 0 if header is None else header.index_count
@@ -316,13 +316,13 @@ def usual_lengths(files: Iterable[IndexFileName]) -> list[int]:
     return sorted((length for length, count in lengths.items() if count == most), reverse=True)
 
 
-def _likely(length: int) -> list[IndexGeometry]:
+def _common(length: int) -> list[IndexGeometry]:
     quarter = (length - INDEX_HEADER.size) // (INDEX_SLOT.size + 4 * INDEX_UNIT.size)
     guesses = (DEFAULT_GEOMETRY, IndexGeometry(quarter, 4 * quarter))
     return [g for g in guesses if g.size == length and g.slots > 0]
 
 
-def _overridden(
+def _given_geometry(
     slots: int | None, entries: int | None, listing: IndexListing, voters: list[IndexFileName]
 ) -> IndexGeometry:
     lengths = {f.length for f in listing.files}
@@ -332,7 +332,7 @@ def _overridden(
     def refusal(why: str) -> UsageRefusal:
         return UsageRefusal(f"{said} cannot be true: {why}", "Leave the option out, and the sizes are inferred.")
 
-    geometry = _completed(slots, entries, voters[0].length if voters else None)
+    geometry = _complete(slots, entries, voters[0].length if voters else None)
     if geometry is None or geometry.slots < 1 or geometry.entries < 2:
         raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
                       f"{voters[0].length if voters else 0} bytes long")
@@ -340,15 +340,15 @@ def _overridden(
         raise refusal(f"such an index file has {geometry.size} bytes, but those of the store have "
                       f"{', '.join(map(str, sorted(lengths)))}")
     fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
-    if fitting and not any(_scored(f, geometry) for f in fitting):
-        true = _voted(fitting, _likely(geometry.size))
-        if true is not None and true != geometry and any(_scored(f, true) for f in fitting):
+    if fitting and not any(_proves(f, geometry) for f in fitting):
+        true = _majority(fitting, _common(geometry.size))
+        if true is not None and true != geometry and any(_proves(f, true) for f in fitting):
             raise refusal(f"the keys of {fitting[0].name} hang in the chains of {true.slots} slots, with room for "
                           f"{true.entries} entries")
     return geometry
 
 
-def _completed(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
+def _complete(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
     if slots is not None and entries is not None:
         return IndexGeometry(slots, entries)
     if length is None:
@@ -361,16 +361,16 @@ def _completed(slots: int | None, entries: int | None, length: int | None) -> In
     return IndexGeometry(rest // INDEX_SLOT.size, entries or 0) if rest % INDEX_SLOT.size == 0 else None
 
 
-def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
+def _majority(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
     """Return the geometry that most of the fullest files prove; files without evidence do not vote."""
     for guess in likely:
-        if any(_scored(f, guess) for f in voters[:_VOTERS]):
+        if any(_proves(f, guess) for f in voters[:_VOTERS]):
             return guess
     votes = Counter(g for f in voters[:_VOTERS] if (g := search(f.path, f.length)) is not None)
     return votes.most_common(1)[0][0] if votes else None
 
 
-def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:
+def _proves(file: IndexFileName, geometry: IndexGeometry) -> bool:
     """Whether the file has units and nearly all of a sample fit `geometry`."""
     try:
         with FileReader(file.path) as reader:

@@ -284,14 +284,14 @@ class _Checker:
         asked: dict[QueueKey, UnitsLook] = {}
         for number, key in members:
             tally = expectation.tally_of(number)
-            with self._refusing():
-                look = None if tally is None else self._look(key, tally)
+            with self._as_refusal():
+                look = None if tally is None else self._expected(key, tally)
             if isinstance(look, QueueVerdict):
                 known[key] = look
                 self.tick()
             elif look is not None:
                 asked[key] = look
-        for key, found in zip(asked, self._held(asked.values()), strict=True):
+        for key, found in zip(asked, self._hold_units(asked.values()), strict=True):
             if isinstance(found, ReadFailure):
                 failed[key] = found
             elif found:
@@ -301,8 +301,8 @@ class _Checker:
         for number, key in members:
             if key not in known:
                 own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
-                with self._refusing():
-                    known[key] = self._judged(key, own, failed.get(key))
+                with self._as_refusal():
+                    known[key] = self._verdict(key, own, failed.get(key))
                 self.tick()
             yield key, known[key]
 
@@ -313,14 +313,14 @@ class _Checker:
         return files
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _as_refusal(self) -> Iterator[None]:
         """Raise `Refusal` if a file cannot be opened."""
         try:
             yield
         except OSError as error:
             raise unreadable(error) from error
 
-    def _look(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
+    def _expected(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
         """Return the expected content of a queue's files by its `tally`; the verdict on a queue without files; None if
         only its rows can decide."""
         files = self._files(key)
@@ -344,7 +344,7 @@ class _Checker:
             return None
         return UnitsLook(queue.files, size, live, end, int(tally["sum"]), self.log.min_offset, SEED)
 
-    def _held(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
+    def _hold_units(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
         """Yield the result of `holds_units` for each, run in this process or where the rows of the log are kept."""
         holder = self.log.holder
         if holder is not None:
@@ -353,13 +353,13 @@ class _Checker:
             yield from holder.spread(holds_units, there, [UNIT_SIZE * (look.end - look.first) for look in looks])
             return
         for look in looks:
-            with self._refusing():
+            with self._as_refusal():
                 try:
                     yield holds_units(look)
                 except ReadFailure as failure:
                     yield failure
 
-    def _judged(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
+    def _verdict(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
         """Return the verdict on one queue; `rows` are its positions, `unread` the read failure of the first pass."""
         files = self._files(key)
         # a file that failed to read once is not sound

@@ -130,8 +130,8 @@ def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
     size = files.store.ext_file_size
     start = files.mapped_files.min_offset if floor is None else floor
     known = files.units
-    rows = ExtRows(rows.tags_code, rows.store_timestamp, _found(rows, files, start))
-    kept = _kept(rows, files, start)
+    rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
+    kept = _intact_rows(rows, files, start)
     if kept == rows.size:
         return ExtImage(size, rows.position)
     if kept:
@@ -150,7 +150,7 @@ def end_of(files: ExtFiles, addresses: Rows) -> int | None:
     return int(known.position[found.max()] + known.size[found.max()]) if found.size else None
 
 
-def _found(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
+def _located(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
     """Return the `position` of each row; if unknown, that of the next unused unit from `start` with its code and
     time."""
     known, positions = files.units, rows.position.copy()
@@ -170,7 +170,7 @@ def _found(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
     return positions
 
 
-def _kept(rows: ExtRows, files: ExtFiles, start: int) -> int:
+def _intact_rows(rows: ExtRows, files: ExtFiles, start: int) -> int:
     """Return how many rows, from the first, have their unit at `position`, in ascending order."""
     known = files.units
     at = known.find(rows.position)
@@ -235,7 +235,7 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
         elif new or mapped_file is None:
             yield Install(store.relative(folder / offset_to_name(base)), spool.padded(new, size))
         else:
-            yield from _empty(store.relative(folder / offset_to_name(base)), base, image, size, spool)
+            yield from _empty_file_steps(store.relative(folder / offset_to_name(base)), base, image, size, spool)
     yield from _odd_steps(store, files.mapped_files)
 
 
@@ -243,7 +243,7 @@ def _odd_steps(store: Store, files: MappedFileQueue) -> Iterator[Step]:
     return (Retire(store.relative(odd.path)) for odd in files.odd if odd.is_file)
 
 
-def _empty(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
+def _empty_file_steps(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
     """Return the step for an empty file of wrong length: retire it, or recreate it if a later file depends on it."""
     needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
     return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]

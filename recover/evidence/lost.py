@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,10 +130,12 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `unexplained`: jumps in queue offsets that no damage explains. `unproven`: positions past the end of the log that
-    only queue units name; `indexed`: number of further messages there that only the index names.
+    only queue units name; `indexed`: number of further messages there that only the index names. `again`: messages of
+    a topic that was deleted and created again, lost in the i-th range, while an intact older message has their place.
     """
 
     by_damage: list[list[LostPosition]]
+    again: list[list[LostPosition]] = field(default_factory=list)
     unexplained: list[UnexplainedGap] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
     indexed: int = 0
@@ -146,7 +148,12 @@ class Losses(Struct):
     @property
     def records(self) -> int:
         """The number of lost records, as far as any evidence names them."""
-        return sum(map(record_count, [*self.by_damage, self.unproven])) + self.indexed
+        return sum(map(record_count, [*self.all_by_damage, self.unproven])) + self.indexed
+
+    @property
+    def all_by_damage(self) -> list[list[LostPosition]]:
+        """All messages that each damaged range is known to have held."""
+        return [[*lost, *again] for lost, again in zip_longest(self.by_damage, self.again, fillvalue=())]
 
 
 INDEXED = "indexed"
@@ -227,9 +234,29 @@ def lost_positions(
             found = wanted[at : at + fits[number]]
             losses.by_damage[number].extend(LostPosition(gap.key, place, None, None) for place in found)
             at += fits[number]
+    losses.again = [*_made_again(log, losses, queues)]
     for positions in losses.by_damage:
         positions.sort(key=lambda position: position.place)
     return losses
+
+
+def _made_again(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Iterator[list[LostPosition]]:
+    """Yield per damaged range what wrong units name in it: they adjoin other messages there, or its edges, and no
+    jump shows a lost message of their queue, which would be the same one."""
+    starts = [damage.start for damage in log.damaged]
+    found: list[dict[int, LostPosition]] = [{} for _ in starts]
+    for position in named_by_units(queues, "wrong") if starts else ():
+        at = bisect_right(starts, position.start) - 1
+        if at >= 0 and position.start < position.stop <= log.damaged[at].stop:
+            found[at].setdefault(position.start, position)
+    for damage, lost, again in zip(log.damaged, losses.by_damage, found, strict=True):
+        named = [*lost, *again.values()]
+        begins = {damage.stop, *(position.start for position in named)}
+        ends = {damage.start, *(position.stop for position in named)}
+        known = {position.start for position in lost} | {
+            position.start for position in again.values() if position.start not in ends and position.stop not in begins}
+        unnamed = {position.key for position in lost if position.phy_offset is None}
+        yield [position for position in again.values() if position.start not in known and position.key not in unnamed]
 
 
 def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[LostPosition]:
@@ -323,7 +350,7 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
         if _fits(log, position.start, position.stop - position.start):
             found.setdefault((position.key, position.start), position)
     positions = list(found.values())
-    return list(compress(positions, _in_reach(log, _of_each(positions, "start"))))
+    return list(compress(positions, _in_reach(log, _column(positions, "start"))))
 
 
 def indexed_behind(
@@ -345,8 +372,8 @@ def indexed_behind(
 
 def named_by_index_alone(by_index: Rows, log: LogView, losses: Losses) -> int:
     """Return how many of `indexed_behind` are in no damaged range and in no queue."""
-    in_damage = within(by_index, _of_each(log.damaged, "start"), _of_each(log.damaged, "stop"))
-    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _of_each(losses.unproven, "start"))))
+    in_damage = within(by_index, _column(log.damaged, "start"), _column(log.damaged, "stop"))
+    return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _column(losses.unproven, "start"))))
 
 
 def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
@@ -360,16 +387,16 @@ def _fits(log: LogView, phy_offset: Any, size: int) -> Any:
 def _in_reach(log: LogView, places: Rows) -> Rows:
     """Which of these ascending offsets are in no intact part of a file, up to the first that is too far from all others
     (bool array)."""
-    gaps = [gap for _, gap in _gaps_behind(log)]
+    gaps = [gap for _, gap in _gaps_past_end(log)]
     files = np.array([(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files], dtype=np.int64)
-    possible = within(places, _of_each(gaps, "start"), _of_each(gaps, "stop")) | ~within(places, *files.T)
+    possible = within(places, _column(gaps, "start"), _column(gaps, "stop")) | ~within(places, *files.T)
     kept = places[possible]
     reach = np.maximum(np.append(files[-1, 1], kept[:-1]), files[-1, 1]) + log.queue.file_size
     far = kept[kept > reach[: kept.size]]
     return np.asarray(possible & (places < far[0]) if far.size else possible)
 
 
-def _of_each(items: Sequence[Any], name: str) -> Rows:
+def _column(items: Sequence[Any], name: str) -> Rows:
     """Return one field of each item (int64 array)."""
     return np.array([getattr(item, name) for item in items], dtype=np.int64)
 
@@ -381,12 +408,12 @@ def note_damage_behind(
 
     `last_time`: store timestamp (ms) of the last message that the checkpoint knows of.
     """
-    in_queues = _of_each(by_queues, "start")
+    in_queues = _column(by_queues, "start")
     later = last_time > log.tally.newest_timestamp
     witness = bool(later or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
     starts = np.concatenate([in_queues, by_index])
     # for a message that only the index names, assume the minimum size
-    stops = np.concatenate([_of_each(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
+    stops = np.concatenate([_column(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     found = list(_ranges_in_files(log, starts, stops, witness))
@@ -411,7 +438,7 @@ def _queues_adjoin(named: list[LostPosition]) -> bool:
     return any(ends.get(position.start, position.key) != position.key for position in named)
 
 
-def _gaps_behind(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
+def _gaps_past_end(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
             yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
@@ -421,7 +448,7 @@ def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> 
     """Yield damaged ranges past the log's end in existing files; `starts` (ascending), `stops`: of the named
     messages."""
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
-    for scan, gap in _gaps_behind(log):
+    for scan, gap in _gaps_past_end(log):
         start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
         first, last = np.searchsorted(starts, [start, gap.stop]).tolist()
         if first >= last:

@@ -33,7 +33,7 @@ from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
 Range = tuple[int, int]
-_MORE = 10
+_OUTWEIGHED = 10
 """Number of wrong index units that outweigh one that happens to lead to a record."""
 
 
@@ -104,12 +104,12 @@ def _older_in_place(log: LogView, expectation: Expectation, named: Collection[Lo
         cuts = np.flatnonzero(ends[:-1] != rows["phy_offset"][1:]) + 1
         for run in np.split(rows, cuts) if rows.size else ():
             stop = int(run["phy_offset"][-1] + run["size"][-1])
-            if _holds_one(starts, int(run["phy_offset"][0]), stop):
-                found += (part for part in _repeating(run, expectation) if _holds_one(starts, *part))
+            if _contains_any(starts, int(run["phy_offset"][0]), stop):
+                found += (part for part in _repeating(run, expectation) if _contains_any(starts, *part))
     return found
 
 
-def _holds_one(starts: Rows, start: int, stop: int) -> bool:
+def _contains_any(starts: Rows, start: int, stop: int) -> bool:
     return bool(np.searchsorted(starts, start) < np.searchsorted(starts, stop))
 
 
@@ -195,7 +195,7 @@ def _files_in_doubt(
     if not contradicted and unled < min((scan.record_count for scan in scans), default=unled + 1):
         return []
     tallies = [tally([scan], len(log.queues)).queues for scan in scans]
-    led_to = _led_to(expectation, queues, scans, tallies, old)
+    led_to = _referenced(expectation, queues, scans, tallies, old)
     falls = [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
     return [
         _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
@@ -223,7 +223,7 @@ def _foreign_by_units(
     for file in files:
         # only units that name bytes of the file's records contradict these: a gap may have held anything
         stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
-        inside = _under_records(file.scan, named[slice(*stretch)])
+        inside = _inside_records(file.scan, named[slice(*stretch)])
         if not file.broken:
             inside = [position for position in inside if position.place in nowhere]
         claims = [
@@ -249,7 +249,7 @@ def _foreign_by_index(
     believable = [verdict for verdict in index.verdicts if not any(
         base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
     for file in silent:
-        right, wrong, trusted = _indexed(file, believable)
+        right, wrong, trusted = _count_indexed(file, believable)
         covered = any(
             verdict.first_right is not None and verdict.last_right is not None and not verdict.by_log_file
             and verdict.first_right[1] < file.scan.file_end and verdict.last_right >= file.base
@@ -257,7 +257,7 @@ def _foreign_by_index(
         )
         if covered or (file.unbroken and not file.broken):
             continue
-        contradicts = wrong > max(1, right * _MORE)
+        contradicts = wrong > max(1, right * _OUTWEIGHED)
         numbering = "own" if file.unbroken > file.broken else "another"
         claims = [
             Claim("name", "own"), Claim("own offsets", "own"),
@@ -271,7 +271,7 @@ def _foreign_by_index(
     return foreign, alone
 
 
-def _indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
+def _count_indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
     """Return how many messages in a log file the index names rightly and wrongly, and whether most of the wrong ones
     are of index files that are right about another log file."""
     right = wrong = trusted = 0
@@ -296,7 +296,7 @@ def _foreign(
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)
 
 
-def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
+def _inside_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
     """Return the positions that begin inside a record of the file."""
     splits = [split for split in scan.splits if split.size]
     firsts = [split.first for split in splits]
@@ -347,7 +347,7 @@ def _old_records(log: LogView) -> set[LostPosition]:
     }
 
 
-def _led_to(
+def _referenced(
     expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan], tallies: list[Rows],
     more: Collection[int],
 ) -> dict[int, int]:

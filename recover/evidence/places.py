@@ -36,11 +36,11 @@ Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
 _Named = tuple[QueueKey, Unit]
 """A record and the queue that it names."""
-_Said = tuple[QueueKey, int, int]
+_Statement = tuple[QueueKey, int, int]
 """Queue, queue offset and size that a claim states for a record."""
 _NO_END = (1 << 63) - 1
 """Greater than any queue offset and any physical offset."""
-_MOST = 100
+_LONGEST_GAP = 100
 """Limit of a gap's length (queue offsets): longer ones are not due to single records."""
 
 
@@ -59,7 +59,7 @@ def misplaced_records(
     found = _contradicted(log, expectation, queues, left[True], [])
     losses = lost_positions(log, expectation, queues, behind, _held(found))
     # a queue in which exactly this offset is missing is better evidence than one with room for any
-    moved = _missing_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
+    moved = _fits_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
     fitted = {item.start for item in moved}
     alone = [*moved, *(item for item in left[False] if item.start not in fitted)]
     if alone:
@@ -115,26 +115,26 @@ def _contradicted(
                 place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
                 others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
                 asked.append(_Candidate(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
-    beside = _beside(expectation, asked)
+    beside = _place_fits(expectation, asked)
     topics = ALWAYS_LIVE.union(expectation.topics.configured or ())
     found: list[Edit | None] = []
     for item in asked:
         at = item.record.phy_offset
         if at in said:
-            found.append(_judged(item, beside, queues, units, topics))
+            found.append(_edit_by_claims(item, beside, queues, units, topics))
         elif all(beside[place, at].neighbours >= 0 for place in item.others):
             # no other record names these places, and this one fits their order
-            found.append(_misses_queues(item.record, item.others, expectation, queues))
+            found.append(_lmq_edit(item.record, item.others, expectation, queues))
     return sorted((edit for edit in found if edit is not None), key=lambda edit: edit.start)
 
 
 def _claims(
     queues: ConsumeQueueReport, named: Collection[LostPosition], alone: Collection[LostPosition]
-) -> tuple[dict[int, list[_Said]], dict[int, list[_Said]], set[tuple[Place, int]]]:
+) -> tuple[dict[int, list[_Statement]], dict[int, list[_Statement]], set[tuple[Place, int]]]:
     """Return the claims on records, by phy_offset: of units of ordinary queues and `alone`; of units of LMQ queues; and
     the (place, phy_offset) of all these units. Empty if there are too many."""
-    said: dict[int, list[_Said]] = defaultdict(list)
-    by_lmq: dict[int, list[_Said]] = defaultdict(list)
+    said: dict[int, list[_Statement]] = defaultdict(list)
+    by_lmq: dict[int, list[_Statement]] = defaultdict(list)
     units: set[tuple[Place, int]] = set()
     for key, verdict in queues.verdicts.items():
         is_lmq = key.topic.startswith(LMQ_PREFIX)
@@ -160,7 +160,7 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 
-def _judged(
+def _edit_by_claims(
     asked: _Candidate, beside: dict[tuple[Place, int], _PlaceFit], queues: ConsumeQueueReport,
     units: set[tuple[Place, int]], topics: Collection[str],
 ) -> Edit | None:
@@ -173,7 +173,7 @@ def _judged(
     if not asked.misnumbered:
         neighbours = beside[asked.own, at].neighbours
         claims.append(Claim("neighbours", asked.own, max(0, neighbours)))
-        if neighbours >= 0 and _stands(queues, *asked.own) and (asked.own, at) not in units:
+        if neighbours >= 0 and _has_unit(queues, *asked.own) and (asked.own, at) not in units:
             claims.append(Claim("unit", asked.own))
     for place in {asked.own, *asked.others}:
         log = beside[place, at]
@@ -213,14 +213,14 @@ def moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
     return between("place", record, right, name, (str(stored), str(told)), ((key, queue_offset),))
 
 
-def _beside(expectation: Expectation, asked: list[_Candidate]) -> dict[tuple[Place, int], _PlaceFit]:
+def _place_fits(expectation: Expectation, asked: list[_Candidate]) -> dict[tuple[Place, int], _PlaceFit]:
     """Return how each place named for a record suits it, by (place, phy_offset of the record)."""
     wanted: dict[QueueKey, set[tuple[int, int, int]]] = defaultdict(set)
     for item in asked:
         for key, queue_offset in (item.own, *item.others):
             wanted[key].add((queue_offset, item.record.phy_offset, item.record.store_timestamp))
     found = {}
-    for key, rows in _with_empty(expectation, wanted):
+    for key, rows in _rows_by_queue(expectation, wanted):
         numbers, places, times = rows["queue_offset"], rows["phy_offset"], rows["store_timestamp"]
         for queue_offset, phy_offset, time in wanted[key]:
             first, stop = (int(np.searchsorted(numbers, queue_offset, side)) for side in ("left", "right"))
@@ -238,7 +238,7 @@ def _beside(expectation: Expectation, asked: list[_Candidate]) -> dict[tuple[Pla
     return found
 
 
-def _with_empty(expectation: Expectation, wanted: Collection[QueueKey]) -> Iterator[tuple[QueueKey, Rows]]:
+def _rows_by_queue(expectation: Expectation, wanted: Collection[QueueKey]) -> Iterator[tuple[QueueKey, Rows]]:
     """Yield the rows of each of these queues, including those without rows."""
     left = dict.fromkeys(wanted)
     for key, rows in expectation.grouped(set(wanted)):
@@ -247,7 +247,7 @@ def _with_empty(expectation: Expectation, wanted: Collection[QueueKey]) -> Itera
     yield from ((key, np.empty(0, dtype=EXPECTED)) for key in left)
 
 
-def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
+def _has_unit(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
     """Whether a message is expected at this place and a unit names it."""
     verdict = queues.verdicts.get(key)
     if verdict is None or not verdict.expected:
@@ -255,7 +255,7 @@ def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> boo
     return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
 
 
-def _misses_queues(
+def _lmq_edit(
     record: Record, claimed: list[Place], expectation: Expectation, queues: ConsumeQueueReport
 ) -> Edit | None:
     """Return the edit of a record that fills all LMQ queues whose units name it, if one bit explains why it does
@@ -265,7 +265,7 @@ def _misses_queues(
     rows = expectation.lmq_rows[expectation.lmq_rows["phy_offset"] == record.phy_offset]
     # a place that a later record also names belongs to that record
     its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
-    stands = [place for place in named if place in its_own and _stands(queues, *place)]
+    stands = [place for place in named if place in its_own and _has_unit(queues, *place)]
     return names_again(record, claimed, stands, unknown)
 
 
@@ -352,7 +352,7 @@ def _filled(places: Iterable[int], taken: set[int], records: list[Unit]) -> Iter
 # --- Records whose queue offset is missing in another queue: topic or queue id is wrong.
 
 
-def _missing_elsewhere(
+def _fits_elsewhere(
     log: LogView, expectation: Expectation, gaps: Collection[UnexplainedGap], known: Collection[int]
 ) -> list[LostPosition]:
     """Return each record that is the only one for a missing offset which is its only fit; none of `known` (phy
@@ -367,8 +367,8 @@ def _missing_elsewhere(
     headless = log.min_offset == 0
     alone = list(_single_records(log, expectation)) if gaps or headless else []
     odd = [*wrong, *(alone if headless else ())]
-    gaps = [gap for gap in gaps if gap.last - gap.first < _MOST and not gap.key.topic.startswith(LMQ_PREFIX)]
-    ends = list(_ends(expectation, [key for key, _ in odd]))
+    gaps = [gap for gap in gaps if gap.last - gap.first < _LONGEST_GAP and not gap.key.topic.startswith(LMQ_PREFIX)]
+    ends = list(_next_places(expectation, [key for key, _ in odd]))
     found = _fitting(gaps, [*wrong, *alone]) + _fitting(ends, odd)
     matched = {item.place for item in found}
     # of two records with the same offset in one queue, the other one may be wrong there
@@ -391,11 +391,11 @@ def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[
         for number in range(gap.first, gap.last + 1)
         for key, (_, phy_offset, size) in of_number.get(number, ())
         if gap.before < phy_offset < gap.behind
-        and (key.topic == gap.key.topic) != (_but_for_topic(key) == _but_for_topic(gap.key))
+        and (key.topic == gap.key.topic) != (_id_and_topic_size(key) == _id_and_topic_size(gap.key))
     ]
 
 
-def _but_for_topic(key: QueueKey) -> tuple[int, int]:
+def _id_and_topic_size(key: QueueKey) -> tuple[int, int]:
     return key.queue_id, len(key.topic.encode())
 
 
@@ -438,10 +438,10 @@ def _holders_of_places(expectation: Expectation, records: list[_Named]) -> Itera
         yield from ((key, _unit_of(row)) for row in rows[at])
 
 
-def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:
+def _next_places(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:
     """Yield the next place of each queue that differs from one of these in one field."""
-    topics, others = {key.topic for key in named}, {_but_for_topic(key) for key in named}
-    wanted = {key for key in expectation.keys if key.topic in topics or _but_for_topic(key) in others}
+    topics, others = {key.topic for key in named}, {_id_and_topic_size(key) for key in named}
+    wanted = {key for key in expectation.keys if key.topic in topics or _id_and_topic_size(key) in others}
     for key, rows in expectation.grouped(wanted):
         number = int(rows["queue_offset"][-1]) + 1
         yield UnexplainedGap(key, number, number, int(rows["phy_offset"][-1]), _NO_END)

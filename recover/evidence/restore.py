@@ -39,7 +39,7 @@ _MOST_WORK = 1 << 32
 """Bytes that are searched for one record, all candidates together; each candidate costs _TRY_COST extra."""
 _TRY_COST = 10_000
 _SIZE_BYTES = 4
-_SEVERAL = 4 << 20
+_LARGEST_SERIES = 4 << 20
 """Size limit (bytes) of a damage that is searched for more than one message."""
 _LEAST_ODDS = 1000
 """Minimum `Edit.odds`: below it (records above 262 KiB) other damage looks like a flipped bit too often to report."""
@@ -79,7 +79,7 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
         head = HEAD.decode(reader.read(damage.start, HEAD.size))
     except (OSError, FormatError):
         return False
-    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _LARGEST_SERIES)
 
 
 def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
@@ -88,11 +88,11 @@ def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, b
     Fields are tried first; with `bits`, which the user requests, also bits of the records that no field explains.
     """
     by_field = restore(damaged, phy_offset, lost) if lost else None
-    by_fields = [by_field] if by_field else _each(damaged, phy_offset, lost, bits=False) if lost else []
-    return by_fields or (_each(damaged, phy_offset, lost, bits=True) if bits else [])
+    by_fields = [by_field] if by_field else _edits_of_records(damaged, phy_offset, lost, bits=False) if lost else []
+    return by_fields or (_edits_of_records(damaged, phy_offset, lost, bits=True) if bits else [])
 
 
-def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
+def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
     """Return the edits that restore all records in `damaged`; empty if one cannot be restored, or there are too many.
 
     With `bits`, a bit may be corrected in any of them; else there must be several, each fixed by a field of its own.
@@ -136,7 +136,7 @@ def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Ed
     None."""
     if not MIN_RECORD_SIZE < len(damaged) <= LARGEST:
         return None
-    return _only("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
+    return _single_edit("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
 
 
 def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
@@ -152,13 +152,13 @@ def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -
     if record.total_size != len(damaged) or (CRC31_MASK + 1) // (8 * len(damaged)) < _LEAST_ODDS:
         return None
     suspects = (
-        (_part(record, position), position, bytes([damaged[position] ^ 1 << bit]))
+        (_part_name(record, position), position, bytes([damaged[position] ^ 1 << bit]))
         for position, bit in _suspects(record, damaged)
     )
-    return _only("bit", damaged, phy_offset, lost, suspects)
+    return _single_edit("bit", damaged, phy_offset, lost, suspects)
 
 
-def _only(
+def _single_edit(
     kind: str, damaged: bytes, phy_offset: int, lost: Sequence[LostPosition],
     candidates: Iterable[tuple[str, int, bytes]],
 ) -> Edit | None:
@@ -262,7 +262,7 @@ def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
             yield checksum.at + len(written) - 1 - number // 8, number % 8
 
 
-def _part(record: Record, position: int) -> str:
+def _part_name(record: Record, position: int) -> str:
     """Return the name of the part at a byte of the record: a field of its head, body, topic, or properties."""
     layout = HEADS[record.sys_flag & HOSTS_V6]
     if position < layout.size:

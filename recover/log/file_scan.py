@@ -43,7 +43,7 @@ from recover.store.reader import FileReader, ReadAhead, ReadFailure, spend
 # --- A buffer that moves over a file during the scan.
 
 
-_BEHIND = 64 << 10
+_MARGIN = 64 << 10
 
 
 class Window:
@@ -62,7 +62,7 @@ class Window:
         self._wanted = 0
         self.failures: list[ReadFailure] = []
         self.sums = RangeSums(reader, length)
-        self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
+        self._ahead = ReadAhead(reader.descriptor, self.stop, _MARGIN if self.stop < length else 0)
 
     def close(self) -> None:
         self._ahead.close()
@@ -72,7 +72,7 @@ class Window:
         if needed > self.data.size:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
-        self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
+        self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
         self.start = position
         self._ahead.come_to(position, self._wanted)
         self.reader.come_to(position, max(position + self._wanted, self.stop))
@@ -154,7 +154,7 @@ def wire_at(data: Numbers, at: Numbers, wire: Wire) -> Numbers:
 Found = tuple[str, int]
 """Kind, "record" or "blank", and position in the file."""
 
-_FEW = 16
+_JUDGED_SINGLY = 16
 """Number of heads in a stretch that are judged one by one; later ones are first filtered together by body CRC."""
 _LARGEST_HEAD = max(layout.size for layout in HEADS.values())
 
@@ -499,6 +499,8 @@ class _Scanner:
                 if loaded < min(HEAD_SIZE, end - at):
                     # the file was shortened during the scan: nothing is left after this
                     return None, last_data
+                if at + loaded >= min(self.length, stop + HEAD_SIZE):
+                    break
                 at += max(1, loaded - HEAD_SIZE)
         return None, last_data
 
@@ -525,8 +527,8 @@ class _Scanner:
         blank = end_mark(data, first - start, base, self.result.file_end)
         heads = own_heads(data, first - start, base)
         heads = heads[heads < blank] if blank >= 0 else heads
-        for some in (heads[:_FEW], heads[_FEW:]):
-            for head in (some if some.size <= _FEW else self._doubtful(start, some, filled)).tolist():
+        for some in (heads[:_JUDGED_SINGLY], heads[_JUDGED_SINGLY:]):
+            for head in (some if some.size <= _JUDGED_SINGLY else self._doubtful(start, some, filled)).tolist():
                 if self._is_intact(start, start + head):
                     return "record", start + head
         return None if blank < 0 else ("blank", start + blank)

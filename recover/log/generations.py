@@ -21,7 +21,7 @@ from recover.log.judge import LogReader, without_place
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 
-_TAKEN_UP = 3
+_RESUMED = 3
 """Number of consecutive live records after a break with which the log resumes."""
 _RUN = 3
 """Longest run of consecutive records of a queue that may all be misnumbered."""
@@ -161,10 +161,10 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
                 doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
                            if not (isinstance(part, Split) and _is_younger(part, reached, last_times))}
                 stale = dict(zip(doubted, _stale([*doubted.values()], reached, last_times), strict=True))
-                _take_up(stretch, stale)
+                _resume(stretch, stale)
                 broken = 0 in stale and bool(stale[0][0])
             for at, part in enumerate(stretch):
-                times = _noted(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
+                times = _note_sums(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
                 if times is None:
                     live = records = _rows_of(part)
                     if at in stale and stale[at].any():
@@ -191,7 +191,7 @@ def _is_younger(split: Split, reached: Rows, last_times: list[int]) -> bool:
     return summary.earliest >= max(last_times) and bool((summary.queues["least"] >= reached[split.numbers]).all())
 
 
-def _noted(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
+def _note_sums(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
     """Update as `note_last` does, but from the summary of a split; return the store timestamps of its last rows.
 
     None, with nothing updated, if a queue skips an offset or falls back: then the rows are needed.
@@ -225,18 +225,18 @@ def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Ro
     ]
 
 
-def _take_up(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
+def _resume(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:
     """Clear `stale` (bool arrays of some parts of the stretch) after the first three consecutive live rows."""
     live = 0
     for at, part in enumerate(stretch):
         mask = stale.get(at)
         if mask is None:
             live += part.size
-        elif live < _TAKEN_UP:
+        elif live < _RESUMED:
             before = np.concatenate([np.zeros(live, dtype=bool), mask])
-            runs = np.convolve(~before, np.ones(_TAKEN_UP, dtype=np.int64), "valid") == _TAKEN_UP
+            runs = np.convolve(~before, np.ones(_RESUMED, dtype=np.int64), "valid") == _RESUMED
             if runs.any():
-                mask[max(0, int(runs.argmax()) - live) :], live = False, _TAKEN_UP
+                mask[max(0, int(runs.argmax()) - live) :], live = False, _RESUMED
             else:
                 live = int(np.argmax(before[::-1])) if before.any() else before.size
         else:
@@ -278,12 +278,12 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
         misnumbered = misnumbered_among(offsets)
         wrong.append(places[misnumbered])
         places, offsets = places[~misnumbered], offsets[~misnumbered]
-        older.append(places[_taken_again(offsets)])
+        older.append(places[_reassigned(offsets)])
     _mark(scans, wrong, BIT_MISNUMBERED)
     return _mark(scans, older, BIT_SUPERSEDED)
 
 
-def _taken_again(offsets: Rows) -> Rows:
+def _reassigned(offsets: Rows) -> Rows:
     """Which records of a queue, in log order, have an offset that it reached again after it fell back (bool array)."""
     falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
     # of all restarts after a record, the one from the lowest offset supersedes the most

@@ -251,7 +251,7 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     log_end = _log_end(scans, min_offset)
     damaged, tail = _damage(scans, log_end, stale > 0)
-    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    behind = _intact_after(scans, [damage.stop for damage in damaged])
     for damage, intact in zip(damaged, behind, strict=True):
         damage.intact_after = intact
     return LogView(
@@ -302,7 +302,7 @@ def _log_end(scans: list[FileScan], min_offset: int) -> int:
     return min_offset if scans else 0
 
 
-def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
+def _intact_after(scans: list[FileScan], places: list[int]) -> list[int]:
     """Return the number of intact messages after each of these ascending offsets, in one pass from the log's end."""
     counts = [0] * len(places)
     total, left = 0, len(places)

@@ -156,7 +156,7 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     on in the same way. Records of up to `reach` bytes are considered. `Refusal` (8) in a split that has a longer one,
     since the splits after it may be wrong. `ReadFailure` if a required range cannot be read.
     """
-    first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_free(part, reader, reach), part.stop),
+    first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_unspanned(part, reader, reach), part.stop),
                        reader=reader, with_keys=False)
     found = first.scan
     if first.open_gap is not None:
@@ -181,26 +181,26 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     return found
 
 
-_LOOK = 1 << 20
+_CHUNK = 1 << 20
 
 
-def _last_free(part: SplitRange, reader: FileReader, reach: int) -> int:
+def _last_unspanned(part: SplitRange, reader: FileReader, reach: int) -> int:
     """Return the last position before a split that no record or end mark of up to `reach` bytes spans; 0 without one.
 
     Only records that state their own offset count. If the last `reach` bytes do not settle it, all before are read.
     """
     first = part.start - reach - reach // 4
-    found = _free_from(first, part, reader) if first > 0 else 0
-    return found if first > 0 and found >= first + reach else _free_from(0, part, reader)
+    found = _unspanned_from(first, part, reader) if first > 0 else 0
+    return found if first > 0 and found >= first + reach else _unspanned_from(0, part, reader)
 
 
-def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
+def _unspanned_from(first: int, part: SplitRange, reader: FileReader) -> int:
     """Return the last position before a split that nothing which begins between `first` and the split spans."""
     base, room = part.mapped_file.file_from_offset, min(part.mapped_file.length, part.file_size)
     begin, end = [np.zeros(1, dtype=np.int64)], [np.zeros(1, dtype=np.int64)]
-    for start in range(first, part.start, _LOOK):
+    for start in range(first, part.start, _CHUNK):
         reader.come_to(start, part.stop)
-        stop = min(_LOOK, part.start - start)
+        stop = min(_CHUNK, part.start - start)
         data = np.frombuffer(reader.read(start, stop + HEAD_SIZE), dtype=np.uint8)
         mark = end_mark(data, 0, base + start, base + part.file_size)
         heads = own_heads(data, 0, base + start)
@@ -300,7 +300,7 @@ def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
     return parts
 
 
-class _GivenUpError(Exception):
+class _AbandonedError(Exception):
     """Raised to stop the scan of a split that is no longer needed."""
 
 
@@ -318,7 +318,7 @@ def scan_files(
 
     def report(size: int, records: int) -> None:
         if is_over:
-            raise _GivenUpError
+            raise _AbandonedError
         if progress is not None:
             progress(size, records)
 
@@ -332,7 +332,7 @@ def scan_files(
         try:
             with reader:
                 return scan_split(part, reader=reader, progress=report, **how)
-        except _GivenUpError:
+        except _AbandonedError:
             return None
 
     tasks = [part for each in parts for part in each]

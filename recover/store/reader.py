@@ -130,7 +130,7 @@ _BLOCK = 4096
 _MOST_KEPT = 64
 
 
-class _KeptOpen:
+class _OpenFiles:
     """Cache of open files that are not in use, and of paths without a file."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class _KeptOpen:
             self._sources.clear()
 
 
-_kept: _KeptOpen | None = None
+_kept: _OpenFiles | None = None
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def opened_once() -> Iterator[None]:
     if _kept is not None:
         yield
         return
-    _kept = kept = _KeptOpen()
+    _kept = kept = _OpenFiles()
     try:
         yield
     finally:

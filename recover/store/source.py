@@ -497,9 +497,9 @@ class RemoteTree(Tree):
 
     def _ask(self) -> None:
         while len(self._coming) < _FILES_AT_ONCE and (name := next(self._expected, None)) is not None:
-            self._coming[name] = _pool().submit(self._begun, name)
+            self._coming[name] = _pool().submit(self._prefetched, name)
 
-    def _begun(self, name: str) -> RemoteFile:
+    def _prefetched(self, name: str) -> RemoteFile:
         file = self._opened(name)
         file.come_to(0, file.length)
         return file
@@ -581,14 +581,14 @@ class RemoteFile(Source):
             span = next((span for span in self._coming if span[0] <= at < span[1]), None)
             if span is None:
                 last = min([stop, *(first for first, _ in self._coming if first > at)])
-                parts.append(self._near(at, last))
+                parts.append(self._read_nearby(at, last))
             else:
                 last = min(stop, span[1])
                 parts.append(self._coming[span].result()[at - span[0] : last - span[0]])
             at = last
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _near(self, start: int, stop: int) -> bytes:
+    def _read_nearby(self, start: int, stop: int) -> bytes:
         """Return bytes that were not announced; a read shortly after the last one fetches 64 KiB ahead."""
         begin, content = self._last
         if not begin <= start <= stop <= begin + len(content):

@@ -39,7 +39,7 @@ JOURNAL_DIR = ".mqtool"
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 DEFAULT_EXT_FILE_SIZE = 48 << 20
-_LOOKED_AT = 1 << 20
+_TAIL = 1 << 20
 _SIGNS = (
     COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, BATCHCONSUMEQUEUE, INDEX, CHECKPOINT, ABORT, LOCK, "timerlog",
     "timerwheel", "compaction", "rocksdbstore", "consumequeue_rocksdb", "transaction",
@@ -216,13 +216,13 @@ class Store:
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            cut = queue.files[0].length < stated and _breaks_off(queue.files[0].path)
+            cut = queue.files[0].length < stated and _is_truncated(queue.files[0].path)
             return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
                     if named_by_record(file.path) not in (None, file.file_from_offset)]
-        whole, last = (max(_most(Counter(file.length for file in files if not _breaks_off(file.path))), default=0)
+        whole, last = (max(_modes(Counter(file.length for file in files if not _is_truncated(file.path))), default=0)
                        for files in (queue.files[:-1], misnamed))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
@@ -283,7 +283,7 @@ class Store:
     def _most_likely(self, lengths: Mapping[int, int]) -> int | None:
         """Return the most frequent length of queue files; if several tie, the configured one, then one that fits the
         files' names, then the largest."""
-        found = _most(lengths, CQ_UNIT.size)
+        found = _modes(lengths, CQ_UNIT.size)
         if len(found) <= 1:
             return next(iter(found), None)
         step = gcd(*(offset_in_name(entry.name) or 0 for folder in self.queue_folders
@@ -293,7 +293,7 @@ class Store:
     @cached_property
     def ext_file_size(self) -> int:
         """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
-        found = _most(_lengths(_queue_folders(self.consumequeue_ext_dir)))
+        found = _modes(_lengths(_queue_folders(self.consumequeue_ext_dir)))
         return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
@@ -335,7 +335,7 @@ def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
     return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
 
 
-def _most(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
+def _modes(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
     """Return the most frequent lengths (bytes) that are multiples of `unit`; empty if there are none."""
     fitting = {length: count for length, count in lengths.items() if length > 0 and length % unit == 0}
     most = max(fitting.values(), default=0)
@@ -361,11 +361,11 @@ def named_by_record(path: Path) -> int | None:
     return head.phy_offset if head is not None and head.magic in MAGICS else None
 
 
-def _breaks_off(path: Path) -> bool:
+def _is_truncated(path: Path) -> bool:
     """Whether a log file ends unlike a whole one: neither in many zeros nor with an end mark that fills it."""
     try:
         with FileReader(path) as reader:
-            end = reader.read(max(0, reader.length - _LOOKED_AT), _LOOKED_AT)
+            end = reader.read(max(0, reader.length - _TAIL), _TAIL)
     except OSError:
         return False
     magic = encode_blank(BLANK_SIZE)[4:]
