@@ -101,7 +101,10 @@ def _invoke(printer: Printer) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; no other place decides one."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the start
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     printer = Printer(sys.argv[1:] if argv is None else argv)
@@ -178,8 +181,7 @@ def _silence(code: int) -> int:
 def _flush(code: int) -> int:
     """Flush here, where a failure can still become an exit code of ours."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         return _silence(code)
     except OSError as error:

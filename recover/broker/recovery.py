@@ -243,12 +243,14 @@ def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFil
 
 
 def written(log: LogFiles, file_from_offset: int, cut_at: int) -> int:
-    """How much of a file counts as written once the log is cut at `cut_at`. The place in a file is the rest of a
-    division by the file size: another one where no log file can have its name."""
+    """Return how much of a file (bytes) counts as written after the log is cut at `cut_at`.
+
+    Brokers take the position in the file modulo the file size, which is wrong for a name that no log file can have.
+    """
     return cut_at % log.file_size if cut_at < file_from_offset + log.file_size else log.file_size
 
 
 def max_offset(log: LogFiles, cut_at: int) -> int:
-    """Where the log ends for a broker that cut it at `cut_at`, of which it has `log.files` left; 0 without any."""
+    """Return the end of the log for a broker that cut it at `cut_at` and has `log.files` left; 0 without a file."""
     last = log.files[-1].file_from_offset if log.files else 0
     return last + written(log, last, cut_at) if log.files else 0

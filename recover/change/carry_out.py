@@ -21,7 +21,7 @@ from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, r
 from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan, resolve
 from recover.change.places import Places, check_alone, check_changeable, check_space
-from recover.change.preconditions import STALE, check, check_same_store, check_watched, compare, detach
+from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
 from recover.findings.code import Interrupted, Refusal
 from recover.findings.model import few
@@ -183,9 +183,8 @@ def _check_for_resume(run: Run) -> None:
     try:
         check_as_left(run, range(len(steps)))
         check_watched(run.plan, run.root)
-    except Refusal as refusal:
-        if refusal.remedy == STALE:
-            refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
+    except StaleRefusal as refusal:
+        refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
         raise
     check_changeable(run.root, steps, run.path, run.kept())
 

@@ -68,7 +68,14 @@ def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
     return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 
 
-STALE = "the store was changed since it was read; `{again}` makes a plan for its present state"
+class StaleRefusal(Refusal):
+    """The store has changed since it was read."""
+
+    def __init__(self, message: str, **facts: object) -> None:
+        remedy = "the store was changed since it was read; `{again}` makes a plan for its present state"
+        super().__init__(message, remedy, **facts)
+
+
 _TOUCHED = "was changed after the plan was made, although its mtime did not change"
 
 
@@ -78,7 +85,7 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     seen = seen or {}
     for file, stamp in seen.items():
         if stamp_of(resolve(root, file)) != stamp:
-            raise Refusal(f"{file} changed while the store was read", STALE, file=file)
+            raise StaleRefusal(f"{file} changed while the store was read", file=file)
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
     gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
@@ -175,7 +182,7 @@ def observe_step(root: Path, step: Step) -> FileState:
     state = observe(root, step.file)
     if not state.exists:
         if isinstance(step, InPlace):
-            raise Refusal(f"{step.file} does not exist, {step.kind} needs it", STALE, file=step.file)
+            raise StaleRefusal(f"{step.file} does not exist, {step.kind} needs it", file=step.file)
         return state
     start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
     ctime_ns = os.lstat(resolve(root, step.file)).st_ctime_ns
@@ -194,10 +201,14 @@ def _checksum(root: Path, file: str, start: int, stop: int) -> int:
 def check(plan: Plan, root: Path) -> None:
     """`Refusal` naming the first thing that is not as the plan found it. Read-only."""
     planned = check_same_store(plan, root)
+    earlier = {run.state: run.path.name for run in runs(root) if run.header["plan"] == plan.id}
+    if "applied" in earlier:
+        raise Refusal(f"this plan was carried out already, by run {earlier['applied']}",
+                      "`mqtool journal {store}` shows what was done.", run=earlier["applied"])
     if identify(root, plan.parts).commitlog != planned.commitlog:
-        raise Refusal("the commitlog files differ from those when the plan was made", STALE)
+        raise StaleRefusal("the commitlog files differ from those when the plan was made")
     # a file that this plan changed and undo restored has another ctime, and is the same
-    was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
+    was_undone = "undone" in earlier
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         now = compare(root, sealed, whole_file=not isinstance(step, InPlace))
         if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
@@ -205,8 +216,8 @@ def check(plan: Plan, root: Path) -> None:
     check_watched(plan, root, at_first=True)
 
 
-def _stale(sealed: FileState, now: FileState, what: str) -> Refusal:
-    return Refusal(f"{sealed.file} {what}", STALE, file=sealed.file, planned_size=sealed.size, size=now.size)
+def _stale(sealed: FileState, now: FileState, what: str) -> StaleRefusal:
+    return StaleRefusal(f"{sealed.file} {what}", file=sealed.file, planned_size=sealed.size, size=now.size)
 
 
 def _check_existence(sealed: FileState, now: FileState) -> None:

@@ -54,10 +54,10 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     """Return how many messages the damaged ranges (that begin before `before`) held, as far as any evidence is left; at
     least one where a record ended."""
     total = 0
-    for number, damage in enumerate(log.damaged):
+    for number, (damage, positions) in enumerate(zip(log.damaged, losses.all_by_damage, strict=True)):
         if number in end_marks or (before is not None and damage.start >= before):
             continue
-        total += held_records(damage, losses.by_damage[number])
+        total += held_records(damage, positions)
     return total
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,10 +130,12 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `unexplained`: jumps in queue offsets that no damage explains. `unproven`: positions past the end of the log that
-    only queue units name; `indexed`: number of further messages there that only the index names.
+    only queue units name; `indexed`: number of further messages there that only the index names. `again`: messages of
+    a topic that was deleted and created again, lost in the i-th range, while an intact older message has their place.
     """
 
     by_damage: list[list[LostPosition]]
+    again: list[list[LostPosition]] = field(default_factory=list)
     unexplained: list[UnexplainedGap] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
     indexed: int = 0
@@ -146,7 +148,12 @@ class Losses(Struct):
     @property
     def records(self) -> int:
         """The number of lost records, as far as any evidence names them."""
-        return sum(map(record_count, [*self.by_damage, self.unproven])) + self.indexed
+        return sum(map(record_count, [*self.all_by_damage, self.unproven])) + self.indexed
+
+    @property
+    def all_by_damage(self) -> list[list[LostPosition]]:
+        """All messages that each damaged range is known to have held."""
+        return [[*lost, *again] for lost, again in zip_longest(self.by_damage, self.again, fillvalue=())]
 
 
 INDEXED = "indexed"
@@ -227,9 +234,29 @@ def lost_positions(
             found = wanted[at : at + fits[number]]
             losses.by_damage[number].extend(LostPosition(gap.key, place, None, None) for place in found)
             at += fits[number]
+    losses.again = [*_made_again(log, losses, queues)]
     for positions in losses.by_damage:
         positions.sort(key=lambda position: position.place)
     return losses
+
+
+def _made_again(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Iterator[list[LostPosition]]:
+    """Yield per damaged range what wrong units name in it: they adjoin other messages there, or its edges, and no
+    jump shows a lost message of their queue, which would be the same one."""
+    starts = [damage.start for damage in log.damaged]
+    found: list[dict[int, LostPosition]] = [{} for _ in starts]
+    for position in named_by_units(queues, "wrong") if starts else ():
+        at = bisect_right(starts, position.start) - 1
+        if at >= 0 and position.start < position.stop <= log.damaged[at].stop:
+            found[at].setdefault(position.start, position)
+    for damage, lost, again in zip(log.damaged, losses.by_damage, found, strict=True):
+        named = [*lost, *again.values()]
+        begins = {damage.stop, *(position.start for position in named)}
+        ends = {damage.start, *(position.stop for position in named)}
+        known = {position.start for position in lost} | {
+            position.start for position in again.values() if position.start not in ends and position.stop not in begins}
+        unnamed = {position.key for position in lost if position.phy_offset is None}
+        yield [position for position in again.values() if position.start not in known and position.key not in unnamed]
 
 
 def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[LostPosition]:

@@ -499,6 +499,8 @@ class _Scanner:
                 if loaded < min(HEAD_SIZE, end - at):
                     # the file was shortened during the scan: nothing is left after this
                     return None, last_data
+                if at + loaded >= min(self.length, stop + HEAD_SIZE):
+                    break
                 at += max(1, loaded - HEAD_SIZE)
         return None, last_data
 

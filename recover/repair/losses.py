@@ -85,7 +85,7 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = Statement()
     surroundings = Surroundings(look.log)
-    for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
+    for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.all_by_damage, strict=True)):
         if damage.start in whole_again or damage.start < begin:
             continue
         times = surroundings.times(damage)
@@ -220,7 +220,7 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
     """
     missing = [
         (damage, max(1, held_records(damage, positions)))
-        for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
+        for damage, positions in zip(report.survey.log.damaged, report.survey.losses.all_by_damage, strict=True)
         if damage.reason == MISSING_FILE
     ]
     total = sum(messages for _, messages in missing)

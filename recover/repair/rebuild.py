@@ -15,7 +15,7 @@ from recover.change import disk
 from recover.change.content import BytesContent, Content, DeferredContent, Spool, make, stop_if
 from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Install, Plan, Step, replacing
-from recover.change.preconditions import STALE
+from recover.change.preconditions import StaleRefusal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_steps, right_checkpoint
@@ -186,7 +186,7 @@ def write_rebuild(
         files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
-            raise Refusal("the log changed while it was read; what was written was removed", STALE)
+            raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part
     derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
     findings = FindingList(item for item in before.findings if item not in derived)

@@ -28,6 +28,7 @@ from mqtool.printer import OutputOptions, Printer, Progress, table
 from mqtool.text import clean
 from recover.findings.code import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
+from tests.support.stores import unpacked
 
 # --- The frame around every command: help, exit codes, errors, one document.
 
@@ -222,6 +223,16 @@ def test_closed_stdout_ends_quietly() -> None:
     os.close(write)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("line", ["verify STORE", "verify STORE --json", "export STORE -o -", "--help"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_streams_that_were_closed_before_the_start_take_nothing(line: str, closed: str) -> None:
+    command = line.replace("STORE", str(unpacked("clean-5.3.3")))
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m mqtool {command} {closed}"], cwd=ROOT, timeout=60,
+                          capture_output=True, check=False)
+    assert done.returncode == 0
+    assert (b"Traceback" not in done.stderr) and (not done.stdout or "2>&-" in closed)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -14,6 +14,8 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
+from fixtures.synth import StoreWriter
+from formats.basics import offset_to_name
 from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from mqtool.text import count
@@ -432,3 +434,20 @@ def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damage
     played = store.run("predict", "--broker", "5.3.3")
     assert played.code == exits.CLEAN, "a clean stop: the start looks at the last files only"
     assert [step["command"].split()[:2] for step in played.document["next"]] == [["mqtool", "verify"]]
+
+
+@pytest.mark.parametrize("before", [5, 30])
+def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, tmp_path: Path) -> None:
+    """Older messages in their places do not hide them: units name them in the damage."""
+    writer = StoreWriter(tmp_path / "s")
+    for _ in range(before):
+        writer.put("Other", b"o" * 100)
+        writer.put("T", b"t" * 100)
+    writer.delete_topic("T")
+    lost = [writer.put("T", b"n" * 100) for _ in range(20)][:9]
+    root = writer.close().root
+    start, stop = lost[0].phy_offset, lost[-1].phy_offset + lost[-1].total_size
+    write_at(root / "commitlog" / offset_to_name(0), start, b"\xee" * (stop - start))
+    done = mqtool("recover", root, "--dry-run", "--json").document
+    assert (done["damaged_messages"], stated(done)) == (9, [("T", 0, 9)])
+    assert done["plan"]["loss"][0]["last_offset"] == 8
