@@ -29,7 +29,7 @@ from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
-from recover.change.copy_store import copy_store, relocated, sources_of
+from recover.change.copy_store import check_target, copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_space
@@ -201,6 +201,8 @@ class Change(Struct):
         store = self.choice.open(self.broker)
         folders = store.options.folders
         self.consent.check(root, self.choice.parts)
+        if self.output is not None:
+            check_target(sources_of(store), self.output)
         dry, in_place = self.consent.dry_run, self.output is None
         beside_broker = dry and in_place and self.consent.plan_out is None and not self.engine.on_spark
         refuse_if_held(root, BESIDE_BROKER, broker=not beside_broker)

@@ -16,7 +16,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, fla
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import remote_folder
+from recover.change.copy_store import check_target, remote_folder, sources_of
 from recover.change.lock import refuse_if_held
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
@@ -261,6 +261,8 @@ def _rebuild(
         return change.run(lambda store, _, before: plan_rebuild(store, options, before))
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
+    if not is_remote(what.output):
+        check_target(sources_of(store), Path(what.output))
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",

@@ -122,7 +122,7 @@ def new_folder(target: Path) -> Iterator[None]:
                 disk.rmdir(target)
         if isinstance(error, OSError):
             raise Refusal(
-                f"{target} cannot be written: {error.strerror} ({error.filename}); what was written was removed",
+                f"{target} cannot be written: {error.strerror}; what was written was removed",
                 "Make room, or choose another place.", errno=error.errno,
             ) from error
         raise

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -340,7 +341,7 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
     """Write a plan file and a folder for its large contents, if any; return that folder. `Refusal` if the disk fails,
     or if the file exists."""
     refuse_taken(path)
-    sidecar = path.with_name(f"{path.name}.{plan.id}.content")
+    sidecar, part = path.with_name(f"{path.name}.{plan.id}.content"), path.with_name(f".{path.name}.{plan.id}")
 
     def is_large(step: Step) -> bool:
         return step.content is not None and step.content.size > INLINE_LIMIT
@@ -352,8 +353,11 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
             disk.mkdir(sidecar)
         contents, made = stage(sidecar, plan.steps, is_large, lambda: False)
         disk.sync_all(made)
-        disk.write_whole(path, document(plan, contents, sidecar.name), path.with_name(f".{path.name}.{plan.id}"))
+        disk.write_whole(path, document(plan, contents, sidecar.name), part)
     except OSError as error:
+        with suppress(OSError):
+            disk.remove_tree(sidecar)
+            disk.unlink(part)
         raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
     return sidecar if has_large else None
 

@@ -201,10 +201,14 @@ def _checksum(root: Path, file: str, start: int, stop: int) -> int:
 def check(plan: Plan, root: Path) -> None:
     """`Refusal` naming the first thing that is not as the plan found it. Read-only."""
     planned = check_same_store(plan, root)
+    earlier = {run.state: run.path.name for run in runs(root) if run.header["plan"] == plan.id}
+    if "applied" in earlier:
+        raise Refusal(f"this plan was carried out already, by run {earlier['applied']}",
+                      "`mqtool journal {store}` shows what was done.", run=earlier["applied"])
     if identify(root, plan.parts).commitlog != planned.commitlog:
         raise StaleRefusal("the commitlog has other files than when the plan was made")
     # a file that this plan changed and undo restored has another ctime, and is the same
-    was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
+    was_undone = "undone" in earlier
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         now = compare(root, sealed, whole_file=not isinstance(step, InPlace))
         if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:

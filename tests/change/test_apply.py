@@ -18,7 +18,7 @@ from recover.change.carry_out import apply_plan, refuse_if_unfinished, resume, u
 from recover.change.content import LazyContent
 from recover.change.journal import journal
 from recover.change.lock import store_lock
-from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
+from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange, save_plan
 from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
 from recover.findings.code import Interrupted, Refusal
@@ -180,7 +180,7 @@ def test_applying_a_begun_plan_again_goes_on_with_it(store: Path) -> None:
         apply_plan(store, plan, progress=lambda n, _all, _what: done.append(n), interrupted=lambda: len(done) == 1)
     assert apply_plan(store, plan) is not None
     assert [run.state for run in journal(store)] == ["applied"]
-    with pytest.raises(Refusal, match="is gone since"):
+    with pytest.raises(Refusal, match="was carried out already, by run 000001"):
         apply_plan(store, plan)
 
 
@@ -202,6 +202,15 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_plan_that_does_not_fit_its_disk_leaves_nothing_there(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    plan = seal(Plan("rebuild", [Install(QUEUE, random.Random(1).randbytes(60_000))]), store)
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=64k", "tmpfs") as small:
+        with pytest.raises(Refusal, match="cannot be saved"):
+            save_plan(plan, small / "plan.json")
+        assert not [*small.iterdir()]
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:

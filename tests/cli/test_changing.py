@@ -48,6 +48,19 @@ def test_dry_run_shows_plan_and_loss_and_writes_nothing(damaged: Path) -> None:
     assert f"mqtool recover {damaged}" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["recover", "rebuild", "rebuild-index"])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_an_output_that_cannot_be_is_refused_before_the_scan(
+    command: str, dry: tuple[str, ...], damaged: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for place in (damaged, damaged / "inside", tmp_path / "no" / "parent", tmp_path / "full"):
+        with assert_unchanged(tmp_path):
+            refused = mqtool(command, damaged, "--output", place, "--yes", "--json", *dry)
+        assert (refused.code, refused.document["findings"]) == (8, [])
+
+
 def test_no_terminal_and_no_yes_is_refused_with_the_bits_found(damaged: Path) -> None:
     with assert_unchanged(damaged):
         result = mqtool("recover", damaged, "--json")
