@@ -207,7 +207,7 @@ def tear(site: Site, kept: int) -> Result:
 
 @_drill("torn-tail")
 def torn_tail(site: Site, rng: random.Random) -> Result:
-    """Of the last record only the first half reached the disk."""
+    """Only the first half of the last record reached the disk."""
     return tear(site, site.last_record().record.total_size // 2)
 
 
@@ -236,7 +236,7 @@ def log_all_missing(site: Site, rng: random.Random) -> Result:
 
 @_drill("log-last-empty")
 def log_last_empty(site: Site, rng: random.Random) -> Result:
-    """A last log file of length 0, left by a full disk or a crash while it was made."""
+    """A last log file of length 0, left by a full disk or a crash while it was created."""
     offset, last = _log_files(site.root)[-1]
     size = last.stat().st_size
     change = create(site.root, last.with_name(offset_to_name(offset + size)), b"")
