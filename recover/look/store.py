@@ -334,10 +334,19 @@ def _config_state(text: ConfigText) -> str:
 
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
-    if not log.files:
-        return [Start(version, _mode(store), None, False) for version in versions]
-    found = [(version, _first_file(store, log, pointers, version)) for version in versions]
-    return [Start(version, _mode(store), log.files[file.index].name, file.matched) for version, file in found]
+    mode, found = _mode(store), []
+    for version in versions:
+        if log.files and finds_log(store, version):
+            file = _first_file(store, log, pointers, version)
+            found.append(Start(version, mode, log.files[file.index].name, file.matched))
+        else:
+            found.append(Start(version, mode, None, False))
+    return found
+
+
+def finds_log(store: Store, version: BrokerVersion) -> bool:
+    """False if the log is in several folders, and the release takes their names for the name of one."""
+    return len(store.commitlog_dirs) == 1 or version.has(SEVERAL_LOG_FOLDERS)
 
 
 def _mode(store: Store) -> Mode:

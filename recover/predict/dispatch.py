@@ -28,6 +28,7 @@ from recover.derived.queue_check import odd_queue_name
 from recover.findings.model import Finding
 from recover.log.file_scan import FileScan
 from recover.log.scan import LogView
+from recover.look.store import finds_log
 from recover.predict.queues import QueueFile, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
@@ -97,17 +98,12 @@ def _load_files(
     return files
 
 
-def finds_log(store: Store, settings: BrokerSettings) -> bool:
-    """False if the log is in several folders, and the broker takes their names for the name of one."""
-    return len(store.commitlog_dirs) == 1 or settings.version.has(versions.SEVERAL_LOG_FOLDERS)
-
-
 def load(store: Store, settings: BrokerSettings) -> Loaded:
     """Load log, queues and index as the broker of these settings does; sizes that are not set are those of the
     files."""
     loaded = Loaded()
     read = partial(_load_files, store, settings.version, loaded)
-    folders = store.commitlog_dirs if finds_log(store, settings) else ()
+    folders = store.commitlog_dirs if finds_log(store, settings.version) else ()
     log = read(folders, mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded

@@ -42,7 +42,7 @@ from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import MISSING_FILE, LogView
-from recover.look.store import index_ends, log_is_gone
+from recover.look.store import finds_log, index_ends, log_is_gone
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -51,7 +51,6 @@ from recover.predict.dispatch import (
     Nobody,
     Stop,
     Within,
-    finds_log,
     load,
     mapped_file_size,
     queue_file_size,
@@ -225,7 +224,7 @@ class _Start:
         if self.prediction.mode == "abnormal" or self.version.has(versions.NO_LOG_DESTROYS_QUEUES):
             for state in self.states.values():
                 state.destroy()
-        if not finds_log(self.store, self.settings):
+        if not finds_log(self.store, self.version):
             self.prediction.reason = self.prediction.end_reason = "it does not find the folders of the log"
         return 0
 

@@ -161,6 +161,8 @@ def test_a_log_in_several_folders_is_not_found_up_to_4_9_1(store: Callable[[str]
     assert set(map(tuple, old.document["queues"].values())) == {(0, 0)}
     for release in (("--broker", "4.9.2"), ()):
         assert mqtool("predict", root, *folders, *release, "--json").code == 0
+    starts = mqtool("inspect", root, *folders, "--json").document["start_file"]
+    assert starts["4.9.1"]["file"] is None and starts["4.9.2"]["file"] is not None
 
 
 def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
