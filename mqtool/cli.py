@@ -7,7 +7,6 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -46,7 +45,6 @@ class LazyGroup(TyperGroup):
             self._listing = False
 
 
-@cache
 def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
     """Build the typer command, with examples and exit codes in its help; a `listed` one is not imported."""
     one = typer.Typer(add_completion=False, rich_markup_mode="rich")
