@@ -142,7 +142,8 @@ def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     # a broker reads the second one only beside several folders in the first (CommitLog)
     several = "," in settings.get("storePathCommitLog", "")
     for name in ("storePathCommitLog", *(("readOnlyCommitLogStorePaths",) if several else ())):
-        for text in filter(None, map(str.strip, settings.get(name, "").split(","))):
+        # a space after a comma is a part of the name to brokers
+        for text in filter(None, settings.get(name, "").strip().split(",")):
             folder = Path(text)
             folders.append(root / folder.relative_to(home) if home and folder.is_relative_to(home) else folder)
     if home and Path(home).absolute() != root.absolute() and (root / "commitlog").is_dir():

@@ -21,6 +21,7 @@ from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.record import BLANK_SIZE, HEADS, OFFSET_SYS_FLAG
 from formats.record.grammar import unserved
 from formats.sysflag import COMPRESSION_ZLIB
+from mqtool import exits
 from mqtool.next_steps import START_BROKER
 from recover.broker.settings import KNOWN
 from recover.change.lock import store_lock
@@ -453,6 +454,18 @@ def test_a_read_only_folder_beside_a_single_one_is_not_read(tmp_path: Path) -> N
     assert found.document["min_phy"] == int(files[1].name), "as a real 4.9.7 and 5.3.3 have it"
     assert any("readOnlyCommitLogStorePaths is ignored" in text for text in found.document["assumptions"])
     assert "commitlog-begins-late" in mqtool("verify", "--broker-conf", conf, "--json").codes
+
+
+def test_a_space_between_two_folders_is_part_of_a_name(tmp_path: Path) -> None:
+    root = real_store("clean-multipath-4.9.7", tmp_path)
+    first, second = (root / name for name in LOG_FOLDERS)
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first}, {second}", **sizes)
+    found = mqtool("predict", "--broker-conf", conf, "--broker", "4.9.7", "--json")
+    assert found.code == exits.MESSAGES and found.found("commitlog-missing-file")
+    assert found.document["max_phy"] == 917237, "as a real 4.9.7 and 5.3.3 have it"
+    assert any("with the space in its name" in text for text in found.document["assumptions"])
+    assert f"--commitlog {second}" in found.document["next"][0]["command"]
 
 
 def test_a_copy_is_not_judged_by_the_log_of_the_original(tmp_path: Path) -> None:
