@@ -123,7 +123,7 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
     if is_here and sums is not None and size > _LARGE:
         if sums.length - position < size:
             raise FormatError(
-                "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
+                "short", 0, f"a record of {size} bytes, {sums.length - position} available",
                 needed=size, available=sums.length - position,
             )
         ends, left_out = _ends(sums, position, size)
