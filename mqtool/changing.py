@@ -32,7 +32,7 @@ from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
-from recover.change.places import Places, check_space
+from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
@@ -223,12 +223,14 @@ class Change(Struct):
         show_plan(out, plan)
         if self.output is None:
             Places(root, folders).check_plan(plan)
-        if self.consent.dry_run:
             try:
-                if self.output is None:
-                    check_space(root.absolute(), plan)
+                check_changeable(root.absolute(), ())
+                check_space(root.absolute(), plan)
             except Refusal as refusal:
+                if not self.consent.dry_run:
+                    raise
                 out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
+        if self.consent.dry_run:
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code

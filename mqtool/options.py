@@ -139,8 +139,11 @@ def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     copy, folders below the configured root are taken below its own root."""
     home = settings.get("storePathRootDir", "").strip()
     folders: list[Path] = []
-    for name in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
-        for text in filter(None, map(str.strip, settings.get(name, "").split(","))):
+    # a broker reads the second one only beside several folders in the first (CommitLog)
+    several = "," in settings.get("storePathCommitLog", "")
+    for name in ("storePathCommitLog", *(("readOnlyCommitLogStorePaths",) if several else ())):
+        # a space after a comma is a part of the name to brokers
+        for text in filter(None, settings.get(name, "").strip().split(",")):
             folder = Path(text)
             folders.append(root / folder.relative_to(home) if home and folder.is_relative_to(home) else folder)
     if home and Path(home).absolute() != root.absolute() and (root / "commitlog").is_dir():

@@ -474,6 +474,12 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
             yield f"{name}={size}, from the files (the default {KNOWN[name].default} would refuse them)"
     for name, value in sorted(settings.too_new.items()):
         yield f"{name}={value} is ignored: {version} does not know it"
+    folders = settings.given.get("storePathCommitLog", "").strip().split(",")
+    for folder in (each for each in folders if each != each.strip()):
+        yield f"storePathCommitLog: the folder {folder!r} is looked for with the space in its name, as brokers do"
+    read_only = "readOnlyCommitLogStorePaths"
+    if read_only in settings.given and "," not in settings.given.get("storePathCommitLog", ""):
+        yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
     if settings.unknown:
         yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
     for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):

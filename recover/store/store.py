@@ -199,10 +199,13 @@ class Store:
             queue.file_size, told = self._log_file_size(queue)
             return queue, told
         differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
-        if given <= 0 or any(d < given or d % given for d in differences):
+        inferred = infer_file_size(queue.files)
+        false = given <= 0 or any(d < given or d % given for d in differences)
+        # files may have been cut; where all of them are longer, two names at least tell the size
+        false |= given not in differences and given < min((file.length for file in queue.files), default=given)
+        if false and given != inferred:
             raise UsageRefusal(
-                f"--mapped-file-size {given} is impossible: the names of the commitlog files imply "
-                f"{infer_file_size(queue.files)}",
+                f"--mapped-file-size {given} is impossible: the commitlog's files imply {inferred}",
                 "Leave the option out; the size is then inferred.",
             )
         return queue, True

@@ -21,6 +21,7 @@ from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.record import BLANK_SIZE, HEADS, OFFSET_SYS_FLAG
 from formats.record.grammar import unserved
 from formats.sysflag import COMPRESSION_ZLIB
+from mqtool import exits
 from mqtool.next_steps import START_BROKER
 from recover.broker.settings import KNOWN
 from recover.change.lock import store_lock
@@ -428,7 +429,8 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
     first, second = (root / name for name in LOG_FOLDERS)
     second = second.rename(tmp_path / "disk2")
     sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
-    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=first, readOnlyCommitLogStorePaths=second, **sizes)
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},", readOnlyCommitLogStorePaths=second,
+                 **sizes)
     named = mqtool(line[0], root, *line[1:], "--commitlog", first, "--commitlog", second, "--json")
     both = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},{second}", **sizes)
     for options in ((root, "--broker-conf", conf), ("--broker-conf", conf), ("--broker-conf", both)):
@@ -439,6 +441,31 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
             key: value for key, value in named.document.items() if key not in own}
         steps = result.document["next"]
         assert all("--broker-conf" in step["command"] for step in steps if step["command"].startswith("mqtool"))
+
+
+def test_a_read_only_folder_beside_a_single_one_is_not_read(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    files = sorted((root / "commitlog").iterdir())
+    read_only = tmp_path / "read-only"
+    read_only.mkdir()
+    files[0].rename(read_only / files[0].name)
+    conf = _conf(tmp_path, storePathRootDir=root, readOnlyCommitLogStorePaths=read_only)
+    found = mqtool("predict", "--broker-conf", conf, "--broker", "4.9.7", "--json")
+    assert found.document["min_phy"] == int(files[1].name), "as a real 4.9.7 and 5.3.3 have it"
+    assert any("readOnlyCommitLogStorePaths is ignored" in text for text in found.document["assumptions"])
+    assert "commitlog-begins-late" in mqtool("verify", "--broker-conf", conf, "--json").codes
+
+
+def test_a_space_between_two_folders_is_part_of_a_name(tmp_path: Path) -> None:
+    root = real_store("clean-multipath-4.9.7", tmp_path)
+    first, second = (root / name for name in LOG_FOLDERS)
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first}, {second}", **sizes)
+    found = mqtool("predict", "--broker-conf", conf, "--broker", "4.9.7", "--json")
+    assert found.code == exits.MESSAGES and found.found("commitlog-missing-file")
+    assert found.document["max_phy"] == 917237, "as a real 4.9.7 and 5.3.3 have it"
+    assert any("with the space in its name" in text for text in found.document["assumptions"])
+    assert f"--commitlog {second}" in found.document["next"][0]["command"]
 
 
 def test_a_copy_is_not_judged_by_the_log_of_the_original(tmp_path: Path) -> None:

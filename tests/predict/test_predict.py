@@ -195,6 +195,7 @@ def test_a_last_file_whose_name_no_log_file_can_have_ends_the_log_elsewhere(
         found = ask(root, version)
         assert (found.max_phy, found.exit_code) == (max_phy, exits.MESSAGES)
         assert found.starts == (starts or version > "5"), version
+    assert mqtool("verify", root, "--mapped-file-size", "65536").code == mqtool("verify", root).code
 
 
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:

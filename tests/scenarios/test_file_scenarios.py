@@ -145,6 +145,7 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
     assert store.look().code == store.asks
     with assert_unchanged(store.root):
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] * 3).code == 16
+        assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] // 2).code == 16
 
 
 @pytest.mark.parametrize("name", ["clean-expired-4.5.1", "killed-expired-4.9.7", "clean-expired-5.5.0"])

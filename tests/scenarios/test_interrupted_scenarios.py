@@ -299,7 +299,8 @@ def test_t36_read_only_mount_can_be_read_and_copied(broken: Drill, folder: Path)
         assert (result.code, result.document["commitlog"]) == (expected.code, expected.document["commitlog"])
         for command, *options in READING:
             assert mqtool(command, mount, *options).code & exits.OPERATIONAL == 0, command
-        assert mqtool("recover", mount, "--dry-run").code == expected.code
+        planned = mqtool("recover", mount, "--dry-run")
+        assert planned.code == expected.code and "would be refused" in planned.stderr and "ead-only" in planned.stderr
         refused = mqtool("recover", mount, "--yes")
         assert refused.code == expected.code | exits.OPERATIONAL
         assert "ead-only" in refused.stderr
