@@ -69,7 +69,7 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
-        "Do not start the broker until you have searched for {part}: another disk, the source of this copy, a backup, a replica.",
+        "Do not start the broker before you have searched for {part}: another disk, the source of this copy, a backup, a replica.",
         meaning="A setting, topics.json, another file or the log itself says that the part is in use.",
         cause="It was deleted, not copied with the rest, or is on a disk that is not mounted.",
         broker="It silently creates a new, empty one, or does not start: logs and queues of a compacted topic have "
