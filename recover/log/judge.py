@@ -162,7 +162,7 @@ def reason_of(
     return "unread", {}
 
 
-def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
+def frame_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
     """Return the size of the record at `position` if its frame is whole, it states its own place and its topic is
     valid.
 
