@@ -17,7 +17,7 @@ class Checkpoint(NamedTuple):
     physic_msg_timestamp: Annotated[int, I64, "store timestamp (ms) of the last flushed commitlog message"]
     logics_msg_timestamp: Annotated[int, I64, "store timestamp (ms) of the last message with a flushed queue unit"]
     index_msg_timestamp: Annotated[int, I64, "end timestamp (ms) of the last index file that became full"]
-    master_flushed_offset: Annotated[int, I64, "since 5.0.0: what the master of a pair has flushed"]
+    master_flushed_offset: Annotated[int, I64, "since 5.0.0: the end of the log that the master has flushed"]
     confirm_phy_offset: Annotated[int, I64, "since 5.1.1: start of the last valid message at the last recovery"]
     logics_physical_offset: Annotated[int, I64, "since 5.5.0: start of the last message with a flushed queue unit"]
 

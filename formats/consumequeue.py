@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CqUnit(NamedTuple):
     """One unit: place and size of the record, and the code that consumers filter on."""
 
-    phy_offset: Annotated[int, I64, "where the record starts in the commitlog; never negative"]
+    phy_offset: Annotated[int, I64, "start of the record in the commitlog; never negative"]
     size: Annotated[int, I32, "bytes of the record; above 0, 0x7FFFFFFF in a pre-blank"]
     tags_code: Annotated[int, I64, "hash of TAGS, or deliver time in ms (delay topic), or address in consumequeue_ext"]
 
@@ -170,12 +170,12 @@ def ext_units(buffer: Buffer) -> Iterator[tuple[int, CqExtUnit]]:
 class BatchCqUnit(NamedTuple):
     """One record: a batch of messages with consecutive queue offsets."""
 
-    phy_offset: Annotated[int, I64, "where the record starts in the commitlog; never negative"]
+    phy_offset: Annotated[int, I64, "start of the record in the commitlog; never negative"]
     size: Annotated[int, I32, "bytes of the record; above 0"]
     tags_code: Annotated[int, I64, "hash of TAGS"]
     store_timestamp: Annotated[int, I64, "store timestamp (ms) of the record"]
     base_offset: Annotated[int, I64, "queue offset of the first message; never negative"]
-    batch_size: Annotated[int, I16, "how many messages the record holds; above 0"]
+    batch_size: Annotated[int, I16, "messages in the record; above 0"]
     compacted_offset: Annotated[int, I32, "-1 unless written by compaction"]
     reserved: Annotated[int, I32, "0"]
 

@@ -22,8 +22,8 @@ class DLedgerEntryHead(NamedTuple):
     magic: Annotated[int, I32, "1"]
     size: Annotated[int, I32, "bytes of head and body"]
     entry_index: Annotated[int, I64, "number of the entry in the group's log"]
-    term: Annotated[int, I64, "term in which it was written"]
-    position: Annotated[int, I64, "where the entry starts in the data files"]
+    term: Annotated[int, I64, "term of the entry"]
+    position: Annotated[int, I64, "start of the entry in the data files"]
     channel: Annotated[int, I32, "0"]
     chain_crc: Annotated[int, I32, "checksum over the head; not checked at recovery"]
     body_crc: Annotated[int, I32, "0, never set"]
@@ -41,7 +41,7 @@ class DLedgerIndexUnit(NamedTuple):
     """Unit `index` of the index files."""
 
     magic: Annotated[int, I32, "1"]
-    position: Annotated[int, I64, "where the entry starts in the data files"]
+    position: Annotated[int, I64, "start of the entry in the data files"]
     size: Annotated[int, I32, "bytes of the entry"]
     entry_index: Annotated[int, I64, "number of the entry"]
     term: Annotated[int, I64, "term of the entry"]

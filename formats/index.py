@@ -33,8 +33,8 @@ class IndexSlot(NamedTuple):
 class IndexUnit(NamedTuple):
     """One key of one message."""
 
-    key_hash: Annotated[int, I32, "absolute value of the Java hash of `topic#key`; 0 where that is still negative"]
-    phy_offset: Annotated[int, I64, "where the message starts in the commitlog"]
+    key_hash: Annotated[int, I32, "absolute value of the Java hash of `topic#key`; 0 if that is negative"]
+    phy_offset: Annotated[int, I64, "start of the message in the commitlog"]
     time_diff: Annotated[int, I32, "seconds from the header's begin_timestamp to the store timestamp, at least 0"]
     previous: Annotated[int, I32, "number of the unit before it in this slot's chain; 0 ends the chain"]
 

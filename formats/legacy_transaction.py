@@ -19,7 +19,7 @@ STATES = (STATE_PREPARED, STATE_COMMIT, STATE_ROLLBACK)
 class StateUnit(NamedTuple):
     """One prepared message and its outcome; its queue offset is its place in the table."""
 
-    phy_offset: Annotated[int, I64, "where the prepared record starts in the commitlog"]
+    phy_offset: Annotated[int, I64, "start of the prepared record in the commitlog"]
     size: Annotated[int, I32, "bytes of the record; above 0"]
     timestamp: Annotated[int, I32, "store time in seconds since 1970"]
     group_hash: Annotated[int, I32, "Java hash of the producer group"]

@@ -23,10 +23,10 @@ class TimerLogUnit(NamedTuple):
 
     size: Annotated[int, I32, "52, the size of a unit"]
     previous: Annotated[int, I64, "timerlog position of the unit before it in the same slot; -1 none"]
-    magic: Annotated[int, I32, "bits: 1 default, 2 rolled on (due later than the wheel reaches), 4 delete"]
+    magic: Annotated[int, I32, "bits: 1 default, 2 roll (due beyond the range of the wheel), 4 delete"]
     write_timestamp: Annotated[int, I64, "when the unit was written (ms)"]
-    delay: Annotated[int, I32, "ms from then to the delivery"]
-    phy_offset: Annotated[int, I64, "where the record starts in the commitlog"]
+    delay: Annotated[int, I32, "ms from the write to the delivery"]
+    phy_offset: Annotated[int, I64, "start of the record in the commitlog"]
     record_size: Annotated[int, I32, "bytes of the record"]
     topic_hash: Annotated[int, I32, "Java hash of the real topic"]
     reserved: Annotated[int, I64, "0"]
@@ -44,7 +44,7 @@ class TimerWheelSlot(NamedTuple):
     """One instant: the chain of units due at it."""
 
     instant: Annotated[int, I64, "delivery time in units of the precision (seconds by default); 0 unused"]
-    first_position: Annotated[int, I64, "timerlog position of the eldest unit of the chain"]
+    first_position: Annotated[int, I64, "timerlog position of the oldest unit of the chain"]
     last_position: Annotated[int, I64, "timerlog position of the newest unit of the chain"]
     unit_count: Annotated[int, I32, "units in the chain"]
     magic: Annotated[int, I32, "0"]
@@ -55,11 +55,11 @@ class TimerCheck(NamedTuple):
 
     last_read_timestamp: Annotated[int, I64, "delivered up to this time (ms)"]
     last_timer_log_flush_position: Annotated[int, I64, "timerlog flushed up to this position"]
-    last_timer_queue_offset: Annotated[int, I64, "next queue offset of the timer topic to take up"]
+    last_timer_queue_offset: Annotated[int, I64, "next queue offset to read from the timer topic"]
     master_timer_queue_offset: Annotated[int, I64, "the same on the master"]
     data_version_state: Annotated[int, I64, "state version of the timer metrics"]
     data_version_timestamp: Annotated[int, I64, "when the timer metrics changed (ms)"]
-    data_version_counter: Annotated[int, I64, "how often the timer metrics changed"]
+    data_version_counter: Annotated[int, I64, "number of changes of the timer metrics"]
 
 
 TIMER_LOG_UNIT = Layout.of(TimerLogUnit)

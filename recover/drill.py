@@ -186,7 +186,7 @@ def bit_in_body(site: Site, rng: random.Random) -> Result:
 
 @_drill("page-zeroed")
 def page_zeroed(site: Site, rng: random.Random) -> Result:
-    """A page of the log never reached the disk: zeros."""
+    """A page of the log is zeros: it never reached the disk."""
     files = site.used_files()
     pages = [len(range(0, file.last - PAGE, PAGE)) for file in files]
     number = pick(rng, range(sum(pages)), "whole page of records")
@@ -213,7 +213,7 @@ def torn_tail(site: Site, rng: random.Random) -> Result:
 
 @_drill("log-middle-missing")
 def log_middle_missing(site: Site, rng: random.Random) -> Result:
-    """A log file between two others is gone."""
+    """A log file between two others is missing."""
     file = pick(rng, site.used_files()[1:-1], "log file between two others")
     facts = {"file_from_offset": file.file_from_offset, "size": file.path.stat().st_size}
     return [remove(site.root, file.path)], facts
@@ -230,13 +230,13 @@ def _log_files(root: Path) -> list[tuple[int, Path]]:
 
 @_drill("log-all-missing")
 def log_all_missing(site: Site, rng: random.Random) -> Result:
-    """The folder of the log is empty while queues are there: its disk was not mounted."""
+    """The log folder is empty, the queues exist, as if the disk of the log were not mounted."""
     return [remove(site.root, path) for _, path in _log_files(site.root)], {}
 
 
 @_drill("log-last-empty")
 def log_last_empty(site: Site, rng: random.Random) -> Result:
-    """A last log file of length 0, left by a full disk or a crash while it was created."""
+    """The last log file has length 0, as after a full disk or a crash during its creation."""
     offset, last = _log_files(site.root)[-1]
     size = last.stat().st_size
     change = create(site.root, last.with_name(offset_to_name(offset + size)), b"")
@@ -248,7 +248,7 @@ def log_last_empty(site: Site, rng: random.Random) -> Result:
 
 @_drill("all-queues-missing")
 def all_queues_missing(site: Site, rng: random.Random) -> Result:
-    """The whole folder of the consume queues is gone."""
+    """The folder of the consume queues is missing."""
     folder = site.root / "consumequeue"
     if not folder.is_dir() or not any(folder.glob("*/*/*")):
         raise NotApplicable("the store has no queue")
@@ -257,7 +257,7 @@ def all_queues_missing(site: Site, rng: random.Random) -> Result:
 
 @_drill("index-all-missing")
 def index_all_missing(site: Site, rng: random.Random) -> Result:
-    """No index file is left."""
+    """All index files are missing."""
     folder = site.root / "index"
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     if not files:
@@ -286,7 +286,7 @@ def json_files(root: Path) -> list[Path]:
 
 @_drill("config-zeros-bak-sound")
 def config_zeros_bak_sound(site: Site, rng: random.Random) -> Result:
-    """A config file is zeros of its old length; its .bak is sound."""
+    """A config file is zeros of its old length; its .bak is valid."""
     path = pick(rng, json_files(site.root), "config file ")
     content = read_small(path, _MOST_CONFIG)
     changes = [create(site.root, path, bytes(len(content)))]
@@ -299,7 +299,7 @@ def config_zeros_bak_sound(site: Site, rng: random.Random) -> Result:
 
 @_drill("crash-bit-without-checkpoint")
 def bit_without_checkpoint(site: Site, rng: random.Random) -> Result:
-    """A bit flipped in a body, then a crash without a usable checkpoint: brokers cut the log at that bit."""
+    """One bit flipped in a body, then a crash without a usable checkpoint: brokers cut the log at that bit."""
     changes, _ = checkpoint_zero(site, rng)
     more, facts = bit_in_body(site, rng)
     changes += more

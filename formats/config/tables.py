@@ -147,15 +147,15 @@ class ConfigFile(Struct, frozen=True):
 
 CONFIG_FILES = (
     ConfigFile("topics.json", "TopicConfigManager", ("topicConfigTable",), ("dataVersion",),
-               "all topics with their queue numbers, permissions and attributes; producers and consumers are refused"),
+               "all topics with their queue counts, permissions and attributes; producers and consumers are refused"),
     ConfigFile("consumerOffset.json", "ConsumerOffsetManager", ("offsetTable",),
                ("dataVersion", "groupTopicMap", "pullOffsetTable"),
-               "how far each group has consumed; groups start over, at the newest or the oldest message"),
+               "the consume offsets of all groups; groups start over at the newest or the oldest message"),
     ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
                ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"),
-               "how far light queues, and with them enabled all groups, have been consumed", "4.9.3"),
+               "the consume offsets of light queues and, with these enabled, of all groups", "4.9.3"),
     ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
-               "how far each delay level was delivered; delayed messages are delivered again"),
+               "the delivery progress of each delay level; delayed messages are delivered again"),
     ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),
                ("dataVersion", "forbiddenTable"),
                "consumer groups and their retry settings; unknown groups are refused unless created on the fly",
@@ -164,11 +164,11 @@ CONFIG_FILES = (
                "SQL filter expressions; consumers register theirs again when they reconnect", comes_back=True),
     ConfigFile("consumerOrderInfo.json", "ConsumerOrderInfoManager", ("table",),
                ("orderInfoCount", "orderedConsumptionLevel"),
-               "which ordered messages are in consumption; some are delivered twice", "5.x", comes_back=True),
+               "the ordered messages in consumption; some are delivered twice", "5.x", comes_back=True),
     ConfigFile("messageRequestMode.json", "MessageRequestModeManager", ("messageRequestModeMap",), (),
-               "which groups were switched from pull to pop", "5.0.0"),
+               "the groups that were switched from pull to pop", "5.0.0"),
     ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),
-               "which queues of static topics live here and their logical offsets", "5.0.0"),
+               "the queues of static topics on this broker, and their logical offsets", "5.0.0"),
     ConfigFile("timermetrics", "TimerMetrics", ("timingCount",), ("dataVersion",),
                "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
     ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
@@ -176,7 +176,7 @@ CONFIG_FILES = (
     ConfigFile("tieredStoreMetadata.json", "tiered store", (),
                ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable", "indexFileSegmentTable",
                 "queueMetadataTable", "topicMetadataTable", "topicSerialNumber"),
-               "what was moved to tiered storage", "5.x"),
+               "the list of data in tiered storage", "5.x"),
 )
 
 BY_NAME = {file.name: file for file in CONFIG_FILES}

@@ -242,9 +242,9 @@ PART bool has_values(const uint8_t *record, int hosts, const range *ranges, int6
     return true;
 }
 
-/* Hash one index key, seeded with the topic's hash; DISLIKED, OUTPUT_FULL, or NEED_MORE for success. */
+/* Hash one index key, seeded with the topic's hash; FALLBACK, OUTPUT_FULL, or NEED_MORE for success. */
 PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
-    if (!java_hash(key, &seed)) return DISLIKED;
+    if (!java_hash(key, &seed)) return FALLBACK;
     if (number >= out->hash_room) return OUTPUT_FULL;
     out->hashes[number] = key_hash(seed);
     return NEED_MORE;
@@ -262,14 +262,14 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
         /* the next byte below 3 must separate name and value, the one after it must end the item; a zero instead is
          * most likely a page that never reached the disk */
         while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
-        if (!marks) return DISLIKED;
+        if (!marks) return FALLBACK;
         const uint8_t *split = block + __builtin_ctzll(marks);
-        if (*split != 1) return DISLIKED;
+        if (*split != 1) return FALLBACK;
         marks &= marks - 1;
         while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
         const uint8_t *stop = marks ? block + __builtin_ctzll(marks) : end;
         marks &= marks - 1;
-        if (split == i || split + 1 == stop || (stop < end && *stop != 2)) return DISLIKED;
+        if (split == i || split + 1 == stop || (stop < end && *stop != 2)) return FALLBACK;
         text name = {i, split - i}, value = {split + 1, stop - split - 1};
         switch (name.length) {
         case 4:
@@ -302,7 +302,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
         }
         i = stop + 1;
     }
-    if (number.at && base.at && !(is_number(number, SHORT_DIGITS) && is_number(base, LONG_DIGITS))) return DISLIKED;
+    if (number.at && base.at && !(is_number(number, SHORT_DIGITS) && is_number(base, LONG_DIGITS))) return FALLBACK;
     int64_t first = out->state[1];
     uint32_t prefix = 31 * topic_hash + '#';
     int status = NEED_MORE;
@@ -325,7 +325,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
         uint32_t code = 0;
         found->bits |= BIT_HAS_TAGS;
         if (with_keys) {
-            if (!java_hash(tags, &code)) return DISLIKED;
+            if (!java_hash(tags, &code)) return FALLBACK;
             found->tags_code = (int32_t)code;
             status = take_key(tags, 31 * (31 * prefix + 'T') + '#', out, first + found->count);
             if (status != NEED_MORE) return status;
@@ -334,7 +334,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     }
     if (delay.at && is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX"))) {
         int64_t level = 0;
-        if (!is_number(delay, DELAY_DIGITS)) return DISLIKED;
+        if (!is_number(delay, DELAY_DIGITS)) return FALLBACK;
         for (int64_t k = 0; k < delay.length; k++) level = level * 10 + delay.at[k] - '0';
         if (level > 0) found->bits |= BIT_DELAY, found->tags_code = level;
     }
@@ -393,28 +393,28 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     int64_t born_v6 = sys_flag & BORNHOST_V6 ? IPV6_EXTRA : 0;
     int64_t v6 = born_v6 + (sys_flag & STOREHOST_V6 ? IPV6_EXTRA : 0);
     int64_t topic_field = is_v2 ? 2 : 1;
-    if (size < HEAD_SIZE + v6 + topic_field + 2) return DISLIKED;
+    if (size < HEAD_SIZE + v6 + topic_field + 2) return FALLBACK;
     int64_t queue_id = i32_at(record + OFFSET_QUEUE_ID), queue_offset = i64_at(record + OFFSET_QUEUE_OFFSET);
     int64_t stored = i64_at(record + OFFSET_STORE_TIMESTAMP + born_v6);
-    if (!has_values(record, (int)(sys_flag >> 4 & 3), ranges, range_count)) return DISLIKED;
+    if (!has_values(record, (int)(sys_flag >> 4 & 3), ranges, range_count)) return FALLBACK;
     text body = {record + HEAD_SIZE + v6, i32_at(record + OFFSET_BODY_LENGTH + v6)};
-    if (body.length < 0 || body.length + topic_field + 2 > end - body.at) return DISLIKED;
+    if (body.length < 0 || body.length + topic_field + 2 > end - body.at) return FALLBACK;
     const uint8_t *at = body.at + body.length + topic_field;
     text topic = {at, is_v2 ? i16_at(at - 2) : (int8_t)at[-1]};
-    if (topic.length < 1 || topic.length + 2 > end - at) return DISLIKED;
+    if (topic.length < 1 || topic.length + 2 > end - at) return FALLBACK;
     at += topic.length + 2;
     text all = {at, i16_at(at - 2)};
-    if (all.length < 0 || all.length != end - at) return DISLIKED;
+    if (all.length < 0 || all.length != end - at) return FALLBACK;
     uint32_t topic_hash = 0;
-    if (!java_hash(topic, &topic_hash)) return DISLIKED;
+    if (!java_hash(topic, &topic_hash)) return FALLBACK;
     int64_t queue = find_queue(&out->queues, topic, queue_id, topic_hash);
     /* topics in the table were checked before */
-    if (queue < 0 && !is_plain_topic(topic)) return DISLIKED;
+    if (queue < 0 && !is_plain_topic(topic)) return FALLBACK;
     if (body.length && (crc32_of(body.at, body.length) & 0x7FFFFFFF) != (uint32_t)i32_at(record + OFFSET_BODY_CRC))
-        return DISLIKED;
+        return FALLBACK;
     int64_t bits = is_v2 ? BIT_V2 : 0;
     if (all.length >= PROPERTY_CRC_SIZE && !memcmp(end - PROPERTY_CRC_SIZE, "__CRC32#\x01", 9)) {
-        if (!property_crc_fits(record, size)) return DISLIKED;
+        if (!property_crc_fits(record, size)) return FALLBACK;
         bits |= BIT_PROP_CRC;
     } else if (sys_flag & (COMPRESSED | COMPRESSION_TYPE) && is_contradicted(body, sys_flag)) {
         bits |= BIT_CONTRADICTED_FLAG;
@@ -424,7 +424,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     if (status != NEED_MORE) return status;
     if (!(bits & BIT_PROP_CRC)) {
         int service = service_of(topic, &found);
-        if (service == UNSURE) return DISLIKED;
+        if (service == UNSURE) return FALLBACK;
         if (service == UNSERVED) bits |= BIT_UNSERVED;
     }
     int64_t *state = out->state;
@@ -463,7 +463,7 @@ void mq_walk_records(
     int64_t limit = within(available, size);
     int status;
     result[0] = position;
-    result[1] = DISLIKED;
+    result[1] = FALLBACK;
     if (position < 0 || state[1] < 0 || slot_count < 1 || slot_count & (slot_count - 1) ||
         !are_in_head(ranges, range_count))
         return;
@@ -477,7 +477,7 @@ void mq_walk_records(
         int32_t magic = 0;
         if (position <= limit - length) {
             magic = (int32_t)u32_at(data + position + OFFSET_MAGIC);
-            status = magic == MAGIC_BLANK ? AT_BLANK : DISLIKED;
+            status = magic == MAGIC_BLANK ? AT_BLANK : FALLBACK;
             if (magic != MAGIC_V1 && magic != MAGIC_V2) break;
             length = i32_at(data + position);
             if (length < MIN_RECORD_SIZE || window_offset + position + length + BLANK_SIZE > file_end) break;
@@ -487,7 +487,7 @@ void mq_walk_records(
             break;
         }
         const uint8_t *record = data + position;
-        status = DISLIKED;
+        status = FALLBACK;
         if (i64_at(record + OFFSET_PHY_OFFSET) != window_offset + position) break;
         status = take_record(record, length, window_offset + position, magic == MAGIC_V2, data + limit, ranges,
                              range_count, &out);

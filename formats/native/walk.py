@@ -15,7 +15,7 @@ from formats.record.grammar import RANGE_COLUMNS
 from formats.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
 from formats.record.rows import RECORD, row_of
 
-NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
+NEED_MORE, AT_BLANK, FALLBACK, OUTPUT_FULL = range(4)
 """Reasons why a walk stopped."""
 
 QUEUE_COLUMNS = 3
@@ -56,13 +56,13 @@ def walk_records(
         if magic == MAGIC_BLANK:
             return position, AT_BLANK
         if magic not in MAGICS or size < MIN_RECORD_SIZE:
-            return position, DISLIKED
+            return position, FALLBACK
         if window_offset + position + size + BLANK_SIZE <= file_end and position + size > limit:
             return position, NEED_MORE
         try:
             record = check_strict(content, position, file_end - window_offset, window_offset + position)
         except FormatError:
-            return position, DISLIKED
+            return position, FALLBACK
         queue = queues.get((record.topic, record.queue_id), len(queues))
         used = int(state[3])
         if queue == len(queues) and (queue >= queue_table.shape[0] or used + len(record.topic) > names.size):

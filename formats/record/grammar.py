@@ -251,7 +251,7 @@ def magic_text(magic: int) -> str:
     text = (magic & 0xFFFFFFFF).to_bytes(4, "big")
     if all(0x20 <= byte < 0x7F for byte in text):
         return f'{word} is the text "{text.decode("ascii")}": these bytes are the inside of a message'
-    return f"{word} is no magic"
+    return f"{word} is not a magic"
 
 
 def _magic(it: Candidate) -> Result | None:
@@ -281,7 +281,7 @@ def _at_hand(needed: Callable[[int], int], what: str) -> Callable[[Candidate], R
         least = needed(it.size)
         if it.magic not in TOPIC_LENGTHS or it.available >= least:
             return None
-        return _failed(f"{what} of {least} bytes, {it.available} at hand", 0, needed=least, available=it.available)
+        return _failed(f"{what} of {least} bytes, {it.available} available", 0, needed=least, available=it.available)
 
     return test
 
@@ -290,7 +290,7 @@ def _own_offset(it: Candidate) -> Result | None:
     if it.phy_offset is None or it.available < HEAD_SIZE:
         return None
     own = HEAD.decode(it.buffer, it.offset).phy_offset
-    return Result(own == it.phy_offset, f"says {own}, stands at {it.phy_offset}", OFFSET_PHY_OFFSET,
+    return Result(own == it.phy_offset, f"{own} stored, the record is at {it.phy_offset}", OFFSET_PHY_OFFSET,
                   facts={"stored": own, "expected": it.phy_offset})
 
 
@@ -316,7 +316,7 @@ def _topic(it: Candidate) -> Result | None:
         return None
     start, stop = it.places["topic"]
     topic = it.at(start, stop)
-    return Result(True) if valid_topic(topic) else _failed(f"no topic name: {topic[:128]!r}", start, topic=topic)
+    return Result(True) if valid_topic(topic) else _failed(f"not a topic name: {topic[:128]!r}", start, topic=topic)
 
 
 def _properties(it: Candidate) -> Result | None:
@@ -333,7 +333,7 @@ def _number(name: str, read: Callable[[Record], object]) -> Callable[[Candidate]
         try:
             value = read(it.record)
         except ValueError as error:
-            return _failed(str(error), it.places["properties"][0], problem=f"{name.rpartition(' ')[2]} is no number")
+            return _failed(str(error), it.places["properties"][0], problem=f"{name.rpartition(' ')[2]} is not a number")
         return None if value is None else Result(True, str(value))
 
     return test
@@ -460,18 +460,18 @@ _INTS = range(1 << 31)
 _PORTS = range(1 << 16)
 
 RULES: tuple[Rule, ...] = (
-    Rule("room", "short", "total_size", "size and magic are there", FRAME, ALWAYS, test=_room),
+    Rule("room", "short", "total_size", "size and magic are present", FRAME, ALWAYS, test=_room),
     Rule("magic", "bad-magic", "magic", "DAA320A7, or from 5.1.0 DAA320AB", FRAME, ALWAYS,
          values=MAGICS, test=_magic),
     Rule("size", "bad-size", "total_size", f"{MIN_RECORD_SIZE} or more; a blank of {BLANK_SIZE} bytes fits after it",
          FRAME, "room-checked", test=_size),
-    Rule("head", "short", "total_size", "the head is there", FRAME, ALWAYS,
+    Rule("head", "short", "total_size", "the head is complete", FRAME, ALWAYS,
          test=_at_hand(lambda size: min(size, HEAD_SIZE), "the head")),
-    Rule("own offset", "bad-phy-offset", "phy_offset", "where the record stands", test=_own_offset),
-    Rule("whole", "short", "total_size", "all bytes are there", FRAME, ALWAYS,
+    Rule("own offset", "bad-phy-offset", "phy_offset", "the position of the record", test=_own_offset),
+    Rule("whole", "short", "total_size", "the record is complete", FRAME, ALWAYS,
          test=_at_hand(lambda size: size, "a record")),
-    Rule("length sum", "bad-length-sum", "total_size", "the sum of head, body, topic and properties; no length below 0",
-         FRAME, ALWAYS, test=_lengths),
+    Rule("length sum", "bad-length-sum", "total_size",
+         "the sum of head, body, topic and properties; no length is negative", FRAME, ALWAYS, test=_lengths),
     Rule("queue id", "bad-queue-id", "queue_id", "not negative", values=_INTS),
     Rule("queue offset", "bad-queue-offset", "queue_offset", "not negative", values=_NUMBERS),
     Rule("born timestamp", "bad-born-timestamp", "born_timestamp", "a time after 1970", values=_TIMES),
@@ -479,19 +479,20 @@ RULES: tuple[Rule, ...] = (
     # other values make clients throw and drop the other messages of the response (MessageDecoder.decode)
     Rule("born port", "bad-born-port", "born_port", "a port", values=_PORTS),
     Rule("store port", "bad-store-port", "store_port", "a port", values=_PORTS),
-    Rule("sys flag", "", "sys_flag", "other bits are told", test=_known_flags),
-    Rule("topic", "bad-topic", "topic", "a name that TopicValidator takes, or that brokers make", test=_topic),
-    Rule("properties", "bad-properties", "properties", "empty, or with a name, and no zeros", test=_properties),
+    Rule("sys flag", "", "sys_flag", "any value; bits that no release sets are noted", test=_known_flags),
+    Rule("topic", "bad-topic", "topic", "a name that TopicValidator accepts or a broker creates",
+         test=_topic),
+    Rule("properties", "bad-properties", "properties", "empty, or with a name and no zero bytes", test=_properties),
     Rule(props.DELAY, "bad-properties", "properties", "a Java int, in delayed messages", broker=ALWAYS,
          test=_number(props.DELAY, delay_level)),
     Rule(INNER_BATCH, "bad-properties", "properties", "a Java long and a short",
          broker="inner-batches", test=_number(INNER_BATCH, _batch_of)),
-    Rule(BODY_CRC, "bad-body-crc", "body_crc", "that of the body; nobody looks at it where that is empty", CHECKSUM,
+    Rule(BODY_CRC, "bad-body-crc", "body_crc", "the CRC-32 of the body; not checked if the body is empty", CHECKSUM,
          ALWAYS, test=_body_crc, covers="body", checksum=_body_checksum),
-    Rule(PROPERTY_CRC, "bad-property-crc", "property_crc", "that of all before it, where there is one", CHECKSUM,
+    Rule(PROPERTY_CRC, "bad-property-crc", "property_crc", "the CRC-32 of all bytes before it; optional", CHECKSUM,
          "property-crc", test=_property_crc, covers=EVERYTHING, checksum=_property_checksum),
-    Rule("body as flagged", "", "sys_flag", "compressed or not, as the body is", SERVICE, test=_body_as_flagged),
-    Rule("can be delivered", "", "properties", "what the service of a delayed, timed or half message reads in it",
+    Rule("body as flagged", "", "sys_flag", "the compression of the body", SERVICE, test=_body_as_flagged),
+    Rule("can be delivered", "", "properties", "valid for the service that delivers delayed, timed and half messages",
          SERVICE, test=_deliverable),
 )
 
@@ -515,7 +516,7 @@ def _verdict(candidate: Candidate, *kinds: str) -> Record:
                 offset = candidate.offset + found.at
                 raise FormatError(found.reason or rule.reason, offset, f"{rule.name}: {found.detail}", **found.facts)
     if candidate.record is None:  # fewer bytes than announced: the file was shortened meanwhile
-        raise FormatError("short", candidate.offset, f"a record of {candidate.size} bytes, {candidate.held} at hand",
+        raise FormatError("short", candidate.offset, f"a record of {candidate.size} bytes, {candidate.held} available",
                           needed=candidate.size, available=candidate.held)
     return candidate.record
 

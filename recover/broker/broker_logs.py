@@ -166,7 +166,7 @@ _SIGNS = re.compile(b"|".join(re.escape(row.sign.encode()) for row in ROWS))
 _COMPILED = [re.compile(row.text.encode()) for row in ROWS]
 
 
-class Seen(Struct):
+class Occurrence(Struct):
     """A row and its lines in a log: their number, the last one, and the file and offset that it refers to."""
 
     row: Row
@@ -184,7 +184,7 @@ class Seen(Struct):
 class LogSummary(Struct):
     """The content of a log: rows that were seen, the worst first; the store that it names; lines and bytes read."""
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Occurrence] = field(default_factory=list)
     store: str | None = None
     lines: int = 0
     size: int = 0
@@ -192,7 +192,7 @@ class LogSummary(Struct):
 
 def read_log(path: Path) -> LogSummary:
     """Read a log, also a gzipped one. `Refusal` (8) if it cannot be unpacked."""
-    found: dict[str, Seen] = {}
+    found: dict[str, Occurrence] = {}
     summary = LogSummary()
     ended = ""
     try:
@@ -238,18 +238,18 @@ def _applies(row: Row, match: re.Match[bytes]) -> bool:
     return "before" not in values or int(values["before"]) > int(values["offset"])
 
 
-def _assign_end(found: dict[str, Seen], file: str) -> None:
+def _assign_end(found: dict[str, Occurrence], file: str) -> None:
     """Assign this file, in which a recovery ended, to the log-ending rows seen since the last recovery."""
     for seen in found.values():
         if seen.row.ends_log and seen.open:
             seen.file, seen.open = file, False
 
 
-def _note(found: dict[str, Seen], row: Row, match: re.Match[bytes], number: int, line: bytes, ended: str) -> None:
+def _note(found: dict[str, Occurrence], row: Row, match: re.Match[bytes], number: int, line: bytes, ended: str) -> None:
     values = match.groupdict()
     time = _TIME.match(line)
     when = _text(time[1]) if time else None
-    seen = found.setdefault(row.name, Seen(row, 0, number, number, when, when, ""))
+    seen = found.setdefault(row.name, Occurrence(row, 0, number, number, when, when, ""))
     seen.count += 1
     seen.last_line, seen.last_time = number, when
     seen.text = _text(line.strip())[:_TEXT]

@@ -72,56 +72,56 @@ def _behaviour(name: str, what: str, since: str = "", until: str = "") -> Behavi
 
 # MappedFileQueue.load
 WRONG_LENGTH_REFUSED = _behaviour(
-    "wrong-length-refused", "a mapped file whose length differs from the setting stops the start; before, loading "
-    "went no further and the rest of the files was ignored", since="4.5.0",
+    "wrong-length-refused", "a mapped file whose length differs from the setting prevents the start; before, loading "
+    "ended there and the remaining files were ignored", since="4.5.0",
 )
 DIRECTORIES_SKIPPED = _behaviour(
-    "directories-skipped", "a folder among the mapped files is passed over instead of counting as a file of a wrong "
-    "length", since="5.1.0",
+    "directories-skipped", "a folder among the mapped files is skipped; before, it counted as a file of a wrong length",
+    since="5.1.0",
 )
 EMPTY_LAST_FILE_DELETED = _behaviour(
     "empty-last-file-deleted", "a mapped file of zero bytes is deleted if it is the last one", since="5.1.3",
 )
 INDEX_LOAD_COUNTS = _behaviour(
-    "index-load-counts", "an index file that cannot be opened stops the start", since="5.0.0",
+    "index-load-counts", "an index file that cannot be opened prevents the start", since="5.0.0",
 )
 
 # MultiPathMappedFileQueue
 SEVERAL_LOG_FOLDERS = _behaviour(
-    "several-log-folders", "the log may be in several folders; before, their names were taken for the name of one, and "
-    "no log was found", since="4.9.2",
+    "several-log-folders", "the log may be in several folders; before, the list was taken for one name, and no log was "
+    "found", since="4.9.2",
 )
 
 # CommitLog.checkMessageAndReturnSize
-IPV6_HOSTS = _behaviour("ipv6-hosts", "hosts of 16 bytes are understood", since="4.6.0")
-V2_RECORDS = _behaviour("v2-records", "records with a two-byte topic length are understood", since="5.1.0")
-NEW_PROPERTIES_PARSER = _behaviour("new-properties-parser", "a property value may hold a 0x01", since="4.9.1")
+IPV6_HOSTS = _behaviour("ipv6-hosts", "IPv6 hosts (16 bytes) are read", since="4.6.0")
+V2_RECORDS = _behaviour("v2-records", "V2 records (two-byte topic length) are read", since="5.1.0")
+NEW_PROPERTIES_PARSER = _behaviour("new-properties-parser", "a property value may contain 0x01", since="4.9.1")
 _behaviour(
-    "room-checked", "a size, even that of a blank, that is larger than what is left of the file is a failure; before, "
-    "a huge one could exhaust the heap", since="5.3.2",
+    "room-checked", "a record or blank larger than the rest of its file fails the check; before, a huge size could "
+    "exhaust the heap", since="5.3.2",
 )
 DUP_INFO_CHECKED = _behaviour("dup-info-checked", "with duplicationEnable every record needs DUP_INFO", since="5.0.0")
 INNER_BATCHES = _behaviour("inner-batches", "INNER_BASE and INNER_NUM must be numbers", since="5.0.0")
-_behaviour("property-crc", "forceVerifyPropCRC replaces the check of the body", since="5.2.0")
+_behaviour("property-crc", "forceVerifyPropCRC checks the property CRC instead of the body", since="5.2.0")
 
 # CommitLog.recoverNormally, recoverAbnormally
 LAST_THREE_FILES = _behaviour("last-three-files", "a normal recovery checks the last three files", until="5.3.2")
 NORMAL_DISPATCHES = _behaviour(
     "normal-dispatches", "a normal recovery starts in the newest file that begins at or below the queues' largest "
-    "offset, and dispatches what lies strictly above that offset", since="5.3.2",
+    "offset, and dispatches the records strictly above it", since="5.3.2",
 )
 NO_LOG_DESTROYS_QUEUES = _behaviour(
     "no-log-destroys-queues", "a normal recovery without a log file deletes all queues, as an abnormal one always did",
     since="4.5.0",
 )
 START_FILE_CHECKED = _behaviour(
-    "start-file-checked", "a start file is judged by the full check of its first record", since="5.4.0",
+    "start-file-checked", "the first record of a start file must pass the full check", since="5.4.0",
 )
 START_SEARCH_LIMITED = _behaviour(
-    "start-search-limited", "no more than commitLogRecoverMaxNum files are looked at for a start", since="5.4.0",
+    "start-search-limited", "at most commitLogRecoverMaxNum files are searched for the start file", since="5.4.0",
 )
 START_BY_LOGICS_OFFSET = _behaviour(
-    "start-by-logics-offset", "the checkpoint's queue offset (or else its queue time alone) picks the start file",
+    "start-by-logics-offset", "the checkpoint's queue offset (or else its queue time alone) selects the start file",
     since="5.5.0",
 )
 CONFIRM_END_COMPARED = _behaviour(
@@ -130,26 +130,26 @@ CONFIRM_END_COMPARED = _behaviour(
 )
 CURRENT_MAX_COMPARED = _behaviour(
     "current-max-compared", "queues are truncated if their largest offset after dispatch reaches the log's end; "
-    "before, the largest one found on disk decided", since="5.4.0",
+    "before, the largest offset on disk decided", since="5.4.0",
 )
 
 # DefaultMessageStore.start
 REPUT_FROM_QUEUES = _behaviour(
-    "reput-from-queues", "dispatch goes on from the queues' largest offset, and the start waits for it",
+    "reput-from-queues", "dispatch continues from the queues' largest offset, and the start waits for it",
     since="4.5.0", until="5.0.0",
 )
-RECHECK_REPUT_SETTING = _behaviour("recheck-reput", "recheckReputOffsetFromCq brings that back", since="5.0.0")
+RECHECK_REPUT_SETTING = _behaviour("recheck-reput", "recheckReputOffsetFromCq restores that", since="5.0.0")
 
 # ConsumeQueue
 DEDUPE_BY_START = _behaviour(
-    "dedupe-by-start", "a queue remembers the start of its last message instead of its end", until="4.5.0",
+    "dedupe-by-start", "a queue stores the start of its last message, not the end", until="4.5.0",
 )
 MIN_BY_BISECTION = _behaviour(
-    "min-by-bisection", "a queue's min offset is searched by bisection, and is its max when its last unit has "
+    "min-by-bisection", "a queue's min offset is found by bisection, and equals its max if its last unit has "
     "expired", since="5.0.0",
 )
 EMPTY_LAST_QUEUE_FILE_BREAKS = _behaviour(
-    "empty-last-queue-file-breaks", "a start throws where the last file of a queue holds no unit "
+    "empty-last-queue-file-breaks", "a start throws if the last file of a queue holds no unit "
     "(ConsumeQueue.correctMinOffset)", since="5.0.0", until="5.5.0",
 )
 MULTI_DISPATCH = _behaviour("multi-dispatch", "LMQ queues get units with enableMultiDispatch", since="4.9.3")
@@ -160,24 +160,24 @@ DELAY_TABLE_LATE = _behaviour(
     "delay-table-late", "messageDelayLevel is parsed after recovery, so that units of delayed messages that recovery "
     "dispatches carry the hash of their tags instead of a deliver time", since="4.9.2", until="5.0.0",
 )
-TAG_INDEX = _behaviour("tag-index", "the index gets one entry for the tags of a message", since="5.4.0")
+TAG_INDEX = _behaviour("tag-index", "the index gets an entry for the tags of a message", since="5.4.0")
 
 # CombineConsumeQueueStore, RocksDBConsumeQueueStore
 COMBINED_QUEUES = _behaviour(
-    "combined-queues", "queues in files and in RocksDB need combineCQUseRocksdbForLmq, and a RocksDB of queues in the "
-    "other folder than useSeparateStorePathForRocksdbCQ says stops the start", since="5.5.0",
+    "combined-queues", "queues in both files and RocksDB require combineCQUseRocksdbForLmq; a RocksDB of queues in a "
+    "folder other than that of useSeparateStorePathForRocksdbCQ prevents the start", since="5.5.0",
 )
 
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
-    "invalid-config-deleted", "a config file that cannot be parsed, or is empty, is deleted, unless its backup stops "
-    "the start", since="5.4.0",
+    "invalid-config-deleted", "an invalid or empty config file is deleted, unless its backup prevents the start",
+    since="5.4.0",
 )
 
 # DefaultMessageStore.getMessage
 OVERFLOW_TO_FIRST = _behaviour(
-    "overflow-to-first", "a group whose offset is above its queue's end is sent to the queue's first message if that "
-    "is 0, else to its end; later releases send it to the end", until="4.9.4",
+    "overflow-to-first", "a group whose offset is above the end of its queue continues at the min offset if that is 0, "
+    "else at the end; later releases always continue at the end", until="4.9.4",
 )
 
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)

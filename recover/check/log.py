@@ -40,7 +40,7 @@ def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
     Either the remains show it (magic, size, or no room for a record), or, with `proven`, the queues do: they are
     complete and lost no position there.
     """
-    if damage.ended_by != "file-end" or damage.envelope or lost or damage.mapped_file is None:
+    if damage.ended_by != "file-end" or damage.has_frame or lost or damage.mapped_file is None:
         return False
     room = damage.stop - damage.start
     shows = (
@@ -238,7 +238,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
     code = "commitlog-damaged-range"
     if end_mark:
         code = "commitlog-damaged-end-mark"
-    elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start and damage.reason != OTHER_LOG:
+    elif damage.has_frame and damage.facts.get("size") == damage.stop - damage.start and damage.reason != OTHER_LOG:
         code = "commitlog-damaged-record"
     return finding(code, *place_in_file(store, log, damage.start), **facts)
 

@@ -69,7 +69,7 @@ _ROCKSDB = {
     "config/users": "users in RocksDB", "config/acls": "access rules in RocksDB",
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
-_MADE_ANEW = "rocksdbstore"
+_RECREATED = "rocksdbstore"
 """5.5.0 starts and serves without it, even if it held timers, index or transactions."""
 _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 """A start reads every entry of these and fails if one is unreadable (tried on 5.5.0); of the others it reads none."""
@@ -112,8 +112,8 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
     for part, what in folders.items():
         folder = store.path(part)
         if has_rocksdb(folder):
-            for problem in problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
-                stops = part != _MADE_ANEW and (
+            for problem in problems(folder, recreated=part == _RECREATED, killed=store.has_abort):
+                stops = part != _RECREATED and (
                     not problem.opens or (problem.of_entries and part in _READ_AT_START))
                 yield Needed(part, what, problem.text, False, stops)
 
@@ -234,7 +234,7 @@ def _identity(store: Store) -> Iterator[Needed]:
         known = dledger.decode_identity(read_small(store.root / dledger.IDENTITY_FILE, _EPOCHS))
     except FileNotFoundError:
         # older releases have no identity but have terms; from 5.4.0 on, which creates a rocksdbstore, they have one
-        if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _MADE_ANEW).exists():
+        if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _RECREATED).exists():
             yield Needed(dledger.IDENTITY_FILE, what, f"terms of masters exist; {then}", True)
     except OSError as error:
         yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error.strerror}); {then}", False)

@@ -24,7 +24,7 @@ from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import BytesContent, Spool
 from recover.change.model import Install, Step
-from recover.cluster.jobs import Seen
+from recover.cluster.jobs import TaskReads
 from recover.cluster.splits import pack_rows, unpack_rows
 from recover.derived.expected import QueueKey, placed
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
@@ -192,7 +192,7 @@ class NotCut(Struct, frozen=True):
     queue: int
 
 
-Made = Product | OtherView | NotCut | Seen
+Made = Product | OtherView | NotCut | TaskReads
 
 
 def announced(product: Made) -> Made:

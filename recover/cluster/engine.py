@@ -142,17 +142,17 @@ class _Scan(Struct):
                     self.unopened.setdefault(part.mapped_file, home)
                     continue
                 if not self.session.is_local:
-                    self.views.take(home.seen)
+                    self.views.take(home.reads)
                 scan, found = home.scan, home.scan.scan
                 scan.part, found.mapped_file = part, part.mapped_file
                 found.unreadable = [ReadFailure(part.mapped_file.path, failure.offset, failure.wanted, failure.got,
                                                 failure.cause) for failure in found.unreadable]
                 if home.summary is not None:
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
-                                        self.kept[-1].split(number, home.summary, home.seen))
+                                        self.kept[-1].split(number, home.summary, home.reads))
                 for failure in found.unreadable:
                     if _is_readable_here(failure):
-                        raise unreadable(home.seen.host, failure)
+                        raise unreadable(home.reads.host, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
                 if not is_again and self.progress is not None:

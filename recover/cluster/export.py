@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.cluster.jobs import Seen, Views, enter, run_job, watch
+from recover.cluster.jobs import TaskReads, Views, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.cluster.splits import PackedLater, unpack_split
 from recover.export.messages import Counts
@@ -60,9 +60,9 @@ def export_on_spark(
     while wave := [*islice(asked, size_of_wave)]:
         found = ask([(split, export) for split, export in wave if split.summary is not None])
         here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
-        for written, files, seen in [*found, *run_job(session, export_sent, here, "export")]:
+        for written, files, reads in [*found, *run_job(session, export_sent, here, "export")]:
             if not session.is_local:
-                views.take(seen)
+                views.take(reads)
             topics.update(written.topics)
             size += written.size
             for line in written.notes:
@@ -97,7 +97,7 @@ class SplitExport(Struct, frozen=True):
     wanted: Wanted
     folder: str
 
-    def __call__(self, split: Split) -> tuple[Written, list[str], Seen]:
+    def __call__(self, split: Split) -> tuple[Written, list[str], TaskReads]:
         """Return what was written, the files created, and what was read for it."""
         whole = Written()
         files: list[str] = []
@@ -116,10 +116,12 @@ class SplitExport(Struct, frozen=True):
                     tables.clear()
         if tables:
             files += _write(tables, self, len(files))
-        return whole, files, Seen(reads)
+        return whole, files, TaskReads(reads)
 
 
-def export_sent(tasks: Iterable[tuple[PackedLater | bytes, SplitExport]]) -> Iterator[tuple[Written, list[str], Seen]]:
+def export_sent(
+    tasks: Iterable[tuple[PackedLater | bytes, SplitExport]]
+) -> Iterator[tuple[Written, list[str], TaskReads]]:
     """Run exports of splits whose rows are sent by the driver."""
     enter()
     for rows, export in tasks:

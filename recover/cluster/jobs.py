@@ -307,7 +307,7 @@ def enter() -> None:
 # this machine has read all these bytes as well; a command that only reports compares a sample.
 
 
-class Seen(Struct, frozen=True):
+class TaskReads(Struct, frozen=True):
     """What one task read of each file, by path, and on which host."""
 
     files: dict[str, FileReads]
@@ -325,13 +325,13 @@ class Views(Struct):
     began: float
     reads: dict[str, list[tuple[str, FileReads]]] = {}
 
-    def take(self, seen: Seen) -> None:
+    def take(self, task: TaskReads) -> None:
         """Add what a task read. `Refusal` (8) if a file's length or first bytes differ from what this machine sees."""
-        for path, reads in seen.files.items():
-            self.reads.setdefault(path, []).append((seen.host, reads))
+        for path, reads in task.files.items():
+            self.reads.setdefault(path, []).append((task.host, reads))
             if not self._is_written_to(path):
                 pieces = next((run.pieces() for run in reads.runs), iter(()))
-                _compare(seen.host, path, reads.size, islice(pieces, 1))
+                _compare(task.host, path, reads.size, islice(pieces, 1))
 
     def check_damage(self, log: LogView) -> None:
         """Raise `Refusal` (8) if a worker read other bytes than this machine where it found no intact record."""

@@ -39,7 +39,7 @@ from recover.cluster.derived import (
     contents,
     listing,
 )
-from recover.cluster.jobs import Seen, confirm, enter, invisible, run_job, unreadable, watch
+from recover.cluster.jobs import TaskReads, confirm, enter, invisible, run_job, unreadable, watch
 from recover.cluster.session import Session
 from recover.cluster.splits import (
     PackedLater,
@@ -106,7 +106,7 @@ def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Made]
     enter()
     with recorded() as files:
         yield from task(chunks)
-    yield Seen(files)
+    yield TaskReads(files)
 
 
 def ends_of_parts(
@@ -223,7 +223,7 @@ class SparkProducer:
         for product in watch(self.session, run, "queues"):
             if isinstance(product, OtherView):
                 raise invisible(product.host, product.folder)
-            if isinstance(product, Seen):
+            if isinstance(product, TaskReads):
                 for path, reads in product.files.items() if not self.session.is_local else ():
                     confirm(path, product.host, reads)
             elif isinstance(product, NotCut):

@@ -327,7 +327,7 @@ def _broken(scan: FileScan, reader: FileReader) -> Rows:
     """Return records that are whole except for a checksum or a field; their queues are added to those of the scan."""
     rows = [np.empty(0, dtype=RECORD)]
     for gap in scan.gaps:
-        if "size" in gap.facts and gap.envelope:
+        if "size" in gap.facts and gap.has_frame:
             content = reader.read(gap.start - scan.mapped_file.file_from_offset, gap.facts["size"])
             with suppress(FormatError):
                 record = decode(content, check_crc=False)

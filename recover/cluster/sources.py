@@ -28,7 +28,7 @@ except ModuleNotFoundError as missing:
 
 from recover.cluster import source_rows
 from recover.cluster.fleet import named_stores
-from recover.cluster.jobs import Seen, Views, enter, pack_code
+from recover.cluster.jobs import TaskReads, Views, enter, pack_code
 from recover.cluster.source_rows import Filters
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import SplitRange
@@ -181,7 +181,7 @@ class _Rows:
         if not isinstance(partition, _Part):
             return
         place, part, filters, began, of_driver = partition.value
-        Views(began).take(Seen(of_driver))
+        Views(began).take(TaskReads(of_driver))
         names = [name for name in self.wanted.names if name != "store"]
         for batch in self.source.batches(part, names, filters):
             columns = {name: batch.column(name) for name in names}

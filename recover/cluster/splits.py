@@ -27,7 +27,7 @@ from msgspec import Struct, field, msgpack
 from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import NOT_IN_QUEUE, RECORD
-from recover.cluster.jobs import Job, Seen, Views, enter, run_job, watch
+from recover.cluster.jobs import Job, TaskReads, Views, enter, run_job, watch
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
@@ -70,7 +70,7 @@ class Home(Struct, frozen=True):
 
     scan: SplitScan
     summary: Summary | None
-    seen: Seen
+    reads: TaskReads
 
 
 class PackedLater:
@@ -101,7 +101,7 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
             if scan.scan.unreadable and is_tried_again(task.attempts):
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
-            home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), Seen(files))
+            home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), TaskReads(files))
             yield task.number, packed(home), PackedLater(rows)
         except OSError as error:
             if is_tried_again(task.attempts):
@@ -145,8 +145,8 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
         home = unpacked(content)
         if isinstance(home, Unopened):
             raise RuntimeError("a file of the log went away")
-        if home.seen.digest != digests[number]:
-            raise RuntimeError(f"host {home.seen.host} reads other files of the log than the first scan did")
+        if home.reads.digest != digests[number]:
+            raise RuntimeError(f"host {home.reads.host} reads other files of the log than the first scan did")
         yield number, home, bytes(rows)
 
 
@@ -157,19 +157,20 @@ def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[
 
 
 def answered(
-    looks: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int], elements: Iterable[Element]
+    questions_of: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int],
+    elements: Iterable[Element],
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results of these functions for the splits of some tasks."""
     for task, _, rows in checked(digests, elements):
         split = Split(*unpack_split(rows))
-        for number, look in looks[task]:
-            found = look(split)
+        for number, question in questions_of[task]:
+            found = question(split)
             is_rows = isinstance(found, np.ndarray) and found.dtype.names is not None
             yield number, Packed(pack_rows(found), found.dtype) if is_rows else found
 
 
-def looked(
-    look: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
+def run_items(
+    function: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
 ) -> Iterator[tuple[int, list[Any], bytes]]:
     """Yield the results of a function for the items of some tasks, and what was read for them unless executors have the
     driver's mounts. On the last attempt an unreadable item gives None: the driver reads it then."""
@@ -177,7 +178,7 @@ def looked(
 
     def found(item: Any) -> Any:
         try:
-            return look(item)
+            return function(item)
         except OSError:
             if is_tried_again(attempts):
                 raise
@@ -187,7 +188,7 @@ def looked(
         reading: AbstractContextManager[dict[str, FileReads]] = nullcontext({}) if is_local else recorded()
         with reading as files:
             answers = [found(item) for item in items]
-        yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(Seen(files)), 1)
+        yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(TaskReads(files)), 1)
 
 
 # --- Serialization.
@@ -307,9 +308,9 @@ class RowsElsewhere:
         self._at_once = 1
         self._lock = threading.Lock()
 
-    def split(self, task: int, summary: Summary, seen: Seen) -> Split:
+    def split(self, task: int, summary: Summary, reads: TaskReads) -> Split:
         """Create a split whose rows that task has."""
-        self.digests[task] = seen.digest
+        self.digests[task] = reads.digest
         return Split.elsewhere(summary, self, task)
 
     def settle(self, log: LogView) -> None:
@@ -337,12 +338,12 @@ class RowsElsewhere:
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
         """See `Holder`: one task a split. Each task receives all questions of its job, so their number per job is
         limited."""
-        looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
-        for number, (split, look) in enumerate(questions):
-            looks.setdefault(split.place, []).append((number, look))
+        questions_of: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
+        for number, (split, question) in enumerate(questions):
+            questions_of.setdefault(split.place, []).append((number, question))
         found: list[tuple[int, Any]] = []
-        for at in range(0, len(looks), _MOST_ASKED):
-            some = dict(islice(looks.items(), at, at + _MOST_ASKED))
+        for at in range(0, len(questions_of), _MOST_ASKED):
+            some = dict(islice(questions_of.items(), at, at + _MOST_ASKED))
             answer = partial(answered, some, {task: self.digests[task] for task in some})
             found += self._run(answer, [*some], "questions to rows")
         found.sort(key=itemgetter(0))
@@ -350,15 +351,15 @@ class RowsElsewhere:
         return results
 
     def spread(
-        self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+        self, function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
     ) -> list[Result | None]:
         """See `Holder`."""
         session, found = self.job.session, dict[int, list[Result | None]]()
-        work = partial(looked, look, session.attempts, session.is_local)
-        for number, answers, seen in run_job(session, work, tasks_of(items, sizes), "files of queues and index"):
+        work = partial(run_items, function, session.attempts, session.is_local)
+        for number, answers, reads in run_job(session, work, tasks_of(items, sizes), "files of queues and index"):
             found[number] = answers
-            if seen:
-                self.views.take(pickle.loads(zlib.decompress(seen)))
+            if reads:
+                self.views.take(pickle.loads(zlib.decompress(reads)))
         return [answer for _, answers in sorted(found.items()) for answer in answers]
 
     def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:

@@ -167,10 +167,10 @@ class Compared(Struct):
 
 def compare_files(
     files: Sequence[IndexFileName], geometry: IndexGeometry, stream: IndexStream, min_offset: int,
-    held: Mapping[str, Held],
+    held: Mapping[str, UnitsTotal],
 ) -> Iterator[Compared | OSError | None]:
     """Yield the result of `compare_file` for each file, or the error if it cannot be read. Requests of many files to
-    the log are batched. `held`: results of `held_in` by file name, if it ran elsewhere."""
+    the log are batched. `held`: results of `units_total` by file name, if it ran elsewhere."""
     for at in range(0, len(files), _BATCH_FILES):
         beside = ThreadPoolExecutor(1)
         try:
@@ -182,7 +182,7 @@ def compare_files(
 
 
 def compare_file(
-    file: IndexFileName, geometry: IndexGeometry, stream: IndexStream, min_offset: int, held: Held | None,
+    file: IndexFileName, geometry: IndexGeometry, stream: IndexStream, min_offset: int, held: UnitsTotal | None,
     beside: ThreadPoolExecutor,
 ) -> Asking[Compared | None]:
     """Return the comparison of a file that holds exactly the units that the log calls for from its first live one on;
@@ -217,7 +217,7 @@ def compare_file(
         begin_offset, possible = unit.phy_offset, seconds >= 0
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
-    holding: Future[Held | None] | None = None
+    computing: Future[UnitsTotal | None] | None = None
     for rule in (native.TAKE_KEYS, native.TAKE_ALL):
         spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
         if sum(span.count for _, span in spans) < len(units):
@@ -228,9 +228,9 @@ def compare_file(
         if _unit_sum(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
             continue
         if held is None:
-            holding = holding or beside.submit(held_in, HeldLook(file, geometry, SEED))
+            computing = computing or beside.submit(units_total, TotalTask(file, geometry, SEED))
         sums = yield from stream.sums(spans)
-        held = holding.result() if holding is not None else held
+        held = computing.result() if computing is not None else held
         if held is None or held.count != header.index_count:
             return None
         if not held.slots <= header.hash_slot_count < header.index_count:
@@ -289,7 +289,7 @@ def _unit_sum(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: in
     return total % (1 << 64), wrong
 
 
-class Held(Struct, frozen=True):
+class UnitsTotal(Struct, frozen=True):
     """What the units of a file add up to: header index_count (units + 1), their sum, and the slots they use."""
 
     count: int
@@ -297,26 +297,26 @@ class Held(Struct, frozen=True):
     slots: int
 
 
-class HeldLook(Struct, frozen=True):
-    """Arguments of `held_in`: a file, its `geometry`, and the `seed` of the sum."""
+class TotalTask(Struct, frozen=True):
+    """Arguments of `units_total`: a file, its `geometry`, and the `seed` of the sum."""
 
     file: IndexFileName
     geometry: IndexGeometry
     seed: int
 
 
-def held_in(look: HeldLook) -> Held | None:
-    """Return the sum and used slots of an index file's units; None as in `_held_units`. `OSError` if unreadable."""
-    with FileReader(look.file.path) as reader:
+def units_total(task: TotalTask) -> UnitsTotal | None:
+    """Return the sum and used slots of an index file's units; None as in `_units_total`. `OSError` if unreadable."""
+    with FileReader(task.file.path) as reader:
         head = reader.read(0, INDEX_HEADER.size)
         if len(head) < INDEX_HEADER.size:
             return None
         header = INDEX_HEADER.decode(head)
-        inside = 2 <= header.index_count <= look.geometry.entries
-        return _held_units(reader, look.geometry, header, look.seed) if inside else None
+        inside = 2 <= header.index_count <= task.geometry.entries
+        return _units_total(reader, task.geometry, header, task.seed) if inside else None
 
 
-def _held_units(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> Held | None:
+def _units_total(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> UnitsTotal | None:
     """Return the sum and used slots of a file's units; None if slots or chains do not follow from the units, or other
     bytes before or after them are not zero."""
     slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
@@ -332,7 +332,7 @@ def _held_units(reader: FileReader, geometry: IndexGeometry, header: IndexHeader
     blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
     if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
         return None
-    return Held(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
+    return UnitsTotal(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
 
 
 def _verdict_of(
@@ -587,7 +587,7 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
     compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
-        listing.files, geometry, stream, log.min_offset, _held_by_holder(log, listing.files, geometry))
+        listing.files, geometry, stream, log.min_offset, _totals_by_holder(log, listing.files, geometry))
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
@@ -617,14 +617,14 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     return report
 
 
-def _held_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, Held]:
-    """Return `held_in` of the files by name, computed where the rows of the log are kept; empty if that is here."""
+def _totals_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, UnitsTotal]:
+    """Return `units_total` of the files by name, computed where the rows of the log are kept; empty if that is here."""
     if log.holder is None:
         return {}
-    looks = [HeldLook(structs.replace(file, path=file.path.absolute()), geometry, SEED)
+    tasks = [TotalTask(structs.replace(file, path=file.path.absolute()), geometry, SEED)
              for file in files if file.length == geometry.size]
-    found = log.holder.spread(held_in, looks, [look.file.length for look in looks])
-    return {look.file.name: held for look, held in zip(looks, found, strict=True) if held is not None}
+    found = log.holder.spread(units_total, tasks, [task.file.length for task in tasks])
+    return {task.file.name: held for task, held in zip(tasks, found, strict=True) if held is not None}
 
 
 def _finding_on(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:
@@ -686,8 +686,8 @@ def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count expected and missing units; yield a finding for each run of messages in one file."""
     stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
     untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
-    looks = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
-    known = dict(zip(untouched, looks, strict=True))
+    found = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
+    known = dict(zip(untouched, found, strict=True))
     runs: list[_Run] = []
     passed = 0
     for number, split in enumerate(stream.splits):

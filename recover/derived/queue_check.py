@@ -155,7 +155,7 @@ def _are_pre_blank(offset: Rows, size: Rows, tags: Rows) -> Rows:
     return np.asarray((offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code))
 
 
-class UnitsLook(Struct, frozen=True):
+class QueueContent(Struct, frozen=True):
     """The content of a sound queue's files (`size` bytes each, contiguous): units of expired messages, all before
     `min_offset` of the log, up to queue offset `live`; then up to `end` units whose sum with `seed` is `sum`; then
     zeros."""
@@ -181,26 +181,26 @@ class UnitsLook(Struct, frozen=True):
                             min_index=self.first)
 
 
-def holds_units(look: UnitsLook) -> bool:
+def holds_units(content: QueueContent) -> bool:
     """Whether the files of a queue hold exactly the units that the log calls for. `OSError` if one cannot be read.
 
     A fast path that may only say yes: anything in doubt goes to `classify_units`. `tests/derived/test_queues.py`
     changes bytes to check that both agree.
     """
-    cells, total = look.size // UNIT_SIZE, 0
+    cells, total = content.size // UNIT_SIZE, 0
     failures: list[ReadFailure] = []
-    for number, file in enumerate(look.files):
-        base = look.first + number * cells
-        units = read_units(file, look.size, failures)
+    for number, file in enumerate(content.files):
+        base = content.first + number * cells
+        units = read_units(file, content.size, failures)
         if failures:
             raise failures[0]
-        lead, stop = (min(max(place - base, 0), cells) for place in (look.live, look.end))
-        if not stop or stop > units.size or (lead and not _are_expired(units[:lead], look.min_offset)):
+        lead, stop = (min(max(place - base, 0), cells) for place in (content.live, content.end))
+        if not stop or stop > units.size or (lead and not _are_expired(units[:lead], content.min_offset)):
             return False
-        total += unit_sum(units[lead:stop].view(np.uint8), base + lead, look.seed)
+        total += unit_sum(units[lead:stop].view(np.uint8), base + lead, content.seed)
         if units[stop:].view(np.uint8).any():
             return False
-    return not (total - look.sum) % (1 << 64)
+    return not (total - content.sum) % (1 << 64)
 
 
 def _are_expired(units: Rows, min_offset: int) -> bool:
@@ -281,16 +281,16 @@ class _Checker:
                for file in self.listed[key].files)
         known: dict[QueueKey, QueueVerdict] = {}
         failed: dict[QueueKey, ReadFailure] = {}
-        asked: dict[QueueKey, UnitsLook] = {}
+        asked: dict[QueueKey, QueueContent] = {}
         for number, key in members:
             tally = expectation.tally_of(number)
             with self._as_refusal():
-                look = None if tally is None else self._expected(key, tally)
-            if isinstance(look, QueueVerdict):
-                known[key] = look
+                expected = None if tally is None else self._expected(key, tally)
+            if isinstance(expected, QueueVerdict):
+                known[key] = expected
                 self.tick()
-            elif look is not None:
-                asked[key] = look
+            elif expected is not None:
+                asked[key] = expected
         for key, found in zip(asked, self._hold_units(asked.values()), strict=True):
             if isinstance(found, ReadFailure):
                 failed[key] = found
@@ -320,7 +320,7 @@ class _Checker:
         except OSError as error:
             raise unreadable(error) from error
 
-    def _expected(self, key: QueueKey, tally: Rows) -> UnitsLook | QueueVerdict | None:
+    def _expected(self, key: QueueKey, tally: Rows) -> QueueContent | QueueVerdict | None:
         """Return the expected content of a queue's files by its `tally`; the verdict on a queue without files; None if
         only its rows can decide."""
         files = self._files(key)
@@ -342,20 +342,21 @@ class _Checker:
             return lacking
         if live < first or end > first + cells * len(queue.files):
             return None
-        return UnitsLook(queue.files, size, live, end, int(tally["sum"]), self.log.min_offset, SEED)
+        return QueueContent(queue.files, size, live, end, int(tally["sum"]), self.log.min_offset, SEED)
 
-    def _hold_units(self, looks: Collection[UnitsLook]) -> Iterator[bool | ReadFailure | None]:
+    def _hold_units(self, contents: Collection[QueueContent]) -> Iterator[bool | ReadFailure | None]:
         """Yield the result of `holds_units` for each, run in this process or where the rows of the log are kept."""
         holder = self.log.holder
         if holder is not None:
-            there = [structs.replace(look, files=[structs.replace(file, path=file.path.absolute())
-                                                  for file in look.files]) for look in looks]
-            yield from holder.spread(holds_units, there, [UNIT_SIZE * (look.end - look.first) for look in looks])
+            there = [structs.replace(content, files=[structs.replace(file, path=file.path.absolute())
+                                                     for file in content.files]) for content in contents]
+            sizes = [UNIT_SIZE * (content.end - content.first) for content in contents]
+            yield from holder.spread(holds_units, there, sizes)
             return
-        for look in looks:
+        for content in contents:
             with self._as_refusal():
                 try:
-                    yield holds_units(look)
+                    yield holds_units(content)
                 except ReadFailure as failure:
                     yield failure
 

@@ -41,17 +41,17 @@ class Policy(Struct, frozen=True):
     is_loss: bool = True
 
 
-_EACH_BIT = "every bit of its properties is tried, and so many at once are another cause than flipped bits"
+_EACH_BIT = "every bit of the properties is tried, and more at once do not come from flipped bits"
 POLICIES = {policy.kind: policy for policy in (
     Policy("field", "its checksums and a place that its queue lost", "commitlog-damaged-record", UNASKED, 100,
-           "records that stand beside one another in one damage: each is held against all places that were lost",
+           "neighbours in one damage: each is compared with all lost places",
            of_damage=True),
     Policy("bit", "its checksum", "commitlog-flipped-bit", ON_DEMAND, 100,
-           "as above; and above 262 KiB other damage looks like a bit too often", of_damage=True),
+           "as for fields; and above 262 KiB other damage too often looks like a flipped bit", of_damage=True),
     Policy("place", "units, neighbours and gaps of its queue", "commitlog-contradicted-field", ON_DEMAND, 10_000,
-           "records that are read one by one"),
+           "records are read one by one"),
     Policy("lmq", "the units of LMQ queues", "commitlog-contradicted-field", ON_DEMAND, 100, _EACH_BIT),
-    Policy("flag", "its body", "commitlog-contradicted-flag", ON_DEMAND, 100, "more are another client, not damage"),
+    Policy("flag", "its body", "commitlog-contradicted-flag", ON_DEMAND, 100, "more come from a client, not damage"),
     Policy("service", "its topic", "commitlog-unserved-message", ON_DEMAND, 100, _EACH_BIT),
     Policy("tag", "its unit", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
     Policy("key", "the index", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),

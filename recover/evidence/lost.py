@@ -166,7 +166,7 @@ def held_records(damage: Damage, positions: Iterable[LostPosition]) -> int:
     A range that ends at a record or the next file held at least one, even if no queue shows it.
     """
     indexed: int = damage.facts.get(INDEXED, 0)
-    least = damage.envelope or damage.ended_by in ("record", "blank", "next-file")
+    least = damage.has_frame or damage.ended_by in ("record", "blank", "next-file")
     return max(record_count(positions), indexed, int(least))
 
 

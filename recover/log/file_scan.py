@@ -34,7 +34,7 @@ from formats.record import (
 from formats.record.grammar import range_table
 from formats.record.rows import RECORD, row_of
 from formats.sysflag import HOSTS_V6
-from recover.log.judge import ReadAt, envelope_size, is_intact, judge, reason_of
+from recover.log.judge import ReadAt, frame_size, is_intact, judge, reason_of
 from recover.store.columns import ColumnStore, Rows, Split, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
@@ -174,15 +174,15 @@ ProgressCallback = Callable[[int, int], None]
 class Gap(Struct):
     """Bytes [start, stop) of the log that hold no intact record; physical offsets.
 
-    `ended_by`: what is at `stop`, "record", "blank", or "file-end". `envelope`: the bytes at `start` are a whole record
-    of which only a checksum or a field fails. `last_data`: end of the last non-zero byte, `start` if all are zero.
+    `ended_by`: what is at `stop`, "record", "blank", or "file-end". `has_frame`: the bytes at `start` are a whole frame
+    in which only a checksum or a field fails. `last_data`: end of the last non-zero byte, `start` if all are zero.
     """
 
     start: int
     stop: int
     reason: str
     ended_by: str
-    envelope: bool
+    has_frame: bool
     last_data: int
     facts: dict[str, Any] = {}  # a separate one for each gap: msgspec copies it
 
@@ -472,7 +472,7 @@ class _Scanner:
     def _gap_at(self, position: int) -> Gap:
         offset = self.base + position
         reason, facts = reason_of(*self._place(position))
-        size = envelope_size(*self._place(position))
+        size = frame_size(*self._place(position))
         return Gap(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
 
     # The search after damage.

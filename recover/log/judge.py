@@ -123,7 +123,7 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
     if is_here and sums is not None and size > _LARGE:
         if sums.length - position < size:
             raise FormatError(
-                "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
+                "short", 0, f"a record of {size} bytes, {sums.length - position} available",
                 needed=size, available=sums.length - position,
             )
         ends, left_out = _ends(sums, position, size)
@@ -162,7 +162,7 @@ def reason_of(
     return "unread", {}
 
 
-def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
+def frame_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
     """Return the size of the record at `position` if its frame is whole, it states its own place and its topic is
     valid.
 

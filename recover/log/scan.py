@@ -56,7 +56,7 @@ class Damage(Struct):
     reason: str
     intact_after: int
     ended_by: str
-    envelope: bool
+    has_frame: bool
     mapped_file: MappedFile | None
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -350,7 +350,7 @@ def _damage(scans: list[FileScan], log_end: int, stale: bool) -> tuple[list[Dama
         for dead in dead_ranges(scan, stale=stale):
             if dead.start < log_end:
                 damaged.append(_damage_of(scan, dead, dead.stop))
-            elif dead.envelope:
+            elif dead.has_frame:
                 # the last message is complete but damaged: more than a torn tail
                 damaged.append(_damage_of(scan, dead, min(dead.start + dead.facts["size"], dead.stop)))
                 tail = tail or _tail_of(scan, dead, dead.start + dead.facts["size"])
@@ -399,7 +399,7 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
 
 
 def _damage_of(scan: FileScan, gap: Gap, stop: int) -> Damage:
-    return Damage(gap.start, stop, gap.reason, 0, gap.ended_by, gap.envelope, scan.mapped_file, dict(gap.facts))
+    return Damage(gap.start, stop, gap.reason, 0, gap.ended_by, gap.has_frame, scan.mapped_file, dict(gap.facts))
 
 
 def _tail_of(scan: FileScan, gap: Gap, start: int) -> Tail | None:

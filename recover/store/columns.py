@@ -106,7 +106,7 @@ class Holder(Protocol):
         """Run each function, which can be pickled, on the rows of its split where they are; return the results."""
 
     def spread(
-        self, look: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+        self, function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
     ) -> list[Result | None]:
         """Run a function, which can be pickled, on items that name files of these sizes (bytes); return the results,
         None where the files could not be read. `Refusal` (8) if they are other files than this process sees."""

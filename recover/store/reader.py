@@ -12,7 +12,7 @@ from pathlib import Path
 from recover.store.reading import reads_of
 from recover.store.source import ReadFailure, Source, missing, open_source
 
-__all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "opened_once", "read_small", "set_rate", "spend"]
+__all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "descriptor_cache", "read_small", "set_rate", "spend"]
 
 _BURST_SECONDS = 0.05
 
@@ -130,7 +130,7 @@ _BLOCK = 4096
 _MOST_KEPT = 64
 
 
-class _OpenFiles:
+class _DescriptorCache:
     """Cache of open files that are not in use, and of paths without a file."""
 
     def __init__(self) -> None:
@@ -173,37 +173,37 @@ class _OpenFiles:
             self._sources.clear()
 
 
-_kept: _OpenFiles | None = None
+_cache: _DescriptorCache | None = None
 
 
 @contextmanager
-def opened_once() -> Iterator[None]:
+def descriptor_cache() -> Iterator[None]:
     """Within the block a file that is read again is the one first opened, even if its name now means another file.
 
     Limit the block to one analysis of a store that mqtool itself does not change meanwhile.
     """
-    global _kept
-    if _kept is not None:
+    global _cache
+    if _cache is not None:
         yield
         return
-    _kept = kept = _OpenFiles()
+    _cache = cache = _DescriptorCache()
     try:
         yield
     finally:
-        _kept = None
-        kept.end()
+        _cache = None
+        cache.end()
 
 
 class FileReader:
     """One file of a store, opened for reading only. Never maps, never locks, never creates.
 
-    `again`: within `opened_once` keep the file open, since it may be read again soon.
+    `again`: within `descriptor_cache` keep the file open, since it may be read again soon.
     """
 
     def __init__(self, path: Path | str, *, again: bool = True) -> None:
         self._path = path
-        self._kept = _kept if again else None
-        self.source = open_source(path) if self._kept is None else self._kept.take(path)
+        self._cache = _cache if again else None
+        self.source = open_source(path) if self._cache is None else self._cache.take(path)
         self._reads = reads_of(path, self.descriptor)
 
     @property
@@ -219,8 +219,8 @@ class FileReader:
 
     def close(self) -> None:
         """Close the file, or return it to the cache."""
-        if self._kept is not None:
-            self._kept.give(self._path, self.source)
+        if self._cache is not None:
+            self._cache.give(self._path, self.source)
         else:
             self.source.close()
 

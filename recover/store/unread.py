@@ -181,16 +181,16 @@ class Problem(Struct, frozen=True):
     of_entries: bool = False
 
 
-def problems(folder: Path, *, made_anew: bool = False, killed: bool = False) -> Iterator[Problem]:
+def problems(folder: Path, *, recreated: bool = False, killed: bool = False) -> Iterator[Problem]:
     """Yield what keeps a database from being opened, or loses entries of it; nothing if no defect is visible.
     `OSError`.
 
-    `made_anew`: brokers recreate this database if CURRENT is missing, over the rest of it. `killed`: the broker did not
+    `recreated`: brokers recreate this database if CURRENT is missing, over the rest of it. `killed`: the broker did not
     stop cleanly.
     """
     current = folder / CURRENT
     if not current.is_file():
-        yield Problem("CURRENT is missing", made_anew)
+        yield Problem("CURRENT is missing", recreated)
         return
     name = read_small(current, 4096).decode("utf-8", "replace").rstrip("\n")
     manifest = folder / name

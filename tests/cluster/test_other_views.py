@@ -19,7 +19,7 @@ from mqtool import exits
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster import export
-from recover.cluster.jobs import Seen, Views
+from recover.cluster.jobs import TaskReads, Views
 from recover.findings.code import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView, assemble
@@ -207,7 +207,7 @@ def test_a_file_of_another_length_is_noticed_though_the_rest_was_not_read(tmp_pa
     (tmp_path / "other").write_bytes(b"ab")
     with recorded() as files, FileReader(tmp_path / "other") as reader:
         reader.read(0, 2)
-    seen = Seen({str(tmp_path / "own"): files[str(tmp_path / "other")]}, "worker-7")
+    seen = TaskReads({str(tmp_path / "own"): files[str(tmp_path / "other")]}, "worker-7")
     views = Views(time.time() + 10)
     with pytest.raises(Refusal, match="worker-7 reads another file"):
         views.take(seen)

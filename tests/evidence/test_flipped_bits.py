@@ -61,13 +61,13 @@ def test_a_flipped_bit_that_a_checksum_covers_is_turned_back(
     if restored is None:
         # the lengths, its own place, and what no checksum covers
         in_body = 0 <= number // 8 - HEAD_SIZE < len(body)
-        assert not in_body and (not property_crc or not _has_envelope(damaged))
+        assert not in_body and (not property_crc or not _has_frame(damaged))
         return
     assert encode(restored.record) == stored
     assert restored.position == number // 8 and restored.content == stored[number // 8 : number // 8 + 1]
 
 
-def _has_envelope(damaged: bytes) -> bool:
+def _has_frame(damaged: bytes) -> bool:
     """Whether lengths add up, so that there is a checksum to look at."""
     try:
         record = decode(damaged, check_crc=False)

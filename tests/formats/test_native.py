@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 from formats import sysflag
 from formats.native import build, index, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
-from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
+from formats.native.walk import AT_BLANK, FALLBACK, QUEUE_COLUMNS, crc32, crc_name, walk_records
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS
 from formats.record import layout, rows as record_columns
 from formats.record.grammar import range_table
@@ -131,11 +131,11 @@ def test_both_walks_take_the_same_records_of_a_store(name: str, keys: bool) -> N
     for room in (1, 30, 1000):
         fast = _walked(_native("walk_records"), content, keys, room)
         slow = _walked(walk_records.plain, content, keys, room)
-        if fast[0][1] == DISLIKED:
+        if fast[0][1] == FALLBACK:
             assert slow[0][0] >= fast[0][0]
         else:
             assert slow == fast
-        assert fast[1][3][0] or fast[0][1] in (AT_BLANK, DISLIKED)
+        assert fast[1][3][0] or fast[0][1] in (AT_BLANK, FALLBACK)
 
 
 @given(data=st.binary(max_size=900), start=st.integers(0, 600), length=st.integers(0, 900))

@@ -15,7 +15,7 @@ from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
-from recover.cluster.jobs import Job, Seen, Views
+from recover.cluster.jobs import Job, TaskReads, Views
 from recover.cluster.splits import RowsElsewhere, summary_of
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan, scan_split
@@ -182,7 +182,7 @@ def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp
         summary = summary_of(rows, 64, SEED)
         assert summary is not None
         scan = FileScan(MappedFile(root, 0, 1 << 20), 1 << 20)
-        scan.splits, scan.queues = [holder.split(0, summary, Seen({}))], [(b"t", number) for number in range(64)]
+        scan.splits, scan.queues = [holder.split(0, summary, TaskReads({}))], [(b"t", number) for number in range(64)]
         logs.append(assemble(MappedFileQueue((), 1 << 20, [scan.mapped_file]), [scan]))
         holder.settle(logs[-1])
         holders.append(holder)

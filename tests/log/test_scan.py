@@ -27,7 +27,7 @@ from formats.record.message import make_record
 from formats.record.rows import row_of
 from recover.log import split_scan
 from recover.log.file_scan import FileScan, SplitRange, SplitScan, scan_file, scan_split
-from recover.log.judge import envelope_size, judge, reason_of
+from recover.log.judge import frame_size, judge, reason_of
 from recover.log.scan import LocalEngine, LogView
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -186,7 +186,7 @@ def test_the_verdict_on_ends_is_that_on_the_whole(
                 verdicts.append((judge(reader.read, 64, 0, 20_000, sums), reason_of(reader.read, 64, 0, 20_000, sums)))
             except FormatError as error:
                 verdicts.append((error.reason, error.facts, reason_of(reader.read, 64, 0, 20_000, sums)))
-        assert envelope_size(reader.read, 64, 0, 20_000, sums) in (0, record.total_size)
+        assert frame_size(reader.read, 64, 0, 20_000, sums) in (0, record.total_size)
     assert verdicts[0] == verdicts[1]
 
 

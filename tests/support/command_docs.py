@@ -1,6 +1,6 @@
-"""The generated parts of docs/commands/: examples, options and exit codes, as the commands have them.
+"""The generated parts of docs/commands/: examples, options and exit codes, read from the commands.
 
-`python -m tests.support.command_docs` rewrites them in place; a test fails while they are stale.
+`python -m tests.support.command_docs` rewrites them in place; a test fails if they are stale.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _BLOCK = re.compile(r"<!-- (?P<what>examples|options|exit-codes) -->\n.*?<!-- en
 
 
 def page(name: str) -> Path:
-    """The page of a command."""
+    """Return the path of a command's page."""
     return PAGES / f"{name}.md"
 
 
 def render(name: str, text: str) -> str:
-    """The page's text with its generated blocks as the code has them now."""
+    """Return the page's text with its generated blocks brought up to date."""
     return _BLOCK.sub(lambda match: f"<!-- {match['what']} -->\n{block(name, match['what'])}\n<!-- end -->", text)
 
 
 def block(name: str, what: str) -> str:
-    """One generated block of a command's page."""
+    """Return one generated block of a command's page."""
     return {"examples": _examples, "options": _options, "exit-codes": _exit_codes}[what](name)
 
 
 def exit_table(bits: tuple[int, ...] | None = None) -> str:
-    """The exit codes (or some of them) as a table."""
+    """Return the table of the exit codes in `bits`, by default of all."""
     rows = ["| code | name | meaning |", "|---|---|---|"]
     rows += [f"| {row.bit} | {row.name} | {row.meaning} |" for row in exits.TABLE if bits is None or row.bit in bits]
     return "\n".join(rows)
 
 
 def parameters(name: str) -> list[Any]:
-    """The parameters of a command, those that every program has left out."""
+    """Return the parameters of a command, except `--help`."""
     return [item for item in load(name, COMMANDS[name]).params if "--help" not in item.opts]
 
 
@@ -70,8 +70,8 @@ def _spelling(item: Any, option: bool) -> str:
     if not option:
         return f"`{item.metavar or item.name.upper()}`"
     names = ", ".join(f"`{name}`" for name in [*item.opts, *item.secondary_opts])
-    value = "\\|".join(getattr(item.type, "choices", ())) or item.metavar or ""
-    return f"{names} {value}".strip()
+    value = "|".join(getattr(item.type, "choices", ())) or item.metavar or ""
+    return f"{names} {_cell(value)}".strip()
 
 
 def _cell(text: str) -> str:
@@ -79,7 +79,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Bring every page of a registered command, and the table of exit codes, up to date."""
+    """Bring the page of every registered command up to date."""
     for name in COMMANDS:
         path = page(name)
         path.write_text(render(name, path.read_text()))

@@ -1,6 +1,6 @@
-"""The generated parts of docs/format.md: layout tables, the rules of a record and the list of config files.
+"""The generated parts of docs/format.md: layout tables, record rules, config files and the list of formats.
 
-`python -m tests.support.format_docs` rewrites them in place; a test fails while they are stale.
+`python -m tests.support.format_docs` rewrites them in place; a test fails if they are stale.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 from formats.config.tables import CONFIG_FILES
-from formats.record.grammar import ALWAYS, EVERYTHING, NEVER, RULES, SERVICE
+from formats.record.grammar import EVERYTHING, RULES, SERVICE
+from recover.broker.versions import BY_NAME as BEHAVIOURS
 from tests.support.formats import BY_NAME, FORMATS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
@@ -21,7 +22,7 @@ _BLOCK = re.compile(
 
 
 def layout_blocks(text: str) -> set[tuple[str, str]]:
-    """(format, layout) of every layout table in the text."""
+    """Return the (format, layout) of every layout table in the text."""
     found = set()
     for match in _BLOCK.finditer(text):
         kind, _, target = match["what"].partition(":")
@@ -32,7 +33,7 @@ def layout_blocks(text: str) -> set[tuple[str, str]]:
 
 
 def render(text: str) -> str:
-    """The text with every generated block as the code has it now; `KeyError` for a block of an unknown format."""
+    """Return the text with every generated block brought up to date; `KeyError` for an unknown format."""
     return _BLOCK.sub(lambda match: f"<!-- {match['what']} -->\n{_block(match['what'])}\n<!-- end -->", text)
 
 
@@ -49,12 +50,13 @@ def _block(what: str) -> str:
 
 
 def _rules() -> str:
-    """The table of the rules of a record."""
-    rows = ["| rule | field | must be | else | covered by | brokers look at it |", "|---|---|---|---|---|---|"]
+    """Return the table of the record rules."""
+    rows = ["| rule | field | must be | reason if not | covered by | checked by brokers |", "|---|---|---|---|---|---|"]
     for rule in RULES:
         must = rule.bounds if rule.test is None else rule.must
-        reason = f"`{rule.reason}`" if rule.reason else "told" if rule.kind == SERVICE else ""
-        broker = rule.broker if rule.broker in (ALWAYS, NEVER) else f"where `{rule.broker}`"
+        reason = f"`{rule.reason}`" if rule.reason else "reported" if rule.kind == SERVICE else ""
+        behaviour = BEHAVIOURS.get(rule.broker)
+        broker = rule.broker if behaviour is None else f"from {behaviour.since} (`{rule.broker}`)"
         covered = ", ".join(
             sums.name for sums in RULES if sums.covers in (EVERYTHING, rule.where) and sums.where != rule.where)
         rows.append(f"| {rule.name} | `{rule.where}` | {must} | {reason} | {covered} | {broker} |")
@@ -70,7 +72,7 @@ def _layout(name: str, layout_name: str) -> str:
 
 
 def _config_files() -> str:
-    rows = ["| file | kept by | since | keys of a whole file | keys of some versions | lost without it |",
+    rows = ["| file | written by | since | required keys | optional keys | lost with the file |",
             "|---|---|---|---|---|---|"]
     for file in CONFIG_FILES:
         required, optional = (", ".join(f"`{key}`" for key in keys) for keys in (file.required, file.optional))

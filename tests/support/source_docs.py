@@ -1,4 +1,7 @@
-"""The tables of columns in docs/spark-sql.md, from the schemas. `python -m tests.support.source_docs` fills them in."""
+"""The tables of columns in docs/spark-sql.md, read from the schemas.
+
+`python -m tests.support.source_docs` rewrites them in place.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def _table(name: str, schema: pa.Schema) -> str:
 
 
 def render(text: str) -> str:
-    """The page with its tables as they should be."""
+    """Return the page's text with its tables brought up to date."""
     head, rest = text.split(_BEGIN)
     tail = rest.split(_END)[-1]
     return head + _BEGIN + "".join(_table(s.name(), s.rows) for s in SOURCES) + "\n" + _END + tail
