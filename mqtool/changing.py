@@ -34,9 +34,9 @@ from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import seal
+from recover.check.analysis import Analysis
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import Survey
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
 from recover.log.scan import KnownLog, stamps_of
@@ -145,7 +145,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None, undo: bool = True,
+    known: KnownLog | None = None, looked: Callable[[Analysis], None] | None = None, undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
     the change. `known`: an earlier scan of the log, reused if the log did not change."""
@@ -154,7 +154,7 @@ def conclude(
     with engine.scan(out, opened, title="checking the result", known=known) as scan:
         report = verify(opened, scan)
     if looked is not None:
-        looked(report.survey)
+        looked(report.analysis)
     out.findings = report.findings
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
@@ -182,7 +182,7 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
-    `looked` is called with the settings of the plan and the survey of the last verify.
+    `looked` is called with the settings of the plan and the analysis of the last verify.
     """
 
     out: Printer
@@ -193,7 +193,7 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
-    looked: Callable[[BrokerSettings, Survey], None] | None = None
+    looked: Callable[[BrokerSettings, Analysis], None] | None = None
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -244,7 +244,7 @@ class Change(Struct):
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.survey.log, stamps),
+            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.analysis.log, stamps),
             looked=None if self.looked is None else partial(self.looked, asked()[0]),
         )
 

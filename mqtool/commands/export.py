@@ -20,7 +20,7 @@ from mqtool.next_steps import Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from recover.check.survey import ScanOptions, survey
+from recover.check.analysis import ScanOptions, analyse
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
@@ -236,12 +236,12 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
-            look = survey(source.store, ScanOptions(engine=self.engine.scanner()))
+            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner()))
             for line in not_looked_at(source.store):
                 self.missed(line)
-            self.damaged_ranges += len(look.log.damaged)
+            self.damaged_ranges += len(analysis.log.damaged)
             choice = Choice((), (), self.wanted)
-            yield from (item for item in damaged_messages(look) if choice.fits(item.message, item.message))
+            yield from (item for item in damaged_messages(analysis) if choice.fits(item.message, item.message))
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:

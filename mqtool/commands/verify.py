@@ -61,7 +61,7 @@ def verify(
     out.found(report.findings)
     out.show(*verify_tables(document))
     stop = next((item for item in report.findings if item.code in STOPS), None)
-    line = verify_line(document, code) if stop is None or report.survey.log.tally.messages else stop.message
+    line = verify_line(document, code) if stop is None or report.analysis.log.tally.messages else stop.message
     out.summary(line, next_steps(Scene("checked", out.given, code, list(report.findings), unread=report.unread)))
     return code
 

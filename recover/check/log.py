@@ -24,7 +24,7 @@ from recover.store.reading import FILE
 from recover.store.store import Store, look_beside, named_by_record
 
 if TYPE_CHECKING:
-    from recover.check.survey import Survey
+    from recover.check.analysis import Analysis
 
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
@@ -61,24 +61,24 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(store: Store, look: Survey) -> list[Finding]:
-    log = look.log
+def check_commitlog(store: Store, analysis: Analysis) -> list[Finding]:
+    log = analysis.log
     untold = list(untold_size(store, log.queue, log.log_end))
     found = [*_file_findings(store, log), *untold]
     for number, damage in enumerate(log.damaged):
         if untold and damage.reason == MISSING_FILE:
             continue  # messages named after the end may have been in the rest of this file
-        lost = len(look.losses.by_damage[number])
-        found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
+        lost = len(analysis.losses.by_damage[number])
+        found.append(_damage_finding(store, log, damage, lost, number in analysis.end_marks))
     if log.tail is not None:
         found.append(finding(
             "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
-    for file in look.alone:
+    for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
-    found += _old_records(store, log, look.old_end)
+    found += _old_records(store, log, analysis.old_end)
     if log.tally.fillers or log.tally.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
     found += first_file_findings(store, log)
@@ -291,7 +291,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
-    """A finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
+    """A finding for each file whose records belong elsewhere; `misnamed` as in `Analysis`."""
     return [
         finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
         for mapped_file, right in misnamed

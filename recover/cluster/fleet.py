@@ -29,8 +29,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from recover.change.lock import probe
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for

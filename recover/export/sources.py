@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
-from recover.check.survey import own_records
+from recover.check.analysis import own_records
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads

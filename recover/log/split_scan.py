@@ -322,7 +322,7 @@ def scan_files(
         if progress is not None:
             progress(size, records)
 
-    def look(part: SplitRange) -> SplitScan | OSError | None:
+    def scan(part: SplitRange) -> SplitScan | OSError | None:
         if is_over:
             return None
         try:
@@ -337,11 +337,11 @@ def scan_files(
 
     tasks = [part for each in parts for part in each]
     if min(threads, len(tasks)) < 2:
-        found = [*map(look, tasks)]
+        found = [*map(scan, tasks)]
     else:
         with ThreadPoolExecutor(threads) as pool:
             try:
-                found = [*pool.map(look, tasks)]
+                found = [*pool.map(scan, tasks)]
             except BaseException:
                 is_over = True
                 raise

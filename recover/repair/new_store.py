@@ -28,8 +28,8 @@ from recover.change.carry_out import apply_plan
 from recover.change.content import stop_if
 from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
+from recover.check.analysis import ScanOptions
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import ScanOptions
 from recover.derived.expected import QueueKey, expect
 from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.export.messages import Counts, count_key

@@ -208,9 +208,9 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
     """
     found: dict[int, Result] = {}
     elsewhere: dict[int, tuple[Holder, list[int]]] = {}
-    for number, (split, look) in enumerate(questions):
+    for number, (split, question) in enumerate(questions):
         if split.summary is None or split.holder is None:
-            found[number] = look(split)
+            found[number] = question(split)
         else:
             elsewhere.setdefault(id(split.holder), (split.holder, []))[1].append(number)
     for holder, numbers in elsewhere.values():

@@ -26,7 +26,7 @@ from recover.change.journal import journal
 from recover.change.model import Plan, load_plan
 from recover.change.preconditions import seal
 from recover.change.steps import LARGEST
-from recover.check.survey import ScanOptions
+from recover.check.analysis import ScanOptions
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
 from recover.cluster.engine import SparkEngine

@@ -23,7 +23,7 @@ from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
-from tests.support.looks import looked_at
+from tests.support.analysed import analysed
 from tests.support.stores import EXPECTED, real_store, strike, unpacked
 from tests.support.trees import Node, assert_same_tree, assert_unchanged, tree_digest
 
@@ -312,7 +312,7 @@ class Drill:
 
     def starts(self, *versions: str) -> None:
         """Fail unless a broker of each version would start, and would lose nothing that is in the log."""
-        store, seen = looked_at(self.root)
+        store, seen = analysed(self.root)
         for version in versions:
             said = predict(store, seen.by_names, settings_of(store, version, None, ())[0])
             assert (said.starts, said.lost_messages, said.unreachable_messages) == (True, 0, 0), (version, said)

@@ -28,7 +28,7 @@ from recover.store.reader import FileReader
 from recover.store.source import entries, expect, files_below, open_source, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
-from tests.support.looks import opened
+from tests.support.analysed import opened
 from tests.support.stores import real_store, unpacked
 
 # --- Files of a store by the names that reports and plans give them.

@@ -1,4 +1,4 @@
-"""The survey of a whole store: the basis of verify's report, recover's plan and predict's counts."""
+"""The analysis of a whole store: the basis of verify's report, recover's plan and predict's counts."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class IndexCheck:
 
     def __call__(self, log: LogView) -> IndexReport:
         """Return the report; `OSError` if the folder cannot be listed."""
-        # a survey that finds more damage replaces the list
+        # an analysis that finds more damage replaces the list
         if self._last is None or self._last[0] is not log or self._last[1] is not log.damaged:
             self._last = log, log.damaged, check_index(self._store, log)
         return self._last[2]
 
 
-class Survey(Struct):
+class Analysis(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
     `elsewhere`: what the files read do not hold; then, and when not requested, `queues` is None. `by_names`: the log as
@@ -93,9 +93,9 @@ class Survey(Struct):
     old_end: int | None = None
 
 
-def survey(
+def analyse(
     store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True
-) -> Survey:
+) -> Analysis:
     """Scan the log and, with `with_queues`, judge the queues against it. `Refusal` (8) if a file cannot be opened.
 
     `with_keys`: the caller needs rows with their key hashes and tags codes.
@@ -159,14 +159,14 @@ def survey(
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
-    return Survey(
+    return Analysis(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
         index, elsewhere, found.foreign, found.alone, old,
     )
 
 
 def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
-    """The log with what stands where other messages were as damage, as for `survey`; maybe `log` itself.
+    """The log with what stands where other messages were as damage, as for `analyse`; maybe `log` itself.
 
     `OSError` where queues or index cannot be listed.
     """
