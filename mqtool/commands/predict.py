@@ -34,7 +34,7 @@ from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
-from recover.look.query import not_looked_at
+from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
@@ -66,7 +66,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
-        notes = [*not_looked_at(analysis.store)]
+        notes = [*unread_notes(analysis.store)]
         damaged = cut = 0
         with output_file(self.loss_out, resume=False) as (stream, left):
             writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
@@ -122,7 +122,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
         # if the right files must be found first, a repair is not the next step
         told = {item.code for item in prediction.incomplete}
         remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
-    cuts = prediction.starts and not prediction.says_nothing
+    cuts = prediction.starts and not prediction.is_unknown
     loss.write(out, analysis, prediction.cut_at if cuts else None)
     document = prediction.json()
     document["groups"] = to_builtins(groups)
@@ -233,7 +233,7 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
     prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(
-        broker=prediction.broker, starts=None if prediction.says_nothing else prediction.starts,
+        broker=prediction.broker, starts=None if prediction.is_unknown else prediction.starts,
         groups=rows, notes=found.unread, complete=not found.unread,
         assumptions=[*assumed, *prediction.assumptions],
     )

@@ -260,7 +260,7 @@ def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
 
 
 def _of_start(played: Prediction) -> Text:
-    if played.says_nothing:
+    if played.is_unknown:
         return Text("unknown", style="yellow")
     if not played.starts:
         return Text("does not start", style="red")

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from formats.record.rows import BITS_REJECTED
-from recover.check.analysis import Analysis, ScanOptions, analyse, not_looked_at
+from recover.check.analysis import Analysis, ScanOptions, analyse, unread_answers
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.flips import (
     Rejected,
@@ -28,7 +28,7 @@ from recover.check.log import (
     misnamed_findings,
     missing_files,
     place_in_file,
-    untold_size,
+    unknown_size_findings,
 )
 from recover.check.parts import (
     PARTS,
@@ -40,7 +40,7 @@ from recover.check.parts import (
     lock_findings,
     remains_findings,
 )
-from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_at_a_look
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
@@ -150,7 +150,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     wanted = set(only)
     queues_needed = bool(wanted & {"consumequeue", "config"})
     # files here say nothing about what is kept elsewhere
-    wanted -= not_looked_at(store, with_queues=queues_needed).keys() - {COMMITLOG}
+    wanted -= unread_answers(store, with_queues=queues_needed).keys() - {COMMITLOG}
     analysis = analyse(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
@@ -193,29 +193,29 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found = [*lock_findings(store, report.exit_state.lock_holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store)
-    found += _log_at_a_look(store, report.pointers)
-    found += _derived_at_a_look(store, report)
+    found += _quick_log_findings(store, report.pointers)
+    found += _quick_derived_findings(store, report)
     at = report.pointers
     elsewhere = held_elsewhere(store)
     if CHECKPOINT not in elsewhere:
-        found += checkpoint_at_a_look(store, at.min_offset, at.log_end, at.last_timestamp)
+        found += quick_checkpoint_findings(store, at.min_offset, at.log_end, at.last_timestamp)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None, at.last_timestamp))
     others = check_other_parts(store, elsewhere, None)
     return found + [item for item in others if item.severity != "info"]
 
 
-def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
+def _quick_log_findings(store: Store, pointers: Pointers) -> Iterator[Finding]:
     """Files that are missing, far after the log or misnamed, and an unknown file size."""
     yield from misnamed_findings(store, pointers.misnamed)
     yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
-    untold = [*untold_size(store, pointers.log, pointers.log_end)]
+    untold = [*unknown_size_findings(store, pointers.log, pointers.log_end)]
     yield from untold
     for start, stop in pointers.missing_ranges if not untold else ():
         yield missing_files(store, pointers.log.file_size, start=start, stop=stop, intact_after=None)
 
 
-def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
+def _quick_derived_findings(store: Store, report: StoreReport) -> Iterator[Finding]:
     """Queues or an index that are missing beside a log with messages, and their unreadable files."""
     at, elsewhere = report.pointers, held_elsewhere(store)
     for error in at.unread:

@@ -105,7 +105,7 @@ def groups_of(
     prediction = predict(analysis.store, analysis.by_names, settings, started=started)
     prediction.assumptions += assumed
     gone = list(log_is_gone(analysis.store))
-    if prediction.starts and not prediction.says_nothing and analysis.queues is not None:
+    if prediction.starts and not prediction.is_unknown and analysis.queues is not None:
         _once_started(analysis, by_queue, queues, prediction.cut_at, settings)
     if gone or COMMITLOG in analysis.elsewhere:
         # messages are counted in the log; without it the counts are unknown

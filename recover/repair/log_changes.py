@@ -101,7 +101,7 @@ class LogChanges:
         self.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
         self.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
 
-    def lay(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def place_bridge(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
         """Bridge a range of a file."""
         mapped_file = self.analysis.log.queue.find(where.start)
         assert mapped_file is not None
@@ -116,7 +116,7 @@ class LogChanges:
             self.steps.append(ZeroRange(file, end - base, where.stop - base))
         self._note(mapped_file, where, bridge, positions)
 
-    def lay_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def place_in_new_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
         """Recreate missing files: markers for their messages, filler, and an end mark."""
         size = self.analysis.log.queue.file_size
         before = next(scan.mapped_file for scan in reversed(self.analysis.log.files) if scan.file_end <= where.start)
@@ -240,8 +240,8 @@ def keep_everything(
             elif not is_last:
                 where = range_between(
                     damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
-                lay = changes.lay_files if damage.mapped_file is None else changes.lay
-                lay(where, positions, with_markers=lost != "gap")
+                place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
+                place_bridge(where, positions, with_markers=lost != "gap")
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)

@@ -32,10 +32,10 @@ def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
     """By setting, the length of queue files that a plan creates where neither a file nor a setting tells it."""
     folder = f"{store.relative(store.consumequeue_dir)}/"
     makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
-    return untold_sizes(store) if makes else {}
+    return unknown_sizes(store) if makes else {}
 
 
-def untold_sizes(store: Store) -> dict[str, int]:
+def unknown_sizes(store: Store) -> dict[str, int]:
     """By setting, the length of queue files where neither a file nor a setting of the store tells it."""
     return {} if store.queue_file_size_is_told else {"mappedFileSizeConsumeQueue": store.queue_file_size}
 

@@ -147,7 +147,7 @@ class _Planned(LocalTree):
 
 
 @contextmanager
-def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
+def planned_store(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
     """The store after these steps, and a function that maps a path of the store to its path there."""
     changed: dict[Path, list[Step]] = defaultdict(list)
     seen = store.root.tree if isinstance(store.root, StorePath) else None
@@ -197,7 +197,7 @@ def refuse_worse(
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
-    with as_planned(store, steps) as (planned, path_in):
+    with planned_store(store, steps) as (planned, path_in):
         view = made.before.analysis.log
         after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():

@@ -23,7 +23,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
-from recover.store.source import LocalTree, StorePath, entries, entries_if_there, mount, names_in, unmount
+from recover.store.source import LocalTree, StorePath, entries, existing_entries, mount, names_in, unmount
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -345,7 +345,7 @@ def _modes(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
     return [length for length, count in fitting.items() if count == most]
 
 
-def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
+def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | None:
     """Return the remedy for unnamed folders of the root with log files: name them, after the options for the log's
     `own` ones. Only the store is left to be filled in. None if there are no such folders."""
     names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in store.log_folders_beside)
@@ -382,7 +382,7 @@ def _is_truncated(path: Path) -> bool:
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
-    for topic in entries_if_there(directory):
+    for topic in existing_entries(directory):
         path = directory / topic.name
         numbers = [(int(entry.name), path / entry.name) for entry in (entries(path) if topic.is_folder else ())
                    if entry.name.isascii() and entry.name.isdecimal() and entry.is_folder]

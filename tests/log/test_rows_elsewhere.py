@@ -63,7 +63,7 @@ class Elsewhere(Struct):
         self.kept.append(split)
         return Split.elsewhere(summary, self, len(self.kept) - 1)
 
-    def bring(self, split: Split) -> None:
+    def fetch_rows(self, split: Split) -> None:
         self.brought.append(split.first)
         kept = self.kept[split.place]
         split.take(kept.records.copy(), kept.hashes.copy())

@@ -15,7 +15,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.lock import store_lock
 from recover.check.report import verify
 from recover.look.live import settled
-from recover.repair.never_worse import as_planned
+from recover.repair.never_worse import planned_store
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock
@@ -83,7 +83,7 @@ def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path:
         before = verify(seen)
         shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", f"{0:020}"))
         made = plan_recover(seen, RecoverOptions(settings=settings), before)
-        with as_planned(seen, made.plan.steps) as (planned, _):
+        with planned_store(seen, made.plan.steps) as (planned, _):
             after = verify(planned)
     assert made.bridged and not after.analysis.log.damaged
     assert after.analysis.log.log_end == before.analysis.log.log_end

@@ -17,7 +17,7 @@ from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.evidence.overwritten import correct_generations_by_units
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LocalEngine
 from recover.look.store import settings_of
 from recover.predict.start import predict
@@ -105,7 +105,7 @@ def _messages(root: Path, _tree: tuple[tuple[str, Node], ...]) -> frozenset[Mess
     """They, once for each state of the tree: most tests ask for them again and again."""
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
-    queue, _ = rightly_placed(live_copies(store.commitlog))
+    queue, _ = place_misnamed_files(live_copies(store.commitlog))
     log = correct_generations_by_units(LocalEngine().scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
