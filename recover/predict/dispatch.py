@@ -171,10 +171,12 @@ class BrokerLog(LogSource):
     def index_of(self, offset: int) -> int | None:
         """Index of the file that holds physical `offset`; None if it is missing, or outside of the log. Of several that
         hold it, by their names, the broker's choice (MappedFileQueue.findMappedFileByOffset)."""
-        holding = [index for index, mapped_file in enumerate(self.files)
-                   if mapped_file.file_from_offset <= offset < mapped_file.file_from_offset + self.file_size]
-        usual = offset // self.file_size - self.min_offset // self.file_size
-        return usual if usual in holding else next(iter(holding), None)
+        def holds(index: int) -> bool:
+            first = self.files[index].file_from_offset
+            return first <= offset < first + self.file_size
+
+        usual, count = offset // self.file_size - self.min_offset // self.file_size, len(self.files)
+        return usual if 0 <= usual < count and holds(usual) else next(filter(holds, range(count)), None)
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at physical `offset`, fewer at the end of its file."""
