@@ -182,7 +182,7 @@ def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> N
     before = tree_digest(store.root)
     done = store.run("recover", "--yes")
     assert done.code & exits.OPERATIONAL
-    assert "are of another log" in done.document["error"]["message"]
+    assert "belong to another log" in done.document["error"]["message"]
     assert_same_tree(before, tree_digest(store.root))
     sound = {place: content for place, content in plain.delivered(unpacked("killed-lmq-4.9.7")).items()
              if int.from_bytes(content[28:36], "big") >= 131072}
