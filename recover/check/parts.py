@@ -76,7 +76,7 @@ _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumer
 _LOCAL = "Local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
-_SAYS_SO = {
+_BY_SETTING = {
     "kvStore": ("popConsumerKVServiceInit", "true", "the acknowledgement state of popped messages"),
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
     "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
@@ -119,10 +119,10 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
 
 
 def _by_setting(store: Store) -> Iterator[Needed]:
-    for part, (setting, value, lost) in _SAYS_SO.items():
+    for part, (setting, value, lost) in _BY_SETTING.items():
         if value in store.options.settings.get(setting, "") and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
-                         f"{setting} says that it is in use; without it {lost} would be lost", True)
+                         f"{setting} states that it is in use; without it, {lost} would be lost", True)
 
 
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
@@ -178,7 +178,7 @@ def _compaction(store: Store) -> Iterator[Needed]:
     root = store.root / "compaction"
     logs, queues = (_with_data(root / name) for name in (LOG_DIRECTORY, CQ_DIRECTORY))
     said = {queue: f"{CQ_DIRECTORY} has units of it" for queue in queues}
-    said |= {queue: f"{POSITION_FILE_NAME} says how far it was compacted" for queue in _compacted(root) - queues}
+    said |= {queue: f"{POSITION_FILE_NAME} has its compacted offset" for queue in _compacted(root) - queues}
     for queue in sorted(said.keys() - logs):
         yield Needed(f"compaction/{LOG_DIRECTORY}/{queue}", "compacted messages", said[queue], True)
     for queue in sorted(logs - queues):

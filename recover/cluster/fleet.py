@@ -115,7 +115,7 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
         else:
             fitting = [os.path.abspath(word)]
         if not fitting:
-            raise UsageRefusal(f"no folder fits {word}", "Check the pattern: it is that of the store roots.")
+            raise UsageRefusal(f"no folder matches {word}", "Check the pattern: it must match the store roots.")
         found.update(dict.fromkeys(fitting))
     if not found:
         raise UsageRefusal("no store is named", "Give STORE, a quoted pattern, or --stores FILE.")

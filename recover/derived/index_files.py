@@ -337,7 +337,7 @@ def _given_geometry(
         raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
                       f"{voters[0].length if voters else 0} bytes long")
     if lengths and geometry.size not in lengths:
-        raise refusal(f"such an index file has {geometry.size} bytes, but those of the store have "
+        raise refusal(f"such an index file has {geometry.size} bytes, but the index files of the store have "
                       f"{', '.join(map(str, sorted(lengths)))}")
     fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
     if fitting and not any(_proves(f, geometry) for f in fitting):

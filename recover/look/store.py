@@ -161,12 +161,12 @@ READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unk
 
 _KNOWN: dict[str, tuple[str, str]] = {
     "commitlog": ("messages of all topics", READ),
-    "consumequeue": ("where the messages of each queue are", READ),
+    "consumequeue": ("positions of the messages of each queue", READ),
     "consumequeue_ext": ("filter bit maps of queues", READ),
     "batchconsumequeue": ("queues of batch topics", LISTED),
     "index": ("keys of messages", READ),
     "config": ("topics, groups, consumer offsets", READ),
-    "checkpoint": ("flush positions", READ),
+    "checkpoint": ("times of the last flushes", READ),
     "abort": ("present while a broker runs, or after a crash", READ),
     "abort.bak": ("the abort file that the last start found", READ),
     "lock": ("lock file, held by a broker while it runs", READ),

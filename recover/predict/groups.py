@@ -147,7 +147,7 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
             unread.append(f"{pair.name} and its backup are both incomplete: its offsets are not listed")
         return
     if copy is not pair.main:
-        unread.append(f"{pair.name} is incomplete: the offsets are those of its backup, which may be older")
+        unread.append(f"{pair.name} is incomplete: the offsets come from its backup, which may be older")
     offsets = read_consumer_offsets(copy.value)
     for (topic, group), queues in offsets.offsets.items():
         for queue, offset in queues.items():

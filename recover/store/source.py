@@ -184,7 +184,7 @@ class StorePath(PosixPath):
     """A path in a tree: its first part identifies the tree, the others are the name there."""
 
     def __fspath__(self) -> str:
-        raise TypeError(f"{self} is no file of this machine; it is read through a Source")
+        raise TypeError(f"{self} is not a local file; it is read through a Source")
 
     @property
     def tree(self) -> Tree:

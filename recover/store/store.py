@@ -114,8 +114,8 @@ class Store:
         if not root.is_dir():
             raise NotAStore(
                 f"{root} is a file, not a store",
-                "Give the store root. `mqtool inspect {store}` looks at the file alone, `mqtool export {store}` writes "
-                "out the messages of a log file, a piece of one, or an image of a disk.",
+                "Give the store root. `mqtool inspect {store}` inspects the file alone, `mqtool export {store}` "
+                "exports the messages of a log file, a piece of one, or an image of a disk.",
             )
         store = cls(root, options)
         try:
@@ -159,7 +159,7 @@ class Store:
             if (self.root / "store" / COMMITLOG).is_dir():
                 hint = f"The store seems to be {self.root / 'store'}."
             if any(offset_in_name(name) is not None for name in names_in(self.root)):
-                hint = "Give the store root. `mqtool export {store}` writes out the messages of these log files alone."
+                hint = "Give the store root. `mqtool export {store}` exports the messages of these log files alone."
             raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
         for directory in (
             *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,
