@@ -133,7 +133,7 @@ def test_a_part_that_nothing_can_be_done_with_is_refused_even_if_the_checksum_fi
 ) -> None:
     store, file = small_store(tmp_path / "store"), tmp_path / "plan.json"
     made = Plan("recover", [ZeroRange(LOG, 0, 10)], [{"messages": 1, "begin": 0}],
-                {"store_options": {"settings": {}, "mapped_file_size": 4096}, "config": [], "assumed_settings": {}})
+                {"store_options": {"settings": {}, "mapped_file_size": 131_072}, "config": [], "assumed_settings": {}})
     save_plan(seal(made, store, seen={INDEX: stamp_of(store / INDEX)}), file)
     whole = json.loads(file.read_text())
     assert mqtool("apply", file, "--dry-run").code == 0
