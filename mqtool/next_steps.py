@@ -334,7 +334,7 @@ class State(NamedTuple):
 
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
-    State("inspected undone", lambda it: True, _verify),
+    State("inspected undone part", lambda it: True, _verify),
     State("fleet", lambda it: True,
           lambda it: [Step(Given(str(item.file)).line("verify"), item.message) for item in it.wrong[:_STORES]]),
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),

@@ -179,12 +179,15 @@ def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[S
         damaged = answer.damaged[0]
         file = str(Path(out.given.store) / str(damaged["file"]))
         return [Step(shlex.join(["mqtool", "inspect", file, "--offset", str(damaged["phy_offset"])]),
-                     "shows the damaged message, field by field with every check"),
-                Step(out.given.line("verify"), "reports all damage and its remedies")]
+                     "shows the damaged message, field by field with every check"), *_verify(out)]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
         return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: scans the log")]
-    return []
+    return _verify(out) if answer.damaged_ranges else []
+
+
+def _verify(out: Printer) -> list[Step]:
+    return [Step(out.given.line("verify"), "reports all damage and its remedies")]
 
 
 # --- trace ---------------------------------------------------------------------------------------
@@ -229,6 +232,8 @@ def trace(
         steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "shows the last record")]
     elif not lives and not scan:
         steps = [Step(out.given.line("trace", name, "--scan"), "the index has no hit: scans the log")]
+    if found.damaged or found.damaged_ranges:
+        steps += _verify(out)
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else "no message found"
     out.summary(text + ("" if found.complete else f", but the search was NOT complete: {found.notes[-1]}"), steps)

@@ -61,8 +61,12 @@ def verify(
     out.found(report.findings)
     out.show(*verify_tables(document))
     stop = next((item for item in report.findings if item.code in STOPS), None)
-    line = verify_line(document, code) if stop is None or report.analysis.log.tally.messages else stop.message
-    out.summary(line, next_steps(Scene("checked", out.given, code, list(report.findings), unread=report.unread)))
+    left_out = [part.value for part in Part if only and part not in only]
+    has_log = report.analysis.log.tally.messages > 0
+    line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
+    # that the end of the log is missing, or a record overwritten, shows only beside the other parts
+    phase = "part" if left_out and not code else "checked"
+    out.summary(line, next_steps(Scene(phase, out.given, code, list(report.findings), unread=report.unread)))
     return code
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mqtool import exits
@@ -59,7 +59,7 @@ def _one_row(title: str, values: dict[str, Any], names: tuple[str, ...]) -> Tabl
     return table(title, [">" + _TITLES.get(name, name.replace("_", " ")) for name in names], [cells])
 
 
-def verify_line(document: dict[str, Any], code: int) -> str:
+def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] = ()) -> str:
     log = document["commitlog"]
     parts = [f"{count(log['messages'], 'intact message')}"]
     if log["damaged_messages"]:
@@ -73,11 +73,12 @@ def verify_line(document: dict[str, Any], code: int) -> str:
             if number := values.get(state, 0):
                 entries = count(number, f"{words} entry", f"{words} entries")
                 parts.append(f"{entries} {state.replace('_log', ' the log')}")
-    if document.get("not_checked"):
-        parts.append(f"not checked: {', '.join(document['not_checked'])}")
+    if not_checked := [*left_out, *document.get("not_checked", ())]:
+        parts.append(f"not checked: {', '.join(dict.fromkeys(not_checked))}")
     verdict = "Messages are damaged or missing" if code & exits.MESSAGES else \
         "Problems are left that lose no intact message" if code & exits.DERIVED else \
-        "Not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else "No problem found"
+        "Not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else \
+        "No problem found in the checked parts" if left_out else "No problem found"
     took = f" ({human_size(document['bytes'])} in {human_seconds(document['seconds'])})" if document["bytes"] else ""
     return f"{verdict}: {', '.join(parts)}{took}"
 

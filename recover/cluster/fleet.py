@@ -454,8 +454,9 @@ def _worst(findings: Iterable[Finding]) -> str | None:
 
 def _finding_row(place: str, found: Finding) -> dict[str, Any]:
     values = found.json()
+    own = "" if is_remote(place) else f"--commitlog {shlex.quote(place + '/commitlog')} "
     for name in ("message", "remedy"):
-        values[name] = values[name].replace("{store}", shlex.quote(place))
+        values[name] = values[name].replace("--commitlog LOG ", own).replace("{store}", shlex.quote(place))
     facts = json.dumps(values["facts"], default=lambda value: value.item() if hasattr(value, "item") else str(value))
     return _plain({"store": place, **values, "facts": facts})
 

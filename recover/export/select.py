@@ -264,7 +264,7 @@ def scan_for(
     answer.damaged_ranges = len(scanned.log.damaged)
     if answer.damaged_ranges:
         ranges = count(answer.damaged_ranges, "damaged range")
-        answer.notes.append(f"{ranges} of the log may have held more: mqtool verify STORE")
+        answer.notes.append(f"{ranges} of the log may have held more")
     elsewhere = 0
     for message, content in selected(scanned, wanted, answer.incomplete):
         if topic not in (None, message.stored_topic) or queue not in (None, message.stored_queue):

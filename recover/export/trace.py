@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from msgspec import Struct, field
 
 from formats import properties as props
 from formats.properties import TIME_DIGITS, is_number
-from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, decode
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
-from recover.export.select import Wanted, scan_for
+from recover.export.select import FOREVER, Wanted, scan_for, selected
+from recover.export.sources import Source, scan_source
 from recover.findings.code import Refusal
 from recover.findings.model import count
 from recover.log.file_scan import ProgressCallback
@@ -27,12 +30,13 @@ from recover.look.query import (
     queue_records,
 )
 from recover.predict.groups import committed_rows
+from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
 _LIVES = 20
-_OPS = 500_000
-"""How many op messages after a half message are searched for the one that ends it."""
+_MOST = 500_000
+"""How many messages of a queue after a half message are searched for the one that ends it."""
 
 
 class Event(Struct):
@@ -105,6 +109,7 @@ def trace(
             found.notes += [note for note in more.notes if note not in found.notes]
             found.damaged += [item for item in more.damaged if item not in found.damaged]
         by_key[key] = {record.phy_offset: record for record in records}
+    ops = None if engine is None else _scanned_ops(store, by_key.values(), engine, found, progress)
     offsets: list[str] = []
     pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
     committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
@@ -114,7 +119,7 @@ def trace(
     for key, records_at in by_key.items():
         records = [records_at[at] for at in sorted(records_at)]
         for group in ([[record] for record in records] if key is None else [records]):
-            life = _life(store, key, group, found)
+            life = _life(store, key, group, found, ops)
             life.consumers = [
                 Offset(row.group, row.topic, row.queue, event.queue_offset, row.committed,
                        row.committed > event.queue_offset)
@@ -134,13 +139,21 @@ def _at_place(store: Store, name: str) -> Answer:
     return Answer("id", placed) if found.way == "id" else Answer("scan")
 
 
-def _life(store: Store, key: str | None, records: list[Record], found: Answer) -> Life:
+def _life(
+    store: Store, key: str | None, records: list[Record], found: Answer, ops: dict[tuple[int, str], Record] | None,
+) -> Life:
     events = [_event(store, record) for record in records]
     for record in records:
         if record.topic_name == TOPIC_HALF:
-            op = _op_of(store, record, found)
+            op = _op_of(store, record, found) if ops is None else ops.get((record.queue_id, str(record.queue_offset)))
             if op is not None and all(event.phy_offset != op.phy_offset for event in events):
-                events.append(op)
+                event = _event(store, op)
+                event.stage, event.target = "op", record.topic_name
+                event.note = f"ends the half message {record.queue_offset}"
+                events.append(event)
+                if ops is None and all(event.stage != "committed" for event in events):
+                    commit = _commit_of(store, record, op, found)
+                    events += [] if commit is None else [_event(store, commit)]
     events.sort(key=lambda event: event.phy_offset)
     waited: dict[str, bool] = {}
     for event in events:
@@ -150,7 +163,8 @@ def _life(store: Store, key: str | None, records: list[Record], found: Answer) -
             event.stage = "delivered"
     first = records[0]
     target = next((event.target for event in events if event.stage != "op"), first.topic_name)
-    return Life(key, first.keys, target, _ended(events), events)
+    sure = found.complete and not found.damaged and not found.damaged_ranges
+    return Life(key, first.keys, target, _ended(events, sure=sure), events)
 
 
 def _event(store: Store, record: Record) -> Event:
@@ -182,38 +196,81 @@ def _event(store: Store, record: Record) -> Event:
     return event
 
 
-def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
+def _op_of(store: Store, half: Record, found: Answer) -> Record | None:
     """The op message that ends a half message: it is in the queue of the same number and names its queue offset."""
-    wanted, looked = str(half.queue_offset), Answer("queue")
+    return _first_after(store, half, TOPIC_OP_HALF, half.queue_id, FOREVER, found,
+                        lambda record: str(half.queue_offset) in _ended_by(record.body.decode("ascii", "replace")))
+
+
+def _ended_by(body: str) -> list[str]:
+    """The queue offsets that an op message names: one, from 5.0 on several."""
+    return body.split(",")
+
+
+def _commit_of(store: Store, half: Record, op: Record, found: Answer) -> Record | None:
+    """The committed message, which the index may lack: brokers store it in its own queue before the op message."""
+    topic, queue, _ = real_place(TOPIC_HALF, half.queue_id, half.property_map())
+    return _first_after(store, half, topic, queue, op.phy_offset, found, lambda record: (
+        record.transaction_type == TRANSACTION_COMMIT and record.uniq_key == half.uniq_key))
+
+
+def _first_after(
+    store: Store, half: Record, topic: str, queue: int, before: int, found: Answer, fits: Callable[[Record], bool],
+) -> Record | None:
+    """The first record of a queue that was stored after a half message, and `before` an offset of the log, and fits."""
+    looked = Answer("queue")
     try:
-        start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset
-        for number, record in enumerate(queue_records(store, TOPIC_OP_HALF, half.queue_id, start or 0, looked)):
-            if wanted in record.body.decode("ascii", "replace").split(","):
-                event = _event(store, record)
-                event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
-                return event
-            if number >= _OPS:
-                found.incomplete(f"of the op messages after half message {wanted} {_OPS:,} were read, and none "
-                                 "ends it")
+        start = query_time(store, topic, queue, half.store_timestamp).queue_offset
+        for number, record in enumerate(queue_records(store, topic, queue, start or 0, looked)):
+            if record.phy_offset >= before:
+                break
+            if fits(record):
+                return record
+            if number >= _MOST:
+                found.incomplete(f"of the messages of {topic} after half message {half.queue_offset} {_MOST:,} were "
+                                 "read, and none ends it")
                 break
     except (Refusal, OSError) as error:
-        found.incomplete(f"op messages could not be searched: {error}")
+        # a topic whose transactions were all rolled back has no queue
+        if topic == TOPIC_OP_HALF or isinstance(error, OSError):
+            found.incomplete(f"messages of {topic} could not be searched: {error}")
     if looked.damaged:
-        found.damaged += looked.damaged
-        found.incomplete(f"{count(len(looked.damaged), 'op message')} after half message {wanted} cannot be read, and "
-                         "may end it")
+        found.damaged += [item for item in looked.damaged if item not in found.damaged]
+        found.incomplete(f"{count(len(looked.damaged), 'message')} of {topic} after half message {half.queue_offset} "
+                         "cannot be read, and may end it")
     return None
 
 
-def _ended(events: list[Event]) -> str:
+def _scanned_ops(
+    store: Store, lives: Iterable[dict[int, Record]], engine: Engine, found: Answer, progress: ProgressCallback | None,
+) -> dict[tuple[int, str], Record]:
+    """The first op message in the log for each half message, by its queue and queue offset."""
+    halves = {(record.queue_id, str(record.queue_offset)): at for life in lives for at, record in life.items()
+              if record.topic_name == TOPIC_HALF}
+    ops: dict[tuple[int, str], Record] = {}
+    if halves:
+        wanted = Wanted(topics=(TOPIC_OP_HALF,), include=frozenset({"system"}))
+        source = Source(str(store.root), store.commitlog, store)
+        scanned = scan_source(source, engine, memory=DEFAULT_MEMORY, progress=progress)
+        for message, content in selected(scanned, wanted, found.incomplete):
+            for word in _ended_by(message.body):
+                place = (message.stored_queue, word)
+                if place in halves and message.phy_offset > halves[place]:
+                    ops.setdefault(place, decode(content))
+    return ops
+
+
+def _ended(events: list[Event], *, sure: bool) -> str:
     stages = [event.stage for event in events]
     last = events[-1] if events[-1].stage != "op" or len(events) == 1 else events[-2]
     if "dead-letter" in stages:
         return f"given up by group {next(event.group for event in events if event.stage == 'dead-letter')}"
     if "half" in stages and "committed" not in stages:
         if "op" in stages:
-            return "rolled back: an op message ends it, and the log holds no commit"
-        return "open: neither committed nor rolled back"
+            return "rolled back: an op message ends it, and there is no commit" if sure else \
+                "ended by an op message: rolled back, or its commit cannot be read"
+        return "open: neither committed nor rolled back" if sure else \
+            "open, unless the commit or op message that ends it cannot be read"
     waits = [event for event in events if event.stage == "waiting"]
     if waits:
         after = [event for event in events if event.phy_offset > waits[-1].phy_offset]

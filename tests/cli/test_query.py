@@ -14,8 +14,9 @@ import pytest
 
 from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
-from formats.record import HEAD
+from formats.record import HEAD, Record
 from formats.record.message import offset_id
+from formats.sysflag import TRANSACTION_COMMIT
 from recover.log.judge import LogReader
 from recover.log.scan import LocalEngine
 from recover.store.store import Store
@@ -377,8 +378,67 @@ def test_a_transaction_that_is_ended_after_thousands_of_others_is_not_open(tmp_p
     content[last.phy_offset + HEAD.offset("magic")] ^= 1
     log.write_bytes(content)
     unsure = mqtool("trace", root, "one", "--json")
-    assert unsure.code == 8 and "1 op message after half message 0 cannot be read" in unsure.stdout
+    assert unsure.code == 8
+    assert "1 message of RMQ_SYS_TRANS_OP_HALF_TOPIC after half message 0 cannot be read" in unsure.stdout
     assert [item["phy_offset"] for item in unsure.document["damaged"]] == [last.phy_offset]
+    assert unsure.document["lives"][0]["ended"].startswith("open, unless")
+
+
+def committed_transaction(root: Path) -> Record:
+    """A store with one transaction that was committed and ended; its commit."""
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one"})
+    commit = writer.put("Topic", b"body", {"UNIQ_KEY": "one"}, sys_flag=TRANSACTION_COMMIT)
+    writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0")
+    writer.close()
+    return commit
+
+
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_transaction_whose_commit_is_damaged_is_not_rolled_back(way: tuple[str, ...], tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    commit = committed_transaction(root)
+    (life,) = traced(root, "one", *way)
+    assert life["ended"] == "committed"
+    log = root / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[commit.phy_offset + HEAD.offset("body_crc")] ^= 1
+    log.write_bytes(content)
+    result = mqtool("trace", root, "one", *way, "--json")
+    assert result.code == (0 if way else 8), "the search of a damaged log is complete"
+    assert [life["ended"] for life in result.document["lives"]] == [
+        "ended by an op message: rolled back, or its commit cannot be read"]
+    assert result.document["next"][-1]["command"] == f"mqtool verify {root}"
+
+
+def test_a_commit_that_the_index_lacks_is_found_in_its_queue(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    committed_transaction(root)
+    (file,) = (root / "index").iterdir()
+    content = bytearray(file.read_bytes())
+    # the chain of the key ends with the half message, whose entry is the first
+    for slot in range(40, file.stat().st_size, 4):
+        if int.from_bytes(content[slot : slot + 4]) == 2:
+            content[slot : slot + 4] = bytes(4)
+            break
+    file.write_bytes(content)
+    half = mqtool("query", root, "--topic", "Topic", "--key", "one", "--json")
+    assert half.document["messages"] == []
+    (life,) = traced(root, "one")
+    assert life["ended"] == "committed"
+
+
+def test_a_scan_finds_the_op_message_that_its_queue_lacks(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one"})
+    writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0")
+    writer.close()
+    (queue,) = (root / "consumequeue" / "RMQ_SYS_TRANS_OP_HALF_TOPIC" / "0").iterdir()
+    queue.write_bytes(bytes(queue.stat().st_size))
+    (life,) = traced(root, "one", "--scan")
+    assert life["ended"].startswith("rolled back")
+    assert [event["stage"] for event in life["events"]] == ["half", "op"]
 
 
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:

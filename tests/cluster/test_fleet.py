@@ -18,7 +18,7 @@ from fixtures.damage import damage
 from fixtures.synth import synth_store
 from mqtool import exits
 from recover.cluster import fleet
-from recover.cluster.fleet import FleetTask, Listed, StoreRow, listed, named_stores, verify_stores
+from recover.cluster.fleet import FleetTask, Listed, StoreRow, findings_of, listed, named_stores, verify_stores
 from recover.findings.code import Refusal, UsageRefusal
 from recover.store.store import Store
 from tests.change.test_lock import held as locked, record_lock
@@ -251,6 +251,16 @@ def test_a_process_that_is_killed_costs_its_own_row_only(tmp_path: Path, monkeyp
         assert words in str(row.error)
         assert row.fingerprint == ""
     assert in_process(root, tmp_path / "found").exit_code == 0
+
+
+def test_messages_and_remedies_are_those_of_verify(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    damage("log-middle-missing", root, 1)
+    names = ("code", "file", "message", "remedy")
+    rows = [tuple(row[name] for name in names) for row in findings_of(str(root))]
+    alone = mqtool("verify", root, "--json").document["findings"]
+    assert rows == [tuple(item[name] for name in names) for item in alone]
+    assert any("--commitlog" in row[3] for row in rows)
 
 
 def test_a_store_that_changes_while_it_is_read_is_not_taken_for_one_state(

@@ -268,7 +268,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
     root = bare(folder)
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *LOCAL)
-    assert result.code & 8 and "not made as announced" in result.document["error"]["message"]
+    assert result.code & 8 and "not produced as announced" in result.document["error"]["message"]
 
 
 def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:

@@ -176,6 +176,17 @@ def test_mend_bits_comes_first_where_it_saves_messages(root: Path) -> None:
     assert "--mend-bits" in planned[0]["command"] and "--mend-bits" not in planned[1]["command"]
 
 
+def test_a_part_without_problems_does_not_clear_the_store(tmp_path: Path) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    damage("log-last-missing", root, 69)
+    assert mqtool("verify", root).code & 4
+    part = mqtool("verify", root, "--only", "commitlog", "--json")
+    assert part.code == 0, "the end of the log is missing, which the log itself does not show"
+    assert part.document["summary"].startswith("No problem found in the checked parts: 1,571 intact messages, "
+                                               "not checked: consumequeue, index, checkpoint, config")
+    assert [step["command"] for step in part.document["next"]] == [f"mqtool verify {root}"]
+
+
 def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Path) -> None:
     root = real_store("killed-5.5.0", tmp_path)
     conf = tmp_path / "my broker.conf"
