@@ -26,7 +26,7 @@ from mqtool.text import human_size
 from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_taken
-from recover.check.survey import ScanOptions
+from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled

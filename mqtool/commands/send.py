@@ -190,7 +190,7 @@ class _Plan:
         self.size = self.messages = self.due = 0
         for message in messages if twice else ():
             if not isinstance(message, str):
-                outbox.look(message)
+                outbox.examine(message)
         for message in messages:
             self.messages += 1
             outgoing = message if isinstance(message, str) else outbox.take(message)

@@ -78,7 +78,7 @@ class Places:
             if name in _OPTIONS:
                 remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"
             raise Refusal(
-                f"{name} is a link to {target}, and mqtool writes nothing behind a link in the store", remedy,
+                f"{name} is a link to {target}, and mqtool does not write through a link in the store", remedy,
                 file=name, target=target,
             )
         self._known.add(folder)

@@ -46,7 +46,7 @@ from recover.cluster.splits import (
     Piece,
     RowsElsewhere,
     checked,
-    is_tried_again,
+    has_retry_left,
     pieces_of,
     tasks_of,
     unpack_split,
@@ -137,7 +137,7 @@ def read_back(attempts: int, tasks: Iterable[tuple[int, list[Path]]]) -> Iterato
             try:
                 yield socket.gethostname(), path, file_crc(path)
             except OSError as error:
-                if is_tried_again(attempts):
+                if has_retry_left(attempts):
                     raise
                 yield socket.gethostname(), path, error
 
@@ -364,7 +364,7 @@ class SparkProducer:
         return Install(product.file, DeferredContent(self, key, product.size, product.allocated, product.crc32c))
 
 
-def seen_elsewhere(store: Store) -> Store | None:
+def store_for_executors(store: Store) -> Store | None:
     """Return the store by absolute paths, with its sizes known; None if its parts would get other names by that."""
     options, root = store.options, store.root.absolute()
     seen = Store(root, structs.replace(

@@ -155,9 +155,8 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
     with LogReader(log.queue) as reader:
-        for split in log.live():
-            carriers = split.records[(split.records["bits"] & BIT_LMQ) != 0]
-            for row in carriers[numbered(carriers)]:
+        for rows in ask([(split, _carriers) for split in log.live() if split.has(BIT_LMQ)]):
+            for row in rows:
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
                     counts = include_deleted or topics.lmq_counts(key.topic)
@@ -169,6 +168,12 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
                     parts.append((queue_offset, row["phy_offset"], row["tags_code"], row["store_timestamp"],
                                   row["size"], number, row["bits"]))
     return _newest(np.array(parts, dtype=EXPECTED))
+
+
+def _carriers(split: Split) -> Rows:
+    """Return the rows of a split that name LMQ queues and count in their own."""
+    rows = split.records[(split.records["bits"] & BIT_LMQ) != 0]
+    return np.ascontiguousarray(rows[numbered(rows)])
 
 
 def _newest(rows: Rows) -> Rows:

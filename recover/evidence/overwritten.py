@@ -38,7 +38,7 @@ _OUTWEIGHED = 10
 
 
 class ForeignFile(Struct, frozen=True):
-    """A log file with `messages` of another log, treated as damage in a survey.
+    """A log file with `messages` of another log, treated as damage in an analysis.
 
     Or one whose messages have no support: no queue unit, no index entry, and not all queues continue in the files next
     to it. `indexed`: number of other messages that the index names in it, if the index is, or may be, the witness; the

@@ -108,7 +108,7 @@ def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPositi
             return []
         piece = damaged[at : at + size]
         own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
-        restored = turned_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
+        restored = flipped_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
         if restored is None and size < len(damaged) and len(own) <= most:
             # in a row of records, a field that one place alone fixes is as certain as a bit
             restored = restore(piece, phy_offset + at, own)
@@ -123,7 +123,7 @@ def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPositi
 def _bit_and_place(damaged: bytes, phy_offset: int, own: Sequence[LostPosition]) -> list[Edit]:
     """Return the bit edit that a checksum names, and a second one that moves the record to the one place a unit
     names."""
-    edit = turned_back(damaged, phy_offset, [])
+    edit = flipped_back(damaged, phy_offset, [])
     if edit is None or edit.record.property_crc is not None:
         return []
     moves = [moved(edit.record, *each.place) for each in own if (each.start, each.stop) == (phy_offset, edit.stop)]
@@ -139,7 +139,7 @@ def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Ed
     return _single_edit("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
 
 
-def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
+def flipped_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
     """Return the edit that restores `damaged`, all bytes of one record at `phy_offset`, if exactly one bit does; else
     None.
 

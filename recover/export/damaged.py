@@ -13,7 +13,7 @@ from formats.properties import structure_problem
 from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
-from recover.check.survey import Survey
+from recover.check.analysis import Analysis
 from recover.evidence.lost import LostPosition
 from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_place
 from recover.export.select import Selected
@@ -26,14 +26,14 @@ _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
 """ms: the years 2001 to 2286."""
 
 
-def damaged_messages(look: Survey) -> Iterator[Selected]:
+def damaged_messages(analysis: Analysis) -> Iterator[Selected]:
     """Yield what is left of each message in a damaged range: from its own bytes, else from the queue that names it.
 
     The state is `damaged`; `doubtful` names the fields that no checksum or second witness confirms; unreadable fields
     are None. Messages that only queues name have only their place.
     """
-    with LogReader(look.log.queue) as reader:
-        for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
+    with LogReader(analysis.log.queue) as reader:
+        for damage, positions in zip(analysis.log.damaged, analysis.losses.by_damage, strict=True):
             named = {position.phy_offset: position for position in positions if position.phy_offset is not None}
             for at, content in _heads(reader, damage, set(named)):
                 message, position = _legible(at, content, named.get(at), damage), named.get(at)

@@ -73,7 +73,7 @@ class Wanted(Struct, frozen=True):
         return max(self.phy_offsets[0], self.cut_at), self.phy_offsets[1]
 
     @property
-    def takes_all(self) -> bool:
+    def wants_everything(self) -> bool:
         """Whether no filter but `include` is set."""
         return self == Wanted(include=self.include)
 

@@ -75,7 +75,7 @@ def origin_of(message: Message) -> str:
 
 
 class Outbox:
-    """Decides what to send. Every message goes through `look` before the first one goes through `take`.
+    """Decides what to send. Every message goes through `examine` before the first one goes through `take`.
 
     A delayed message that was delivered is in the log twice; its second, later copy is the one sent. Copies are matched
     by unique key, so memory grows only with the delayed messages.
@@ -86,7 +86,7 @@ class Outbox:
         self._delayed: set[str] = set()
         self._delivered: set[str] = set()
 
-    def look(self, message: Message) -> None:
+    def examine(self, message: Message) -> None:
         if message.unique_key is None:
             return
         if message.kind in ("delayed", "timer"):

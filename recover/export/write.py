@@ -87,7 +87,7 @@ class Ndjson(Writer):
         if self._skip:
             split = lines.splitlines(keepends=True) if count >= self._skip else []
             if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
-                raise Refusal("the messages are not those of the interrupted export", _SAME)
+                raise Refusal("the messages differ from those of the interrupted export", _SAME)
             lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
         self._stream.write(lines)
 

@@ -18,7 +18,7 @@ from recover.store.reading import FILE
 _CHUNK = 4 << 20
 
 
-def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[MappedFile, int]]]:
+def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[MappedFile, int]]]:
     """Return the queue with misnamed files where their records belong, and these files with the offset of their right
     name.
 

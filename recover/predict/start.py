@@ -31,7 +31,7 @@ from recover.check.log import (
     missing_files,
     odd_log_name,
     only_copies,
-    untold_size,
+    unknown_size_findings,
 )
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
@@ -40,7 +40,7 @@ from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import finds_log, index_ends, log_is_gone
 from recover.predict.dispatch import (
@@ -377,7 +377,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """Parts of the log that a start does not find: all of it, files between others, its end, or misnamed files."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    untold = [*untold_size(store, log.queue, log.log_end)]
+    untold = [*unknown_size_findings(store, log.queue, log.log_end)]
     gone = [*untold, *log_is_gone(store), *only_copies(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
@@ -385,7 +385,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
-    placed, misnamed = rightly_placed(live_copies(store.commitlog))
+    placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
     # a start reads such a file at the offset in its name, where none of its messages is found
     named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
     if untold or (named and not list(placed.missing_ranges())):

@@ -147,7 +147,7 @@ class _Planned(LocalTree):
 
 
 @contextmanager
-def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
+def planned_store(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
     """The store after these steps, and a function that maps a path of the store to its path there."""
     changed: dict[Path, list[Step]] = defaultdict(list)
     seen = store.root.tree if isinstance(store.root, StorePath) else None
@@ -197,8 +197,8 @@ def refuse_worse(
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
-    with as_planned(store, steps) as (planned, path_in):
-        view = made.before.survey.log
+    with planned_store(store, steps) as (planned, path_in):
+        view = made.before.analysis.log
         after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
@@ -207,11 +207,11 @@ def refuse_worse(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    look = made.before.survey
-    deleted = set(look.expectation.deleted)
+    analysis = made.before.analysis
+    deleted = set(analysis.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
-              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in look.foreign)}
+              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
     delivered = len(missed)
     missed |= named
@@ -253,10 +253,10 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
 
     A broker that cuts its log deletes the files after the cut: it leaves old records after the end of one file only.
     """
-    survey = made.before.survey
+    analysis = made.before.analysis
     written = {store.path(step.file) for step in steps if isinstance(step, InPlace)}
     old = []
-    for scan in survey.log.files:
+    for scan in analysis.log.files:
         splits = [split.records for split in scan.splits if split.records.size]
         if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_STALE:
             old += [rows[(rows["bits"] & BIT_STALE) != 0] for rows in splits]
@@ -264,7 +264,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         return
     rows = np.concatenate(old)
     for row in rows[(rows["bits"] & STAND_IN) == 0]:
-        topic, queue = survey.log.queues[row["queue"]]
+        topic, queue = analysis.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
@@ -274,10 +274,10 @@ def bears(store: Store, made: RecoverPlan) -> bool:
 
     Exempt: a plan that creates all queues of a plain log without any; the broker would take the same records.
     """
-    look, steps = made.before.survey, made.plan.steps
-    expected = look.expectation
-    plain = look.log.is_plain and not look.log.tally.bits & BIT_MISNUMBERED and not (
-        look.contradictions or look.misnamed or look.foreign or expected.unsafe)
+    analysis, steps = made.before.analysis, made.plan.steps
+    expected = analysis.expectation
+    plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
+        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}

@@ -26,7 +26,7 @@ from recover.change.journal import journal
 from recover.change.model import Plan, load_plan
 from recover.change.preconditions import seal
 from recover.change.steps import LARGEST
-from recover.check.survey import ScanOptions
+from recover.check.analysis import ScanOptions
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
 from recover.cluster.engine import SparkEngine
@@ -268,7 +268,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
     root = bare(folder)
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *LOCAL)
-    assert result.code & 8 and "not made as announced" in result.document["error"]["message"]
+    assert result.code & 8 and "not produced as announced" in result.document["error"]["message"]
 
 
 def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def _no_file(path: Path) -> None:
 
 @pytest.mark.parametrize(("strike", "said"), [
     (_flipped, "reads back on host {host} otherwise than it was written"),
-    (_no_file, "host {host} cannot read .*/staged/0.*, which this machine can: it is no file but a pipe"),
+    (_no_file, "host {host} cannot read .*/staged/0.*, which this machine can: it is not a file but a pipe"),
 ])
 def test_a_file_that_is_not_what_its_worker_wrote_is_refused_before_the_store_changes(
     strike: Callable[[Path], None], said: str, folder: Path, scan: ScanOptions

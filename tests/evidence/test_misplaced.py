@@ -22,8 +22,8 @@ from recover.log.judge import Claim, believed
 from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
+from tests.support.analysed import opened
 from tests.support.commitlog import Placed, placed_records
-from tests.support.looks import opened
 from tests.support.sampling import sampled
 
 # --- Queue files are gone, and a field that no checksum covers is wrong: the log alone shows which, or it is told.
