@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -590,14 +590,17 @@ def repaired_steps(
 
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
-    *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
-    producer: Producer | None = None,
+    *, visible: bool = False, wanted: set[QueueKey] | None = None, bridged: Collection[QueueKey] = (),
+    evidence: Evidence = NO_EVIDENCE, producer: Producer | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
 
+    Queues with a position in a new bridge are `bridged`: a marker that is as long as the lost record has the unit of
+    that record, which does not show whether it is to be hidden.
+
     `producer`, if given, builds the queues that the log fills.
     """
-    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
+    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound or key in bridged}
     if wanted is not None:
         unsound &= wanted
     builder = QueueBuilder(

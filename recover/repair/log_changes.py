@@ -21,6 +21,7 @@ from formats.record.rows import BIT_STALE, row_of
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.analysis import Analysis
+from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings, old_end
 from recover.evidence.restore import content_of, put_back
@@ -54,7 +55,8 @@ class LogChanges:
 
     Files in `dropped` (paths) are removed, all others have full length; from `cut_from` on everything is zero.
     `edited`: starts of messages that are edited although their checksums are right.
-    `cuts_only`: everything before `cut_from` stays as it is, damage included.
+    `cuts_only`: everything before `cut_from` stays as it is, damage included. `bridged_queues`: queues with a position
+    in a bridge.
     """
 
     def __init__(self, analysis: Analysis, cut_from: int, *, cuts_only: bool = False) -> None:
@@ -64,6 +66,7 @@ class LogChanges:
         self.bridged: list[dict[str, Any]] = []
         self.dropped: list[str] = []
         self.edited: set[int] = set()
+        self.bridged_queues: set[QueueKey] = set()
 
     def _name(self, mapped_file: MappedFile) -> str:
         """The path of a file as plans write it."""
@@ -140,6 +143,7 @@ class LogChanges:
     ) -> None:
         """Record the new content of a bridged range, and its entry in the reports."""
         self.replaced.append(Replaced(mapped_file, where.start, where.stop, bridge.records, bridge.blank))
+        self.bridged_queues |= {position.key for position in positions}
         lost = [{"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset,
                  "phy_offset": p.phy_offset} for p in positions[:1000]]
         self.bridged.append({

@@ -82,12 +82,12 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
 def derived_steps(
     analysis: Analysis, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
     parts: Collection[str] = PARTS, wanted: set[QueueKey] | None = None, unmended: Sequence[Damage] = (),
-    visible: bool = False,
+    visible: bool = False, bridged: Collection[QueueKey] = (),
 ) -> Iterator[Step]:
     """Steps that repair the parts derived from the log of `analysis`; none where these are right.
 
     `wanted`: only these queues. Units that name messages in `unmended` damage stay. With `visible` the units of lost
-    positions lead to their markers.
+    positions lead to their markers. `bridged`: queues with positions in bridges that the log has not had before.
     """
     store, log = analysis.store, analysis.log
     producer = producer_for(analysis.options.engine, store, log)
@@ -95,7 +95,7 @@ def derived_steps(
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
         yield from consumequeue_steps(
             store, log, analysis.expectation, analysis.queues, Spool(), visible=visible, wanted=wanted,
-            evidence=Evidence(starts, stops), producer=producer,
+            bridged=bridged, evidence=Evidence(starts, stops), producer=producer,
         )
     # if only the index is requested, it is built even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)

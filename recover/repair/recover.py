@@ -348,6 +348,7 @@ def _in_order(
     analysis, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
     derived = derived_steps(
         analysis, index, checkpoint, options.zone, visible=options.lost == "visible",
+        bridged=changes.bridged_queues,
         # a broker leaves units alone if its check passed their records or did not read them
         unmended=after.damaged if as_broker else (),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
-from fixtures.synth import synth_store
+from fixtures.synth import StoreWriter, synth_store
 from formats.config.tables import BY_NAME
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from recover.broker.settings import BrokerSettings
@@ -21,6 +21,7 @@ from recover.change.preconditions import seal
 from recover.check.config import ConfigReport
 from recover.check.report import verify
 from recover.predict.start import predict
+from recover.repair.log_changes import Lost
 from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
@@ -71,6 +72,28 @@ def _plan(store: Store, version: str) -> list[object]:
     settings = BrokerSettings(BrokerVersion.parse(version), {})
     options = RecoverOptions(policy="broker", settings=settings, max_loss=None)
     return list(plan_recover(store, options).plan.steps)
+
+
+@pytest.mark.parametrize("lost", ["repeat", "visible"])
+def test_the_unit_of_a_lost_message_is_hidden_though_its_marker_is_as_long(lost: Lost, tmp_path: Path) -> None:
+    """The marker of a small message stands in its place with its length: its old unit would deliver the marker."""
+    writer = StoreWriter(tmp_path / "s", mapped_file_size=1 << 20)
+    queues = [[writer.put("Topic", b"x" * (20 + 4 * queue), queue_id=queue) for _ in range(3)] for queue in range(40)]
+    root = writer.close().root
+    log = root / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    for _, record, _ in queues:
+        at = content.index(b"x" * len(record.body), record.phy_offset)
+        content[at : at + 4] = b"lost"
+    log.write_bytes(content)
+    made = plan_recover(opened(root), RecoverOptions(lost=lost))
+    assert any(item["markers"] and not item["fillers"] for item in made.bridged), "some markers fill their range"
+    apply_plan(root, seal(made.plan, root))
+    for queue, records in enumerate(queues):
+        (file,) = (root / "consumequeue" / "Topic" / str(queue)).iterdir()
+        unit = list(CQ_UNIT.decode_all(file.read_bytes()))[1]
+        assert unit.phy_offset == records[lost == "visible"].phy_offset
+    assert verify(opened(root)).exit_code == 0
 
 
 def test_a_log_file_that_begins_at_the_cut_stays_and_becomes_zeros(tmp_path: Path) -> None:
