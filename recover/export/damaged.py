@@ -19,7 +19,7 @@ from recover.export.messages import COLUMNS, Message, has_real_topic, message_of
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
-from recover.log.scan import Damage
+from recover.log.scan import DENIED, Damage
 
 _MOST_READ = 64 << 20
 _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
@@ -35,13 +35,9 @@ def damaged_messages(analysis: Analysis) -> Iterator[Selected]:
     with LogReader(analysis.log.queue) as reader:
         for damage, positions in zip(analysis.log.damaged, analysis.losses.by_damage, strict=True):
             named = {position.phy_offset: position for position in positions if position.phy_offset is not None}
-            for at, content in _heads(reader, damage, set(named)):
-                message, position = _legible(at, content, named.get(at), damage), named.get(at)
-                yield Selected(message, content)
-                # a whole record of another message stands there: the one that the queue names follows
-                if position is not None and (message.stored_topic, message.stored_queue, message.queue_offset) == (
-                        position.key.topic, position.key.queue_id, position.queue_offset):
-                    del named[at]
+            # whole records of other messages stand there, not what is left of these
+            for at, content in () if damage.reason in DENIED else _heads(reader, damage, set(named)):
+                yield Selected(_legible(at, content, named.pop(at, None), damage), content)
             left = [*named.values(), *(position for position in positions if position.phy_offset is None)]
             for position in left:
                 yield Selected(_legible(position.phy_offset, b"", position, damage), b"")

@@ -296,18 +296,22 @@ def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str
     assert due <= places
 
 
-def test_a_message_that_another_record_replaced_comes_out_beside_it(
-    store: Callable[[str], Path], tmp_path: Path,
+@pytest.mark.parametrize(("name", "recipe", "reason"), [
+    (STORE, "record-older-whole", "overwritten"), ("clean-plain-4.9.7", "log-file-of-another-store", "other-log"),
+])
+def test_messages_that_other_records_replaced_come_out_and_not_these(
+    name: str, recipe: str, reason: str, tmp_path: Path,
 ) -> None:
-    root = store(STORE)
+    root = real_store(name, tmp_path)
     due = plain.records_by_place(root)
-    (lost,) = damage("record-older-whole", root, 98).changed
-    other, message = exported(tmp_path / "damaged.ndjson", root, "--damaged")
-    assert (other["phy_offset"], other["damage"], other["doubtful"]) == (lost, "overwritten", [])
-    assert message["phy_offset"] == lost and message["body"] is None
-    assert (message["topic"], message["queue"], message["queue_offset"]) == (
-        due[lost].topic, due[lost].queue_id, due[lost].queue_offset) != (
-        other["stored_topic"], other["stored_queue"], other["queue_offset"])
+    damage(recipe, root, 1)
+    found = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    assert len(found) == mqtool("verify", root, "--json").document["commitlog"]["damaged_messages"] > 0
+    for message in found:
+        record = due[message["phy_offset"]]
+        assert (message["damage"], message["body"], message["properties"]) == (reason, None, None)
+        assert (message["stored_topic"], message["stored_queue"], message["queue_offset"]) == (
+            record.topic, record.queue_id, record.queue_offset)
 
 
 def test_the_real_topic_of_a_damaged_message_is_as_doubtful_as_its_properties(tmp_path: Path) -> None:
