@@ -200,8 +200,9 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs
             for part in ("commitlog", "consumequeue", "index", "broker-conf")):
-        undoing = undoing._replace(why=f"{undoing.why}; name parts kept elsewhere as for that run: --commitlog, "
-                                       "--consumequeue, --index")
+        more = "name parts kept elsewhere as for that run: --commitlog, --consumequeue, --index"
+        steps = [step._replace(why=f"{step.why}; {more}") for step in steps]
+        undoing = undoing._replace(why=f"{undoing.why}; {more}")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)
     return exits.CLEAN
