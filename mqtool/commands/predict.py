@@ -203,7 +203,7 @@ def _count(number: int, style: str, *, known: bool = True) -> Text:
 # --- groups --------------------------------------------------------------------------------------
 
 
-class Which(Struct, frozen=True, kw_only=True):
+class RowFilters(Struct, frozen=True, kw_only=True):
     """Filters of rows."""
 
     group: Annotated[str | None, option(
@@ -220,7 +220,7 @@ class Which(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
+def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
