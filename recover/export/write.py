@@ -168,9 +168,11 @@ class Table(Writer):
 
 
 def row_of(message: Message) -> bytes:
-    """A row of CSV; properties are a JSON object, doubtful fields one text."""
-    properties = {_text(key): _text(item) for key, item in message.properties.items()}
-    texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
+    """A row of CSV; properties are a JSON object (null if illegible), doubtful fields one text."""
+    texts: dict[str, str | None] = {"properties": None, "doubtful": " ".join(message.doubtful)}
+    if message.properties is not None:
+        properties = {_text(key): _text(item) for key, item in message.properties.items()}
+        texts["properties"] = msgspec.json.encode(properties).decode()
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
 
 
