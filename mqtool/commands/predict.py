@@ -175,7 +175,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("log after load", log),
         ("intact messages cut off", _count(document["lost_messages"], "bold red", known=known)),
         ("messages without a unit", _count(document["unreachable_messages"], "bold yellow", known=known)),
-        ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow", known=known)),
+        ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
         rows.append(("units of light queues missing", _count(light, "bold yellow")))
