@@ -54,7 +54,7 @@ def is_ext_address(tags_code: int) -> bool:
 def ext_offset(address: int) -> int:
     """Return the byte position in consumequeue_ext of an address; `FormatError("bad-ext-address")` if it is not one."""
     if not _EXT_BASE <= address <= MAX_EXT_ADDRESS:
-        raise FormatError("bad-ext-address", 0, f"{address} is no address of an ext unit", address=address)
+        raise FormatError("bad-ext-address", 0, f"{address} is not the address of an ext unit", address=address)
     return address - _EXT_BASE
 
 

@@ -34,17 +34,17 @@ from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import seal
+from recover.check.analysis import Analysis
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import Survey
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
-from recover.repair.never_worse import bears, refuse_worse
-from recover.store.memo import Stamp, seen_now
+from recover.repair.never_worse import may_take_messages, refuse_worse
+from recover.store.memo import Stamp, current_stamps
 from recover.store.store import Store, StoreOptions
 
 BESIDE_BROKER = (
@@ -145,7 +145,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None, undo: bool = True,
+    known: KnownLog | None = None, after_verify: Callable[[Analysis], None] | None = None, undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
     the change. `known`: an earlier scan of the log, reused if the log did not change."""
@@ -153,8 +153,8 @@ def conclude(
     opened = Store.open(store.root, store.options)
     with engine.scan(out, opened, title="checking the result", known=known) as scan:
         report = verify(opened, scan)
-    if looked is not None:
-        looked(report.survey)
+    if after_verify is not None:
+        after_verify(report.analysis)
     out.findings = report.findings
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
@@ -182,7 +182,7 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
-    `looked` is called with the settings of the plan and the survey of the last verify.
+    `after_verify` is called with the settings of the plan and the analysis of the last verify.
     """
 
     out: Printer
@@ -193,7 +193,7 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
-    looked: Callable[[BrokerSettings, Survey], None] | None = None
+    after_verify: Callable[[BrokerSettings, Analysis], None] | None = None
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -209,7 +209,7 @@ class Change(Struct):
         if in_place and not dry:
             refuse_if_unfinished(root, self.choice.parts)
         store = settled(store) if beside_broker else store
-        seen = seen_now(store) if store.settled_at is None else None
+        seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *self.broker.said))
         made = self._made(store, asked, planner)
@@ -244,8 +244,8 @@ class Change(Struct):
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.survey.log, stamps),
-            looked=None if self.looked is None else partial(self.looked, asked()[0]),
+            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.analysis.log, stamps),
+            after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
         )
 
     def _made(self, store: Store, asked: Asked, planner: Planner) -> RecoverPlan:
@@ -259,7 +259,7 @@ class Change(Struct):
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            if not bears(store, made):
+            if not may_take_messages(store, made):
                 return made
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
 

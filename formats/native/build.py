@@ -62,7 +62,7 @@ def build(folder: Path, flags: Sequence[str] = (), target: Path | None = None) -
     """Compile the sources in a folder; return the library, which replaces the old one atomically. `BuildError`."""
     command = compiler()
     if command is None:
-        raise BuildError("there is no C compiler: install one, or the package ziglang, or name one by $CC")
+        raise BuildError("there is no C compiler: install one or the package ziglang, or set $CC")
     target = target or folder / LIBRARY
     made = target.with_name(f".{target.name}.{os.getpid()}")
     define = f'-DMQTOOL_MARK="{mark_of(folder).decode()}"'

@@ -26,7 +26,7 @@ class Scalar(Struct, frozen=True):
 
     name: str
 
-    def fitting(self, value: Any) -> int:
+    def coerce(self, value: Any) -> int:
         """Return the number as a Python int. `TypeError` if it is not an integer, `OverflowError` if it is too
         large."""
         if self is BOOL:
@@ -36,7 +36,7 @@ class Scalar(Struct, frozen=True):
             raise OverflowError(f"{number} takes more than 64 bits")
         return number
 
-    def words(self, value: int) -> tuple[int, ...]:
+    def pack(self, value: int) -> tuple[int, ...]:
         """Return the number as arguments of the C function."""
         return (value,)
 
@@ -57,7 +57,7 @@ class Array:
         self.out = out
         self.least = least
 
-    def fitting(self, value: Any) -> np.ndarray[Any, Any]:
+    def coerce(self, value: Any) -> np.ndarray[Any, Any]:
         """Return `value`, or a copy that a kernel can read. `TypeError` or `ValueError` if that is impossible."""
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype or value.ndim != (2 if self.columns else 1):
             given = f"{value.ndim} of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
@@ -70,7 +70,7 @@ class Array:
             raise ValueError("an array that is contiguous and can be written is wanted")
         return np.require(value, requirements=["C", "A"])
 
-    def words(self, value: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    def pack(self, value: np.ndarray[Any, Any]) -> tuple[int, ...]:
         """Return the array as arguments of the C function: address and length."""
         return value.__array_interface__["data"][0], value.shape[0]
 
@@ -102,14 +102,14 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         """Run it. `TypeError` or `ValueError` for arguments unlike the declaration, `OverflowError` for a large
         number."""
-        fitting = [kind.fitting(value) for kind, value in zip(self.kinds, arguments, strict=True)]
+        values = [kind.coerce(value) for kind, value in zip(self.kinds, arguments, strict=True)]
         if self._run is None:
             found = library()
             self._run = self.plain if found is None else self.native(found)
-        return self._run(*fitting)
+        return self._run(*values)
 
     def native(self, found: ctypes.CDLL) -> Callable[..., Any]:
-        """Return a function that calls the library's kernel with arguments from `fitting`."""
+        """Return a function that calls the library's kernel with arguments from `coerce`."""
         function = found[f"mq_{self.name}"]
         function.argtypes = [
             ctypes_type for kind in self.kinds
@@ -120,12 +120,12 @@ class Kernel:
             function.argtypes = [*function.argtypes, ctypes.c_void_p]
 
         def run(*arguments: Any) -> Any:
-            words = [word for kind, value in zip(self.kinds, arguments, strict=True) for word in kind.words(value)]
+            packed = [word for kind, value in zip(self.kinds, arguments, strict=True) for word in kind.pack(value)]
             if not isinstance(self.returns, tuple):
-                found = function(*words)
+                found = function(*packed)
                 return bool(found) if self.returns is BOOL else found
             pair = (ctypes.c_int64 * 2)()
-            function(*words, ctypes.addressof(pair))
+            function(*packed, ctypes.addressof(pair))
             return tuple(pair)
 
         return run

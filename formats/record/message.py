@@ -194,7 +194,7 @@ def encode(record: Record) -> bytes:
     for host, bit in ((record.born_host, sysflag.BORNHOST_V6), (record.store_host, sysflag.STOREHOST_V6)):
         length = IPV6_LENGTH if record.sys_flag & bit else IPV4_LENGTH
         if len(host[0]) != length:
-            raise FormatError("bad-host", 0, f"an address of {len(host[0])} bytes where sysFlag says {length}")
+            raise FormatError("bad-host", 0, f"an address of {len(host[0])} bytes, but sysFlag requires {length}")
     content = b"".join((
         layout.struct.pack(
             record.total_size, record.magic, record.body_crc, record.queue_id, record.flag, record.queue_offset,

@@ -18,8 +18,8 @@ from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import check_target, remote_folder, sources_of
 from recover.change.lock import refuse_if_held
+from recover.check.analysis import Analysis
 from recover.check.report import VerifyReport
-from recover.check.survey import Survey
 from recover.findings.code import UsageRefusal
 from recover.predict.groups import groups_of, has_offsets
 from recover.repair.losses import RecoverPlan
@@ -101,25 +101,25 @@ def recover(
         settings, assumed = asked()
         made = plan_recover(opened, structs.replace(options, settings=settings), before)
         prediction = made.prediction
-        rows = _groups(before.survey, settings)
+        rows = _groups(before.analysis, settings)
         out.answer(
             policy=how.policy, mode=prediction.mode if prediction else how.mode,
             start_file=prediction.start_file if prediction else None,
             groups=rows, groups_after=None if made.plan.steps else rows,
         )
         made.assumptions += assumed
-        loss.write(out, before.survey, prediction.cut_at if prediction and how.policy == "broker" else None)
+        loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
-    def look_after(settings: BrokerSettings, look: Survey) -> None:
-        rows = _groups(look, settings)
+    def show_groups(settings: BrokerSettings, analysis: Analysis) -> None:
+        rows = _groups(analysis, settings)
         out.answer(groups_after=rows)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
 
     return Change(out, store, engine, broker, consent, output, how.include_deleted, options.max_loss,
-                  look_after).run(plan)
+                  show_groups).run(plan)
 
 
 def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoice) -> StoreChoice:
@@ -135,8 +135,8 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
     return structs.replace(store, store=str(target))
 
 
-def _groups(look: Survey, settings: BrokerSettings) -> list[dict[str, Any]]:
-    return to_builtins(groups_of(look, settings).rows) if has_offsets(look.store) else []
+def _groups(analysis: Analysis, settings: BrokerSettings) -> list[dict[str, Any]]:
+    return to_builtins(groups_of(analysis, settings).rows) if has_offsets(analysis.store) else []
 
 
 # --- truncate ------------------------------------------------------------------------------------

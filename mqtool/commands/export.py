@@ -20,7 +20,7 @@ from mqtool.next_steps import Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from recover.check.survey import ScanOptions, survey
+from recover.check.analysis import ScanOptions, analyse
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
@@ -28,7 +28,7 @@ from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
-from recover.look.query import not_looked_at
+from recover.look.query import unread_notes
 from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.repair.losses import assumptions_of
@@ -42,7 +42,7 @@ _SHOWN = 20
 _STDOUT = Path("-")
 
 
-class From(PartsChoice, frozen=True, kw_only=True):
+class ExportSources(PartsChoice, frozen=True, kw_only=True):
     """Sources of messages, and the output."""
 
     source: Annotated[list[str] | None, argument(
@@ -124,7 +124,7 @@ def parse_pairs(given: list[str] | None, name: str, form: str, example: str) -> 
         yield key, value
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ExportForm(Struct, frozen=True, kw_only=True):
     """The form of exported messages, and whether an export is resumed."""
 
     damaged: Annotated[bool, flag(
@@ -145,7 +145,9 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
 )
-def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
+def export(
+    out: Printer, where: ExportSources, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm
+) -> int:
     """Export messages from a store, a commitlog folder, single log files or a disk image, whatever else is damaged.
 
     Bodies are decompressed. Delayed and half messages are exported under their real topic and marked; messages of
@@ -186,7 +188,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     return run.conclude(target)
 
 
-def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | None:
+def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm) -> Path | None:
     """The file to write, None for stdout; a usage error (16) for options that do not go together."""
     if not where.source:
         raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
@@ -217,7 +219,7 @@ class Reading:
     """The wanted messages of the sources, and notes about what could not be read."""
 
     def __init__(
-        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape,
+        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm,
     ) -> None:
         self.out, self.broker, self.engine, self.lost_by = out, broker, engine, which.lost_by
         self.damaged = shape.damaged
@@ -236,18 +238,18 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
-            look = survey(source.store, ScanOptions(engine=self.engine.scanner()))
-            for line in not_looked_at(source.store):
+            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner()))
+            for line in unread_notes(source.store):
                 self.missed(line)
-            self.damaged_ranges += len(look.log.damaged)
+            self.damaged_ranges += len(analysis.log.damaged)
             choice = Choice((), (), self.wanted)
-            yield from (item for item in damaged_messages(look) if choice.fits(item.message, item.message))
+            yield from (item for item in damaged_messages(analysis) if choice.fits(item.message, item.message))
             return
-        scanned, wanted = self.looked_at(source)
+        scanned, wanted = self.scanned_source(source)
         with self.out.progress("exporting", source.size) as progress:
             yield from selected(scanned, wanted, self.missed, progress)
 
-    def looked_at(self, source: Source) -> tuple[Scanned, Wanted]:
+    def scanned_source(self, source: Source) -> tuple[Scanned, Wanted]:
         """The log of a source, scanned once, and the filters for it."""
         if source.name not in self._scanned:
             with self.out.progress("scanning", source.size) as progress:
@@ -297,7 +299,7 @@ class _Export:
         reading = self.reading
         if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
             for source in sources:
-                scanned, wanted = reading.looked_at(source)
+                scanned, wanted = reading.scanned_source(source)
                 with self.out.progress("exporting", source.size) as progress:
                     topics, size = export_lines(scanned, wanted, writer, threads=reading.engine.thread_count,
                                                 note=reading.missed, progress=progress)
@@ -318,7 +320,7 @@ class _Export:
                             (reading.damaged, "--damaged")):
             if wrong:
                 raise UsageRefusal(f"{what} with Parquet written by executors", "Use --engine local.")
-        scanned, wanted = reading.looked_at(sources[0])
+        scanned, wanted = reading.scanned_source(sources[0])
         with self.out.progress("exporting", sources[0].size) as progress:
             self.counts, self.size = export_on_spark(
                 reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
@@ -331,7 +333,7 @@ class _Export:
         if sources[0].in_pieces:
             raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
                                "Set --mapped-file-size if the piece begins where a log file did.")
-        scanned, wanted = reading.looked_at(sources[0])
+        scanned, wanted = reading.scanned_source(sources[0])
         # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)

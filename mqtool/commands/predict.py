@@ -15,6 +15,7 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
 from recover.change.lock import holder_of
+from recover.check.analysis import Analysis, analyse
 from recover.check.config import guesses
 from recover.check.log import first_file_findings
 from recover.check.parts import (
@@ -27,14 +28,13 @@ from recover.check.parts import (
     too_old_for,
 )
 from recover.check.report import verify
-from recover.check.survey import Survey, survey
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
 from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
-from recover.look.query import not_looked_at
+from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
@@ -62,15 +62,15 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                                "Name a file that ends in .ndjson or .csv.")
         new_outside_store(self.loss_out, root, parts)
 
-    def write(self, out: Printer, look: Survey, cut_at: int | None) -> None:
+    def write(self, out: Printer, analysis: Analysis, cut_at: int | None) -> None:
         """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
-        notes = [*not_looked_at(look.store)]
+        notes = [*unread_notes(analysis.store)]
         damaged = cut = 0
         with output_file(self.loss_out, resume=False) as (stream, left):
             writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
-            for item in _losses(look, cut_at, notes):
+            for item in _losses(analysis, cut_at, notes):
                 damaged += item.message.state == "damaged"
                 cut += item.message.state != "damaged"
                 writer.write(item)
@@ -82,10 +82,11 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                 f"in {self.loss_out}")
 
 
-def _losses(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
-    yield from damaged_messages(look)
+def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
+    yield from damaged_messages(analysis)
     if cut_at is not None:
-        scanned = Scanned(Source(str(look.store.root), look.store.commitlog, look.store), look.log, (), look.by_names)
+        store = analysis.store
+        scanned = Scanned(Source(str(store.root), store.commitlog, store), analysis.log, (), analysis.by_names)
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
@@ -109,20 +110,20 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
-    look = checked.survey
-    view = look.by_names
+    analysis = checked.analysis
+    view = analysis.by_names
     prediction = predict_start(opened, view, settings)
     # a prediction does not count messages that are damaged already
     damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)
-    groups: list[GroupRow] = groups_of(look, settings).rows if has_offsets(opened) else []
+    groups: list[GroupRow] = groups_of(analysis, settings).rows if has_offsets(opened) else []
     remains: list[Finding] = []
     if costs_messages and not prediction.unsupported:
         # if the right files must be found first, a repair is not the next step
         told = {item.code for item in prediction.incomplete}
         remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
-    cuts = prediction.starts and not prediction.says_nothing
-    loss.write(out, look, prediction.cut_at if cuts else None)
+    cuts = prediction.starts and not prediction.is_unknown
+    loss.write(out, analysis, prediction.cut_at if cuts else None)
     document = prediction.json()
     document["groups"] = to_builtins(groups)
     document["assumptions"] = [*assumed, *document["assumptions"]]
@@ -134,7 +135,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
               for item in first_file_findings(opened, view) if item.severity != "info"]
     found += lock_findings(opened, holder_of(opened), with_abort=False)
     contradicted = [*contradicted_settings(opened), *check_owners(opened)]
-    found += [*remains, *contradicted, *guesses(look.topics.pairs)]
+    found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
@@ -202,7 +203,7 @@ def _count(number: int, style: str, *, known: bool = True) -> Text:
 # --- groups --------------------------------------------------------------------------------------
 
 
-class Which(Struct, frozen=True, kw_only=True):
+class RowFilters(Struct, frozen=True, kw_only=True):
     """Filters of rows."""
 
     group: Annotated[str | None, option(
@@ -219,7 +220,7 @@ class Which(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
+def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
@@ -228,11 +229,11 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     opened = store.settled(broker, engine)
     settings, assumed = settings_of(opened, *broker.said)
     with engine.scan(out, opened) as scan:
-        look = survey(opened, scan)
-    found = groups_of(look, settings, group=which.group or "*", topic=which.topic or "*")
+        analysis = analyse(opened, scan)
+    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
     prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(
-        broker=prediction.broker, starts=None if prediction.says_nothing else prediction.starts,
+        broker=prediction.broker, starts=None if prediction.is_unknown else prediction.starts,
         groups=rows, notes=found.unread, complete=not found.unread,
         assumptions=[*assumed, *prediction.assumptions],
     )

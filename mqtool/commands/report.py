@@ -43,7 +43,7 @@ from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
-from recover.repair.never_worse import bears, refuse_worse
+from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
 from recover.store.store import COMMITLOG, Store
@@ -93,15 +93,15 @@ class Facts:
         settings, assumed = settings_of(store, *broker.said)
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
-            look = self.before.survey
-            self.groups = groups_of(look, settings)
+            analysis = self.before.analysis
+            self.groups = groups_of(analysis, settings)
             self.starts = _starts(store, self.before, settings)
             # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
             self.refused: Refusal | None = None
             try:
                 made = plan_recover(store, RecoverOptions(settings=settings), self.before)
-                self.plan = refuse_worse(store, made, settings, 0) if bears(store, made) else made
+                self.plan = refuse_worse(store, made, settings, 0) if may_take_messages(store, made) else made
             except Interrupted:
                 raise
             except Refusal as refusal:
@@ -115,22 +115,22 @@ class Facts:
             self.run_problem = refusal.message
         with out.progress("reading the evidence", log_size(store) if digests else 0) as progress:
             self.evidence = evidence(store, digests=digests, most=_LISTED, progress=progress)
-        lost = [item.message for item in islice(damaged_messages(look), _LISTED + 1)]
+        lost = [item.message for item in islice(damaged_messages(analysis), _LISTED + 1)]
         self.lost, self.lost_truncated = lost[:_LISTED], len(lost) > _LISTED
         self.exit_state = exit_state(store)
-        self.traffic, self.stretches = traffic(look.log, look.losses, look.queues), stretches(look.log)
+        self.traffic, self.stretches = traffic(analysis.log, analysis.losses, analysis.queues), stretches(analysis.log)
 
     @property
     def without_log(self) -> bool:
         """Whether the log is in a part that is not read, or not mounted: its messages are unknown."""
-        return COMMITLOG in self.before.survey.elsewhere or any(item.code == NO_LOG for item in self.before.findings)
+        return COMMITLOG in self.before.analysis.elsewhere or any(item.code == NO_LOG for item in self.before.findings)
 
     @property
     def loss(self) -> Sequence[dict[str, Any]]:
         """The loss statement: of the plan, else of the damage."""
         if self.plan is not None:
             return self.plan.plan.loss
-        return [*loss_of_damage(self.before.survey, []), *loss_of_unproven(self.before.survey)[1]]
+        return [*loss_of_damage(self.before.analysis, []), *loss_of_unproven(self.before.analysis)[1]]
 
 
 @command(
@@ -178,9 +178,10 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> lis
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
-        played = structs.replace(predict(store, before.survey.by_names, own, counted=False), broker="", assumptions=[])
+        played = predict(store, before.analysis.by_names, own, counted=False)
+        played = structs.replace(played, broker="", assumptions=[])
         if before_it != played:
-            before_it, counted = played, predict(store, before.survey.by_names, own)
+            before_it, counted = played, predict(store, before.analysis.by_names, own)
             line = start_line(counted.json()).replace(f"Broker {counted.broker}", "A broker")
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
@@ -259,7 +260,7 @@ def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
 
 
 def _of_start(played: Prediction) -> Text:
-    if played.says_nothing:
+    if played.is_unknown:
         return Text("unknown", style="yellow")
     if not played.starts:
         return Text("does not start", style="red")

@@ -62,7 +62,8 @@ def verify(
     out.show(*verify_tables(document))
     stop = next((item for item in report.findings if item.code in STOPS), None)
     left_out = [part.value for part in Part if only and part not in only]
-    line = verify_line(document, code, left_out) if stop is None or report.survey.log.tally.messages else stop.message
+    has_log = report.analysis.log.tally.messages > 0
+    line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
     out.summary(line, next_steps(Scene(phase, out.given, code, list(report.findings), unread=report.unread)))

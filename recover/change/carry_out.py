@@ -181,7 +181,7 @@ def _check_for_resume(run: Run) -> None:
                 file=step.file, run=run.id,
             )
     try:
-        check_as_left(run, range(len(steps)))
+        check_unchanged(run, range(len(steps)))
         check_watched(run.plan, run.root)
     except StaleRefusal as refusal:
         refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
@@ -303,14 +303,14 @@ def check_for_undo(run: Run) -> None:
         # a copied store may be undone in its new place, but not through paths that lead to the original
         check_same_store(run.plan, run.root)
     touched = [number for number, status in enumerate(run.statuses) if status != "untouched"]
-    check_as_left(run, touched)
+    check_unchanged(run, touched)
     check_changeable(run.root, [run.plan.steps[number] for number in touched], run.path, run.kept())
 
 
-def check_as_left(run: Run, numbers: Iterable[int]) -> None:
+def check_unchanged(run: Run, numbers: Iterable[int]) -> None:
     """`Refusal` unless the files of these steps are as the journal says; untouched ones must be as planned."""
     steps = run.plan.steps
-    last = _last_looks(run)
+    last = _last_states(run)
     changed: list[str] = []
     for number in numbers:
         step, status = steps[number], run.statuses[number]
@@ -320,7 +320,7 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
             compare(run.root, run.plan.preconditions[number], whole_file=not isinstance(step, InPlace))
             continue
         try:
-            if step.file not in changed and not work_of(run, number).is_as_left(status, last.get(step.file)):
+            if step.file not in changed and not work_of(run, number).is_unchanged(status, last.get(step.file)):
                 changed.append(step.file)
         except OSError as error:
             raise Refusal(f"{step.file} cannot be read: {error.strerror}", file=step.file) from error
@@ -334,12 +334,12 @@ def check_as_left(run: Run, numbers: Iterable[int]) -> None:
         )
 
 
-def _last_looks(run: Run) -> dict[str, dict[str, Any] | None]:
+def _last_states(run: Run) -> dict[str, dict[str, Any] | None]:
     """Size and mtime of each touched file after its last record; None while a step on it is half done."""
     steps = run.plan.steps
-    looks = {steps[record["step"]].file: record.get("after") for record in run.records if "step" in record}
+    states = {steps[record["step"]].file: record.get("after") for record in run.records if "step" in record}
     half_done = [number for number, status in enumerate(run.statuses) if status in ("begun", "reverting")]
-    return looks | dict.fromkeys(steps[number].file for number in half_done)
+    return states | dict.fromkeys(steps[number].file for number in half_done)
 
 
 def undo_run(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:

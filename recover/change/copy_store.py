@@ -99,7 +99,7 @@ def remote_folder(place: str) -> Iterator[Path]:
 
 def _fetched(file: Source) -> Iterator[Piece]:
     for at in range(0, file.length, _RANGE):
-        file.come_to(at, file.length)
+        file.announce(at, file.length)
         yield at, file.read(at, _RANGE)
 
 

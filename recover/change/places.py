@@ -78,7 +78,7 @@ class Places:
             if name in _OPTIONS:
                 remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"
             raise Refusal(
-                f"{name} is a link to {target}, and mqtool writes nothing behind a link in the store", remedy,
+                f"{name} is a link to {target}, and mqtool does not write through a link in the store", remedy,
                 file=name, target=target,
             )
         self._known.add(folder)
@@ -110,7 +110,7 @@ def check_alone(root: Path, file: str) -> None:
 _ODD_NAMES = frozenset({"commitlog-odd-name", "consumequeue-odd-name", "index-odd-name"})
 
 
-def stray_folders(findings: Iterable[Finding], store: Store) -> list[str]:
+def foreign_folders(findings: Iterable[Finding], store: Store) -> list[str]:
     """The folders, as plans name them, that findings report because only data files belong in their place."""
     return [
         item.file for item in findings

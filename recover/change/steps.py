@@ -185,23 +185,23 @@ class Work:
         known = self.run.read_back.get(self.number)  # that same file, not written since, is not read again
         if (known is None or identity(self.path) != known) and not self.holds_new():
             raise OSError(errno.EIO, "what was written reads back differently", self.step.file)
-        return self.look()
+        return self.file_state()
 
     def settle_reverted(self) -> dict[str, Any]:
         """Verify the revert; return size and mtime for the journal."""
         if not self.holds_old():
             raise Refusal(f"{self.step.file} could not be restored", file=self.step.file)
-        return self.look()
+        return self.file_state()
 
-    def look(self) -> dict[str, Any]:
+    def file_state(self) -> dict[str, Any]:
         """Size and mtime, zeros for a missing file."""
         if not os.path.lexists(self.path):
             return {"size": 0, "mtime_ns": 0}
         status = os.lstat(self.path)
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
-    def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
-        """Whether the step's file is as its status says; `look` is its last recorded state, None if a step is half
+    def is_unchanged(self, status: str, last: dict[str, Any] | None) -> bool:
+        """Whether the step's file is as its status says; `last` is its last recorded state, None if a step is half
         done.
 
         `OSError` from reading.
@@ -272,11 +272,11 @@ class _InPlace(Work):
                 at += len(new)
         return True
 
-    def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
+    def is_unchanged(self, status: str, last: dict[str, Any] | None) -> bool:
         state = observe(self.run.root, self.step.file)
-        if not state.exists or (look is not None and (state.size, state.mtime_ns) != (look["size"], look["mtime_ns"])):
+        if not state.exists or (last is not None and (state.size, state.mtime_ns) != (last["size"], last["mtime_ns"])):
             return False
-        return super().is_as_left(status, look)
+        return super().is_unchanged(status, last)
 
     def revert(self) -> list[Path]:
         """Restore bytes, length, holes, owner, mode, mtime; `Refusal` if the saved bytes are damaged."""

@@ -13,7 +13,7 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import BrokerVersion
-from recover.check.survey import Survey
+from recover.check.analysis import Analysis
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
@@ -60,14 +60,14 @@ class AboveMax(Struct, frozen=True):
     end: int
 
 
-def queue_ranges(look: Survey) -> dict[QueueKey, range]:
+def queue_ranges(analysis: Analysis) -> dict[QueueKey, range]:
     """Return each queue's offsets, from the first remaining message to the last, once the queue agrees with the log."""
-    least, most = look.log.tally.least, look.log.tally.most
+    least, most = analysis.log.tally.least, analysis.log.tally.most
     ranges = {
         QueueKey(topic_text(topic), queue_id): range(int(least[number]), int(most[number]) + 1)
-        for number, (topic, queue_id) in enumerate(look.log.queues) if most[number] >= 0
+        for number, (topic, queue_id) in enumerate(analysis.log.queues) if most[number] >= 0
     }
-    for key, verdict in (look.queues.verdicts if look.queues else {}).items():
+    for key, verdict in (analysis.queues.verdicts if analysis.queues else {}).items():
         if not verdict.units:
             continue
         end = verdict.end
@@ -89,15 +89,15 @@ class ConfigReport:
     recover would keep; batch and static topics are skipped, they count differently.
     """
 
-    def __init__(self, look: Survey) -> None:
-        store, topics = look.store, look.topics
-        self.pairs = judged_pairs(store, topics, look.log)
+    def __init__(self, analysis: Analysis) -> None:
+        store, topics = analysis.store, analysis.topics
+        self.pairs = judged_pairs(store, topics, analysis.log)
         self.above: list[AboveMax] = []
-        self.findings = pair_findings(store, topics, look.log, self.pairs)
+        self.findings = pair_findings(store, topics, analysis.log, self.pairs)
         self.findings += other_offsets(store, self.pairs, store.options.settings)
         if not store.commitlog.files:
             return
-        self.store, self.ranges = store, queue_ranges(look)
+        self.store, self.ranges = store, queue_ranges(analysis)
         pairs = {pair.name: pair for pair in self.pairs}
         folders = set(topics.folders) | set(topics.configured or {})
         self.known = {key.topic for key in self.ranges} | folders | topics.batch

@@ -24,8 +24,8 @@ from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record, del
 from formats.record.grammar import is_served, unserved
 from formats.record.message import MissingCodecError, decompress
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
+from recover.check.analysis import Analysis
 from recover.check.log import place_in_file
-from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, Edit, between, property_bit
 from recover.evidence.restore import flipped_bits
@@ -67,8 +67,8 @@ class Rejected(Struct):
         return [] if self.severity else self.rows["phy_offset"].tolist()
 
 
-def rejected(look: Survey) -> list[Rejected]:
-    log, found = look.log, []
+def rejected(analysis: Analysis) -> list[Rejected]:
+    log, found = analysis.log, []
     records = dict(log.written)
     alike = _compressed_alike(log) if log.tally.bits & BIT_CONTRADICTED_FLAG else Counter()
     queues = {QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues}
@@ -87,22 +87,23 @@ def rejected(look: Survey) -> list[Rejected]:
     return found
 
 
-def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
+def rejected_findings(analysis: Analysis, found: list[Rejected]) -> Iterator[Finding]:
     """Yield a finding for each of `found`, and for each bit that explains one."""
     for item in found:
         first, code = item.rows[0], POLICIES[item.kind].finding
         start = int(first["phy_offset"])
-        topic, queue_id = look.log.queues[int(first["queue"])]
+        topic, queue_id = analysis.log.queues[int(first["queue"])]
         place, facts = (_about_flag if item.kind == "flag" else _about_properties)(item, topic_text(topic))
         yield finding(
-            code, *place_in_file(look.store, look.log, start + place), severity=item.severity, start=start, first=start,
+            code, *place_in_file(analysis.store, analysis.log, start + place), severity=item.severity, start=start,
+            first=start,
             # what recover leaves as it is
             remedy=None if item.edit else f"mqtool explain {code}", last=int(item.rows[-1]["phy_offset"]),
             count=item.rows.size, topic=topic_text(topic), queue=queue_id, queue_offset=int(first["queue_offset"]),
             **facts,
         )
         if item.edit is not None:
-            yield _bit_finding(look.store, look.log, item.edit, "commitlog-flipped-field", name=item.edit.field,
+            yield _bit_finding(analysis.store, analysis.log, item.edit, "commitlog-flipped-field", name=item.edit.field,
                                value=item.edit.after)
 
 
@@ -234,10 +235,10 @@ def _agrees(sys_flag: int, body: bytes) -> bool:
     return True
 
 
-def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
+def flipped_bit_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
     """Yield a finding for each damaged message that one bit explains, at the byte of that bit."""
-    for edit in flipped_bits(look.log, look.losses):
-        yield _bit_finding(store, look.log, edit, field=edit.field, odds=edit.odds)
+    for edit in flipped_bits(analysis.log, analysis.losses):
+        yield _bit_finding(store, analysis.log, edit, field=edit.field, odds=edit.odds)
 
 
 def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
@@ -259,14 +260,14 @@ def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts
 _ALL_BITS = (1 << 64) - 1
 
 
-def flipped_properties(look: Survey, index: IndexReport | None, mended: Iterable[Edit]) -> Iterator[Edit]:
+def flipped_properties(analysis: Analysis, index: IndexReport | None, mended: Iterable[Edit]) -> Iterator[Edit]:
     """Yield edits that units reveal; none from the queues, or the index, if these contradict too many records.
 
     `mended`: other edits of the records; these are judged with them applied.
     """
-    records = look.log.written | {edit.start: edit.record for edit in mended}
-    with LogReader(look.log.queue) as reader:
-        for kind, start, size, told in _told(look, index):
+    records = analysis.log.written | {edit.start: edit.record for edit in mended}
+    with LogReader(analysis.log.queue) as reader:
+        for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
             edit = None if record is None else _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
             if edit is not None:
@@ -274,10 +275,10 @@ def flipped_properties(look: Survey, index: IndexReport | None, mended: Iterable
                 yield edit
 
 
-def _told(look: Survey, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
+def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
     """Yield (kind, phy offset, size if known, values) of each contradicted record: from wrong queue units, and from
     index units in the chain of a key that their record does not have."""
-    verdicts = look.queues.verdicts if look.queues is not None else {}
+    verdicts = analysis.queues.verdicts if analysis.queues is not None else {}
     tags = [
         ("tag", phy_offset, size, (key, queue_offset, code)) for key, verdict in verdicts.items()
         for (queue_offset, phy_offset, size), code in zip(verdict.wrong, verdict.wrong_tags, strict=True)

@@ -21,10 +21,10 @@ from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE
-from recover.store.store import Store, look_beside, named_by_record
+from recover.store.store import Store, logs_beside_remedy, named_by_record
 
 if TYPE_CHECKING:
-    from recover.check.survey import Survey
+    from recover.check.analysis import Analysis
 
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
@@ -61,24 +61,24 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(store: Store, look: Survey) -> list[Finding]:
-    log = look.log
-    untold = list(untold_size(store, log.queue, log.log_end))
+def check_commitlog(store: Store, analysis: Analysis) -> list[Finding]:
+    log = analysis.log
+    untold = list(unknown_size_findings(store, log.queue, log.log_end))
     found = [*_file_findings(store, log), *untold]
     for number, damage in enumerate(log.damaged):
         if untold and damage.reason == MISSING_FILE:
             continue  # messages named after the end may have been in the rest of this file
-        lost = len(look.losses.by_damage[number])
-        found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
+        lost = len(analysis.losses.by_damage[number])
+        found.append(_damage_finding(store, log, damage, lost, number in analysis.end_marks))
     if log.tail is not None:
         found.append(finding(
             "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
-    for file in look.alone:
+    for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
-    found += _old_records(store, log, look.old_end)
+    found += _old_records(store, log, analysis.old_end)
     if log.tally.fillers or log.tally.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
     found += first_file_findings(store, log)
@@ -91,7 +91,7 @@ def check_commitlog(store: Store, look: Survey) -> list[Finding]:
     return found
 
 
-def untold_size(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Finding]:
+def unknown_size_findings(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Finding]:
     """Yield the finding that asks for the log file size, if neither a setting nor a complete file determines it.
 
     `end`: end of the log's last record; nothing is asked of a log without records.
@@ -154,7 +154,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
     """The finding about an entry among the log files that does not belong there; `severity` None: that of its code."""
     file, name = store.relative(odd.path), odd.path.name
     # an empty file at an odd offset is no part of the log, whatever it was created for
-    if odd.stands_for_a_file and (odd.length or odd.kind != FILE):
+    if odd.counts_as_file and (odd.length or odd.kind != FILE):
         where = " at an offset that is not a multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
     if _only_copy(store, odd):
@@ -169,7 +169,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
                    remedy=BY_HAND if odd.by_hand else None)
 
 
-def only_copies(store: Store) -> list[Finding]:
+def possible_copy_findings(store: Store) -> list[Finding]:
     """Findings about files that may be the only copy of a missing log file: the name begins (perhaps after a dot) like
     that file's, such as `0...0.gz`, or the first record belongs there."""
     return [odd_log_name(store, odd) for odd in store.commitlog.odd
@@ -203,7 +203,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     for start, stop in queue.missing_ranges():
         far = queue.find(stop)
         if stop not in missing and far is not None:
-            yield far_file(store, far, start, log.log_end)
+            yield far_file_finding(store, far, start, log.log_end)
     for odd in queue.odd:
         # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
@@ -214,7 +214,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
                       kept=store.relative(kept.path))
 
 
-def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
+def far_file_finding(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
     """The finding about an empty file far after the log, which ends at `log_end`; the room before it begins at
     `start`."""
     return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)
@@ -223,7 +223,7 @@ def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding
 def missing_files(store: Store, file_size: int, *, start: int, stop: int, **facts: Any) -> Finding:
     """The finding about the missing log files from `start` to `stop`; a single one is called by its name."""
     one = ONE_MISSING.replace("{name}", offset_to_name(start)) if stop - start <= file_size else None
-    return finding("commitlog-missing-file", "commitlog", None, message=one, remedy=look_beside(store),
+    return finding("commitlog-missing-file", "commitlog", None, message=one, remedy=logs_beside_remedy(store),
                    **{"start": start, "stop": stop, "bytes": stop - start, **facts})
 
 
@@ -291,7 +291,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
-    """A finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
+    """A finding for each file whose records belong elsewhere; `misnamed` as in `Analysis`."""
     return [
         finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
         for mapped_file, right in misnamed

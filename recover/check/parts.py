@@ -30,9 +30,9 @@ from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
+from recover.check.analysis import Analysis
 from recover.check.config import TOPICS_FILE, config_databases
 from recover.check.log import needs_newer_broker
-from recover.check.survey import Survey
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
@@ -76,7 +76,7 @@ _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumer
 _LOCAL = "Local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
-_SAYS_SO = {
+_BY_SETTING = {
     "kvStore": ("popConsumerKVServiceInit", "true", "the acknowledgement state of popped messages"),
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
     "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
@@ -119,10 +119,10 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
 
 
 def _by_setting(store: Store) -> Iterator[Needed]:
-    for part, (setting, value, lost) in _SAYS_SO.items():
+    for part, (setting, value, lost) in _BY_SETTING.items():
         if value in store.options.settings.get(setting, "") and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
-                         f"{setting} says that it is in use; without it {lost} would be lost", True)
+                         f"{setting} states that it is in use; without it, {lost} would be lost", True)
 
 
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
@@ -178,7 +178,7 @@ def _compaction(store: Store) -> Iterator[Needed]:
     root = store.root / "compaction"
     logs, queues = (_with_data(root / name) for name in (LOG_DIRECTORY, CQ_DIRECTORY))
     said = {queue: f"{CQ_DIRECTORY} has units of it" for queue in queues}
-    said |= {queue: f"{POSITION_FILE_NAME} says how far it was compacted" for queue in _compacted(root) - queues}
+    said |= {queue: f"{POSITION_FILE_NAME} has its compacted offset" for queue in _compacted(root) - queues}
     for queue in sorted(said.keys() - logs):
         yield Needed(f"compaction/{LOG_DIRECTORY}/{queue}", "compacted messages", said[queue], True)
     for queue in sorted(logs - queues):
@@ -336,28 +336,28 @@ _LOST_PER_MESSAGE = 10
 """With this many lost messages per readable one, the files are hardly the log of these queues."""
 
 
-def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None) -> Iterator[Finding]:
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
-    log, lost = look.log, look.losses.records
+    log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
     units = 0 if lost or log.tally.messages or log.tally.fillers or log.tally.markers else _index_units_behind(index)
-    if (lost > log.tally.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
+    if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
-    for item in look.foreign:
+    for item in analysis.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(analysis, *item.extent),
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # if nothing in the log is readable, only --max-loss all accepts it as a log
         start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.fillers or log.tally.markers)
-        held = UNKNOWN if alone else _named_in(look, start, start + log.queue.file_size)
+        held = UNKNOWN if alone else _named_in(analysis, start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 
 
-def _named_in(look: Survey, start: int, stop: int) -> int:
+def _named_in(analysis: Analysis, start: int, stop: int) -> int:
     """How many lost messages anything names in this range of the log."""
-    damaged = [(damage, positions) for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
-               if start <= damage.start < stop]
+    by_damage = zip(analysis.log.damaged, analysis.losses.by_damage, strict=True)
+    damaged = [(damage, positions) for damage, positions in by_damage if start <= damage.start < stop]
     indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
     return max(record_count([position for _, positions in damaged for position in positions]), indexed)
 
@@ -438,22 +438,22 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(store: Store, look: Survey, wanted: Collection[str]) -> list[Finding]:
+def check_parts(store: Store, analysis: Analysis, wanted: Collection[str]) -> list[Finding]:
     """Findings that belong to no single file format; if not all parts are `wanted`, only those that concern the
     wanted."""
     whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, holder_of(store), with_abort=whole))
     findings.extend(log_is_gone(store))
-    findings.extend(settings_findings(store, look.log))
+    findings.extend(settings_findings(store, analysis.log))
     findings.extend(contradicted_settings(store))
-    findings.extend(check_other_parts(store, look.elsewhere, None if whole else frozenset(wanted)))
+    findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
-        findings.extend(item.finding() for item in needed_parts(store, look.topics, look.log))
+        findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
-    judged = store.settled_at is None and COMMITLOG not in look.elsewhere
+    judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
     if whole and store.commitlog.files and judged and has_timer(store):
-        findings.extend(check_timer(store, look.log))
+        findings.extend(check_timer(store, analysis.log))
     return findings
 
 

@@ -1,4 +1,4 @@
-"""verify: all checks over one survey, in one report."""
+"""verify: all checks over one analysis, in one report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from formats.record.rows import BITS_REJECTED
+from recover.check.analysis import Analysis, ScanOptions, analyse, unread_answers
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.flips import (
     Rejected,
@@ -23,11 +24,11 @@ from recover.check.log import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
-    far_file,
+    far_file_finding,
     misnamed_findings,
     missing_files,
     place_in_file,
-    untold_size,
+    unknown_size_findings,
 )
 from recover.check.parts import (
     PARTS,
@@ -39,8 +40,7 @@ from recover.check.parts import (
     lock_findings,
     remains_findings,
 )
-from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
-from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_at_a_look
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
@@ -52,18 +52,18 @@ from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Stor
 from recover.store.unread import held_elsewhere
 
 
-def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
+def numbering_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
     """Records that fit nowhere in the queue that they name, and queue positions for which no record is left."""
-    known = {edit.start for edit in look.contradictions}
-    for key, records in misnumbered(look.log, look.expectation).items():
+    known = {edit.start for edit in analysis.contradictions}
+    for key, records in misnumbered(analysis.log, analysis.expectation).items():
         for queue_offset, phy_offset, _ in records:
             if phy_offset not in known:
                 yield finding(
-                    "commitlog-unplaced-record", *place_in_file(store, look.log, phy_offset), start=phy_offset,
+                    "commitlog-unplaced-record", *place_in_file(store, analysis.log, phy_offset), start=phy_offset,
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
     # a bridge leaves such positions where it has no markers, or no room for all
-    for gap in look.losses.unexplained if not (look.log.tally.fillers or look.log.tally.markers) else ():
+    for gap in analysis.losses.unexplained if not (analysis.log.tally.fillers or analysis.log.tally.markers) else ():
         # if a record next to the gap is itself wrong, the gap is not reported
         if known.isdisjoint((gap.before, gap.behind)):
             yield finding(
@@ -79,7 +79,7 @@ class VerifyReport(Struct):
     client or no service can read.
     """
 
-    survey: Survey
+    analysis: Analysis
     index: IndexReport | None
     checkpoint: CheckpointReport | None
     config: ConfigReport | None
@@ -96,29 +96,29 @@ class VerifyReport(Struct):
     @property
     def damaged_messages(self) -> int:
         """Messages that damaged ranges held, as far as any evidence is left, plus those with a wrong field."""
-        look = self.survey
-        return damaged_messages(look.log, look.losses, look.end_marks) + len(self.wrong_messages)
+        analysis = self.analysis
+        return damaged_messages(analysis.log, analysis.losses, analysis.end_marks) + len(self.wrong_messages)
 
     @property
     def unread(self) -> set[str]:
         """Parts that hold the log or the queues in place of the files that mqtool reads."""
-        return {held.what for held in self.survey.elsewhere.values()}
+        return {held.what for held in self.analysis.elsewhere.values()}
 
     @property
     def wrong_messages(self) -> dict[int, bool]:
         """Intact messages with a wrong field or that no client or no service can read: physical offset -> whether edits
         explain everything that is wrong with them."""
-        found = {edit.start: True for edit in self.survey.contradictions}
+        found = {edit.start: True for edit in self.analysis.contradictions}
         for item in self.rejected:
             found |= {start: found.get(start, True) and item.edit is not None for start in item.starts}
         return found
 
     def json(self) -> dict[str, Any]:
         """The verify document without its common keys (schema, store, exit code, findings)."""
-        log = self.survey.log
-        store = self.survey.store
+        log = self.analysis.log
+        store = self.analysis.store
         document: dict[str, Any] = {
-            "engine": self.survey.options.engine.json(),
+            "engine": self.analysis.options.engine.json(),
             "commitlog": {
                 "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
                 "log_end": log.log_end, "messages": log.tally.messages, "blanks": log.blanks, "ghosts": log.stale,
@@ -126,13 +126,13 @@ class VerifyReport(Struct):
                 "damaged_messages": self.damaged_messages, "fillers": log.tally.fillers, "markers": log.tally.markers,
             },
         }
-        if self.survey.queues is not None:
-            document["consumequeue"] = self.survey.queues.json()
+        if self.analysis.queues is not None:
+            document["consumequeue"] = self.analysis.queues.json()
         if self.index is not None:
             document["index"] = self.index.json()
         if self.checkpoint is not None:
             document["checkpoint"] = self.checkpoint.json()
-        document["not_checked"] = {name: held.part for name, held in self.survey.elsewhere.items()}
+        document["not_checked"] = {name: held.part for name, held in self.analysis.elsewhere.items()}
         document["abort"] = store.has_abort
         document["seconds"] = round(self.seconds, 3)
         document["bytes"] = sum(mapped_file.length for mapped_file in store.commitlog.files)
@@ -150,38 +150,38 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     wanted = set(only)
     queues_needed = bool(wanted & {"consumequeue", "config"})
     # files here say nothing about what is kept elsewhere
-    wanted -= not_looked_at(store, with_queues=queues_needed).keys() - {COMMITLOG}
-    look = survey(
+    wanted -= unread_answers(store, with_queues=queues_needed).keys() - {COMMITLOG}
+    analysis = analyse(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
-    index = look.index(look.log) if "index" in wanted else None
+    index = analysis.index(analysis.log) if "index" in wanted else None
     findings = FindingList()
     rejected_ones: list[Rejected] = []
     flipped: list[Edit] = []
     if "commitlog" in wanted:
-        rejected_ones = rejected(look) if look.log.tally.bits & BITS_REJECTED else []
-        flipped = [*flipped_properties(look, index, [item.edit for item in rejected_ones if item.edit])]
-        findings.extend(check_commitlog(store, look))
-        findings.extend(contradiction_findings(store, look.log, look.contradictions))
-        if look.queues is not None:
-            findings.extend(numbering_findings(store, look))
-        findings.extend(rejected_findings(look, rejected_ones))
-        findings.extend(flipped_bit_findings(store, look))
-        findings.extend(flipped_property_findings(store, look.log, flipped))
-        findings.extend(misnamed_findings(store, look.misnamed))
-        findings.extend(remains_findings(store, look, index))
-    checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
+        rejected_ones = rejected(analysis) if analysis.log.tally.bits & BITS_REJECTED else []
+        flipped = [*flipped_properties(analysis, index, [item.edit for item in rejected_ones if item.edit])]
+        findings.extend(check_commitlog(store, analysis))
+        findings.extend(contradiction_findings(store, analysis.log, analysis.contradictions))
+        if analysis.queues is not None:
+            findings.extend(numbering_findings(store, analysis))
+        findings.extend(rejected_findings(analysis, rejected_ones))
+        findings.extend(flipped_bit_findings(store, analysis))
+        findings.extend(flipped_property_findings(store, analysis.log, flipped))
+        findings.extend(misnamed_findings(store, analysis.misnamed))
+        findings.extend(remains_findings(store, analysis, index))
+    checkpoint = check_checkpoint(store, analysis.log) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
         # without a log every unit would be "after its end": one finding is enough
-        for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
+        for part, name in ((analysis.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
-    config = ConfigReport(look) if "config" in wanted else None
+    config = ConfigReport(analysis) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
-    findings.extend(check_parts(store, look, only))
+    findings.extend(check_parts(store, analysis, only))
     return VerifyReport(
-        look, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones
+        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones
     )
 
 
@@ -193,29 +193,29 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found = [*lock_findings(store, report.exit_state.lock_holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store)
-    found += _log_at_a_look(store, report.pointers)
-    found += _derived_at_a_look(store, report)
+    found += _quick_log_findings(store, report.pointers)
+    found += _quick_derived_findings(store, report)
     at = report.pointers
     elsewhere = held_elsewhere(store)
     if CHECKPOINT not in elsewhere:
-        found += checkpoint_at_a_look(store, at.min_offset, at.log_end, at.last_timestamp)
+        found += quick_checkpoint_findings(store, at.min_offset, at.log_end, at.last_timestamp)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None, at.last_timestamp))
     others = check_other_parts(store, elsewhere, None)
     return found + [item for item in others if item.severity != "info"]
 
 
-def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
+def _quick_log_findings(store: Store, pointers: Pointers) -> Iterator[Finding]:
     """Files that are missing, far after the log or misnamed, and an unknown file size."""
     yield from misnamed_findings(store, pointers.misnamed)
-    yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
-    untold = [*untold_size(store, pointers.log, pointers.log_end)]
+    yield from (far_file_finding(store, file, start, pointers.log_end) for file, start in pointers.far)
+    untold = [*unknown_size_findings(store, pointers.log, pointers.log_end)]
     yield from untold
     for start, stop in pointers.missing_ranges if not untold else ():
         yield missing_files(store, pointers.log.file_size, start=start, stop=stop, intact_after=None)
 
 
-def _derived_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
+def _quick_derived_findings(store: Store, report: StoreReport) -> Iterator[Finding]:
     """Queues or an index that are missing beside a log with messages, and their unreadable files."""
     at, elsewhere = report.pointers, held_elsewhere(store)
     for error in at.unread:

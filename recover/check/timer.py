@@ -87,7 +87,7 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
             until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
-            problem = (f"says that everything was delivered up to {until}, but {state.ahead} units are due before "
+            problem = (f"states that everything was delivered up to {until}, but {state.ahead} units are due before "
                        f"that and later than the newest message ({newest_of_log})")
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
@@ -246,7 +246,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
         yield finding("timer-units-missing", TIMERLOG, None, count=count, first=first, end=state.end, reached=reached)
     elif reached > 0 and not state.units:
         yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what="timer messages", stops=False,
-                      problem=f"{_CHECK_FILE} says that it was written up to {reached}")
+                      problem=f"{_CHECK_FILE} states that it was written up to {reached}")
 
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:

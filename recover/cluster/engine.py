@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
 from recover.cluster.jobs import Job, Views, check_executors, unreadable
-from recover.cluster.making import SparkProducer, seen_elsewhere
+from recover.cluster.making import SparkProducer, store_for_executors
 from recover.cluster.session import Session, SparkSettings, running_session, session_for, without_token
 from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_splits, unpack_split, unpacked, without_rows
 from recover.derived.expected import Producer
@@ -67,7 +67,7 @@ class SparkEngine:
 
         None over Spark Connect, which has no RDD: there a plan, which is only reported, is built on the driver.
         """
-        seen = seen_elsewhere(store)
+        seen = store_for_executors(store)
         if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None
         if self.settings.over_connect:

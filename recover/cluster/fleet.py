@@ -29,8 +29,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from recover.change.lock import probe
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
@@ -115,7 +115,7 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
         else:
             fitting = [os.path.abspath(word)]
         if not fitting:
-            raise UsageRefusal(f"no folder fits {word}", "Check the pattern: it is that of the store roots.")
+            raise UsageRefusal(f"no folder matches {word}", "Check the pattern: it must match the store roots.")
         found.update(dict.fromkeys(fitting))
     if not found:
         raise UsageRefusal("no store is named", "Give STORE, a quoted pattern, or --stores FILE.")

@@ -27,7 +27,7 @@ from recover.cluster.fleet import FINDING_COLUMNS, findings_of
 from recover.derived.index_files import index_geometry, list_index_files, load_words
 from recover.findings.code import UsageRefusal
 from recover.log.file_scan import WHOLE, FileScan, SplitRange, wire_at
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.split_scan import REACH, SPLIT_SIZE, scan_alone, splits_of
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
@@ -287,7 +287,7 @@ _HEAD_SIZES = np.array([HEADS[flag].size for flag in _FLAGS])
 
 def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRange]:
     """Return the splits of the log that may hold a matching record."""
-    queue, _ = rightly_placed(live_copies(store.commitlog))
+    queue, _ = place_misnamed_files(live_copies(store.commitlog))
     return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
             if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
 

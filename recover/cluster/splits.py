@@ -98,18 +98,18 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
         try:
             with recorded() as files:
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
-            if scan.scan.unreadable and is_tried_again(task.attempts):
+            if scan.scan.unreadable and has_retry_left(task.attempts):
                 raise scan.scan.unreadable[0]
             rows, scan.scan.splits = one_split(scan.scan.splits), []
             home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), TaskReads(files))
             yield task.number, packed(home), PackedLater(rows)
         except OSError as error:
-            if is_tried_again(task.attempts):
+            if has_retry_left(task.attempts):
                 raise
             yield task.number, packed(Unopened.of(error)), b""
 
 
-def is_tried_again(attempts: int) -> bool:
+def has_retry_left(attempts: int) -> bool:
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -180,7 +180,7 @@ def run_items(
         try:
             return function(item)
         except OSError:
-            if is_tried_again(attempts):
+            if has_retry_left(attempts):
                 raise
             return None
 
@@ -318,7 +318,7 @@ class RowsElsewhere:
         self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
         self._queues = log.queues
 
-    def bring(self, split: Split) -> None:
+    def fetch_rows(self, split: Split) -> None:
         """Fetch the rows of a split, and those of some after it. `Refusal` (8) if the files changed since."""
         with self._lock:
             if split.summary is None:

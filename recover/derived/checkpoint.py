@@ -71,7 +71,7 @@ def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
     return report
 
 
-def checkpoint_at_a_look(store: Store, min_offset: int, log_end: int, newest: int) -> list[Finding]:
+def quick_checkpoint_findings(store: Store, min_offset: int, log_end: int, newest: int) -> list[Finding]:
     """Return findings provable with only the end of the log read: an earlier record may be up to a day newer."""
     if log_end == min_offset:
         return []

@@ -18,10 +18,10 @@ from msgspec import Struct, field, structs
 from formats.basics import FormatError, is_index_name
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
 from recover.findings.code import UsageRefusal
-from recover.store.columns import Rows, roomy
+from recover.store.columns import Rows, scratch_zeros
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend
-from recover.store.source import entries_if_there
+from recover.store.source import existing_entries
 from recover.store.store import Store
 
 # --- Infer the split of an index file into slots and units from its content alone. ----------------------------------
@@ -189,9 +189,9 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
 
     Bytes past the geometry's size are ignored, as a broker does.
     """
-    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), roomy(geometry.size // _WORD, np.int32))
+    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), scratch_zeros(geometry.size // _WORD, np.int32))
     raw = image.words.data.cast("B")
-    reader.come_to(0, min(reader.length, geometry.size))
+    reader.announce(0, min(reader.length, geometry.size))
     for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
         for at in range(start, stop, _CHUNK):
             spend(min(_CHUNK, stop - at))
@@ -243,7 +243,7 @@ def list_index_files(directory: Path) -> IndexListing:
     """List the folder without opening a file; a missing folder counts as empty. `OSError` if listing fails."""
     files: list[IndexFileName] = []
     odd: list[OddName] = []
-    for entry in entries_if_there(directory):
+    for entry in existing_entries(directory):
         path, name = directory / entry.name, entry.name
         # Long.parseLong accepts decimal digits of every script, up to 2^63 - 1
         if entry.is_file and name.isdecimal() and int(name) < 1 << 63:
@@ -337,7 +337,7 @@ def _given_geometry(
         raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
                       f"{voters[0].length if voters else 0} bytes long")
     if lengths and geometry.size not in lengths:
-        raise refusal(f"such an index file has {geometry.size} bytes, but those of the store have "
+        raise refusal(f"such an index file has {geometry.size} bytes, but the index files of the store have "
                       f"{', '.join(map(str, sorted(lengths)))}")
     fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
     if fitting and not any(_proves(f, geometry) for f in fitting):

@@ -50,7 +50,7 @@ from recover.store.store import Store
 
 def odd_queue_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong among the files of a queue."""
-    why = f"it is {odd.kind}" if odd.stands_for_a_file else "the name is not 20 digits"
+    why = f"it is {odd.kind}" if odd.counts_as_file else "the name is not 20 digits"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
                    remedy=BY_HAND if odd.by_hand else None)
 

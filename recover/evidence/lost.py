@@ -336,7 +336,7 @@ ZEROED = "zeroed"
 _NOWHERE = np.empty(0, dtype=np.int64)
 
 
-def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
+def named_after_end(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
     """Return the messages that units name after the last record of the log, ascending by phy_offset.
 
     A unit counts if a broker can have written it: the log holds no message for its queue offset, and a record of its
@@ -353,7 +353,7 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
     return list(compress(positions, _in_reach(log, _column(positions, "start"))))
 
 
-def indexed_behind(
+def indexed_after_end(
     log: LogView, index_ends: Iterable[tuple[int, int]], units: Callable[[], Rows]
 ) -> Rows:
     """Return the physical offsets of messages after the last record of the log that the index names, ascending.
@@ -371,7 +371,7 @@ def indexed_behind(
 
 
 def named_by_index_alone(by_index: Rows, log: LogView, losses: Losses) -> int:
-    """Return how many of `indexed_behind` are in no damaged range and in no queue."""
+    """Return how many of `indexed_after_end` are in no damaged range and in no queue."""
     in_damage = within(by_index, _column(log.damaged, "start"), _column(log.damaged, "stop"))
     return int(np.count_nonzero(~in_damage & ~np.isin(by_index, _column(losses.unproven, "start"))))
 
@@ -401,7 +401,7 @@ def _column(items: Sequence[Any], name: str) -> Rows:
     return np.array([getattr(item, name) for item in items], dtype=np.int64)
 
 
-def note_damage_behind(
+def note_damage_after_end(
     log: LogView, by_queues: list[LostPosition], by_index: Rows, last_time: int
 ) -> bool:
     """Add to `log.damaged` the ranges past its end that held messages; return whether there are any.

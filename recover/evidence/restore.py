@@ -29,7 +29,7 @@ from formats.record import (
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
-from recover.evidence.edits import POLICIES, Edit, only
+from recover.evidence.edits import POLICIES, Edit, single_edit
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.places import moved
 from recover.log.judge import LARGEST, LogReader
@@ -56,7 +56,7 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
             # bytes that do not look like a record are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
-            found = [] if content is None else put_back(content, damage.start, lost, bits=True)
+            found = [] if content is None else restoring_edits(content, damage.start, lost, bits=True)
             yield from (edit for edit in found if edit.kind == "bit")
 
 
@@ -82,7 +82,7 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
     return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _LARGEST_SERIES)
 
 
-def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
+def restoring_edits(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
     """Return the edits that restore all records in `damaged`; empty if one of them cannot be restored.
 
     Fields are tried first; with `bits`, which the user requests, also bits of the records that no field explains.
@@ -108,7 +108,7 @@ def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPositi
             return []
         piece = damaged[at : at + size]
         own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
-        restored = turned_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
+        restored = flipped_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
         if restored is None and size < len(damaged) and len(own) <= most:
             # in a row of records, a field that one place alone fixes is as certain as a bit
             restored = restore(piece, phy_offset + at, own)
@@ -123,7 +123,7 @@ def _edits_of_records(damaged: bytes, phy_offset: int, lost: Sequence[LostPositi
 def _bit_and_place(damaged: bytes, phy_offset: int, own: Sequence[LostPosition]) -> list[Edit]:
     """Return the bit edit that a checksum names, and a second one that moves the record to the one place a unit
     names."""
-    edit = turned_back(damaged, phy_offset, [])
+    edit = flipped_back(damaged, phy_offset, [])
     if edit is None or edit.record.property_crc is not None:
         return []
     moves = [moved(edit.record, *each.place) for each in own if (each.start, each.stop) == (phy_offset, edit.stop)]
@@ -139,7 +139,7 @@ def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Ed
     return _single_edit("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
 
 
-def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
+def flipped_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
     """Return the edit that restores `damaged`, all bytes of one record at `phy_offset`, if exactly one bit does; else
     None.
 
@@ -182,7 +182,7 @@ def _single_edit(
         edit = Edit(kind, phy_offset, record, field, position, stored, content)
         if record.total_size == len(damaged) and (not needs_place or any(each.place == edit.place for each in lost)):
             found.append(edit)
-    return only(found)
+    return single_edit(found)
 
 
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:

@@ -9,12 +9,13 @@ import numpy as np
 from msgspec import structs
 
 from formats.basics import FormatError, java_string
+from formats.properties import structure_problem
 from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
-from recover.check.survey import Survey
+from recover.check.analysis import Analysis
 from recover.evidence.lost import LostPosition
-from recover.export.messages import COLUMNS, Message, message_of
+from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_destination
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
@@ -25,17 +26,22 @@ _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
 """ms: the years 2001 to 2286."""
 
 
-def damaged_messages(look: Survey) -> Iterator[Selected]:
+def damaged_messages(analysis: Analysis) -> Iterator[Selected]:
     """Yield what is left of each message in a damaged range: from its own bytes, else from the queue that names it.
 
     The state is `damaged`; `doubtful` names the fields that no checksum or second witness confirms; unreadable fields
     are None. Messages that only queues name have only their place.
     """
-    with LogReader(look.log.queue) as reader:
-        for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
+    with LogReader(analysis.log.queue) as reader:
+        for damage, positions in zip(analysis.log.damaged, analysis.losses.by_damage, strict=True):
             named = {position.phy_offset: position for position in positions if position.phy_offset is not None}
             for at, content in _heads(reader, damage, set(named)):
-                yield Selected(_legible(at, content, named.pop(at, None), damage), content)
+                message, position = _legible(at, content, named.get(at), damage), named.get(at)
+                yield Selected(message, content)
+                # a whole record of another message stands there: the one that the queue names follows
+                if position is not None and (message.stored_topic, message.stored_queue, message.queue_offset) == (
+                        position.key.topic, position.key.queue_id, position.queue_offset):
+                    del named[at]
             left = [*named.values(), *(position for position in positions if position.phy_offset is None)]
             for position in left:
                 yield Selected(_legible(position.phy_offset, b"", position, damage), b"")
@@ -75,12 +81,24 @@ def _legible(at: int | None, content: bytes, position: LostPosition | None, dama
             if values[name] in (None, value) or name in doubtful:
                 values[name] = value
                 doubtful = [each for each in doubtful if each != name]
-        values["topic"] = values["topic"] or position.key.topic
-        values["queue"] = position.key.queue_id if values["queue"] is None else values["queue"]
-    values["properties"] = values["properties"] or {}
+    if values["stored_topic"] is not None:
+        doubtful = _place(values, doubtful)
     values["doubtful"] = sorted(set(doubtful) - {"state", "properties_text"})
     values["damage"] = damage.reason
     return Message(**values)
+
+
+def _place(values: dict[str, Any], doubtful: list[str]) -> list[str]:
+    """Set topic, queue and kind as consumers know them; return the doubtful fields: these two as those of the record,
+    and if properties that may name another topic are."""
+    stored, number, known = values["stored_topic"], values["stored_queue"], values["properties"]
+    values["topic"], queue, values["kind"] = real_destination(stored, -1 if number is None else number, known or {})
+    values["queue"] = None if queue < 0 else queue
+    found = {*doubtful} - {"topic", "queue"}
+    unsure = has_real_topic(stored) and (known is None or "properties" in found)
+    found |= {"topic"} if unsure or "stored_topic" in found else set()
+    found |= {"queue"} if unsure or "stored_queue" in found or "stored_topic" in found else set()
+    return sorted(found)
 
 
 def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
@@ -102,8 +120,8 @@ def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
         doubts += ["queue", "stored_queue"]
     if record.queue_offset < 0:
         doubts.append("queue_offset")
-    if not doubts and damage.reason == "bad-properties":
-        doubts = ["properties", "keys", "tags", "unique_key"]
+    if structure_problem(record.properties) is not None or (not doubts and damage.reason == "bad-properties"):
+        doubts += ["properties", "keys", "tags", "unique_key"]
     return doubts
 
 

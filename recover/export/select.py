@@ -73,7 +73,7 @@ class Wanted(Struct, frozen=True):
         return max(self.phy_offsets[0], self.cut_at), self.phy_offsets[1]
 
     @property
-    def takes_all(self) -> bool:
+    def wants_everything(self) -> bool:
         """Whether no filter but `include` is set."""
         return self == Wanted(include=self.include)
 
@@ -217,7 +217,7 @@ class Choice:
             and wanted.key in (None, whole.unique_key, *(whole.keys.split(" ") if whole.keys else ()))
             and wanted.tag in (None, message.tags)
             and (wanted.msg_id in (None, message.unique_key, whole.msg_id) or wanted.msg_id.upper() == whole.msg_id)
-            and all(message.properties.get(name) == value for name, value in wanted.properties)
+            and all((message.properties or {}).get(name) == value for name, value in wanted.properties)
         )
 
 

@@ -18,15 +18,15 @@ from msgspec import Struct
 
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
-from recover.check.survey import own_records
+from recover.check.analysis import own_records
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import is_intact
 from recover.log.scan import Engine, LogView
 from recover.look.live import settled
-from recover.look.query import not_looked_at
+from recover.look.query import unread_notes
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -81,7 +81,7 @@ def open_sources(
             files.append(place)
         elif place.is_dir() and any(offset_in_name(path.name) is not None for path in place.iterdir()):
             queue = live_copies(MappedFileQueue.load((place,), size))
-            placed, _ = rightly_placed(queue)
+            placed, _ = place_misnamed_files(queue)
             files += [item.path for item in placed.odd if item not in queue.odd]
             placed.odd = queue.odd
             sources += _logs(str(place), placed)
@@ -296,14 +296,14 @@ def scan_source(
 
     queue = source.queue
     if source.store is not None:
-        queue, _ = rightly_placed(live_copies(queue))
+        queue, _ = place_misnamed_files(live_copies(queue))
         unread += _beside(queue)
     log = by_names = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
         log = by_names = correct_generations_by_units(log, source.store)
         with suppress(OSError):
             log = own_records(log, source.store, memory=memory)
-        unread += not_looked_at(source.store)
+        unread += unread_notes(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
                    for failure in scan.unreadable]

@@ -18,8 +18,8 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
-from recover.change.model import refuse_taken
-from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
+from recover.change.model import refuse_existing
+from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal, UsageRefusal
@@ -87,7 +87,7 @@ class Ndjson(Writer):
         if self._skip:
             split = lines.splitlines(keepends=True) if count >= self._skip else []
             if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
-                raise Refusal("the messages are not those of the interrupted export", _SAME)
+                raise Refusal("the messages differ from those of the interrupted export", _SAME)
             lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
         self._stream.write(lines)
 
@@ -168,9 +168,11 @@ class Table(Writer):
 
 
 def row_of(message: Message) -> bytes:
-    """A row of CSV; properties are a JSON object, doubtful fields one text."""
-    properties = {_text(key): _text(item) for key, item in message.properties.items()}
-    texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
+    """A row of CSV; properties are a JSON object (null if illegible), doubtful fields one text."""
+    texts: dict[str, str | None] = {"properties": None, "doubtful": " ".join(message.doubtful)}
+    if message.properties is not None:
+        properties = {_text(key): _text(item) for key, item in message.properties.items()}
+        texts["properties"] = msgspec.json.encode(properties).decode()
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
 
 
@@ -206,7 +208,7 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
-    refuse_taken(target)
+    refuse_existing(target)
     left = Resumed()
     if part.exists():
         if not resume:
@@ -328,8 +330,8 @@ class LineMaker:
         self._is_csv = not isinstance(writer, Ndjson)
         self._kept = threading.local()
         self.plain = np.array(
-            [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
-            dtype=bool)
+            [choice.wanted.by_rows and real_destination(name, queue_id, {})[2] is None
+             for name, queue_id in choice.names], dtype=bool)
 
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or their table."""

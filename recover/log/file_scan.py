@@ -74,8 +74,8 @@ class Window:
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
         self.start = position
-        self._ahead.come_to(position, self._wanted)
-        self.reader.come_to(position, max(position + self._wanted, self.stop))
+        self._ahead.announce(position, self._wanted)
+        self.reader.announce(position, max(position + self._wanted, self.stop))
         spend(self._wanted)
         # unreadable ranges count as zeros: a gap in the log, not the end of the scan
         self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)

@@ -96,7 +96,7 @@ class FileJoin(Struct):
             if walk.is_over:
                 break
             if walk.gap is not None:
-                walk.go_on_in_gap(first)
+                walk.continue_gap(first)
                 continue
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
@@ -199,7 +199,7 @@ def _unspanned_from(first: int, part: SplitRange, reader: FileReader) -> int:
     base, room = part.mapped_file.file_from_offset, min(part.mapped_file.length, part.file_size)
     begin, end = [np.zeros(1, dtype=np.int64)], [np.zeros(1, dtype=np.int64)]
     for start in range(first, part.start, _CHUNK):
-        reader.come_to(start, part.stop)
+        reader.announce(start, part.stop)
         stop = min(_CHUNK, part.start - start)
         data = np.frombuffer(reader.read(start, stop + HEAD_SIZE), dtype=np.uint8)
         mark = end_mark(data, 0, base + start, base + part.file_size)
@@ -249,7 +249,7 @@ class _Walk:
         self.result.blank, self.result.end = found.blank, found.end
         self.result.over_record, self.result.before_record = found.over_record, found.before_record
 
-    def go_on_in_gap(self, scan: SplitScan) -> None:
+    def continue_gap(self, scan: SplitScan) -> None:
         """Continue a gap into this split: it ends at the split's first record, or goes on."""
         assert self.gap is not None
         if scan.entry is None:
@@ -322,7 +322,7 @@ def scan_files(
         if progress is not None:
             progress(size, records)
 
-    def look(part: SplitRange) -> SplitScan | OSError | None:
+    def scan(part: SplitRange) -> SplitScan | OSError | None:
         if is_over:
             return None
         try:
@@ -337,11 +337,11 @@ def scan_files(
 
     tasks = [part for each in parts for part in each]
     if min(threads, len(tasks)) < 2:
-        found = [*map(look, tasks)]
+        found = [*map(scan, tasks)]
     else:
         with ThreadPoolExecutor(threads) as pool:
             try:
-                found = [*pool.map(look, tasks)]
+                found = [*pool.map(scan, tasks)]
             except BaseException:
                 is_over = True
                 raise

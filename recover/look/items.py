@@ -151,9 +151,9 @@ def _content(read: ReadAt, position: int, room: int) -> bytes:
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     """Report the one bit of a damaged record whose flip makes all checksums right, if there is one."""
-    from recover.evidence.restore import turned_back
+    from recover.evidence.restore import flipped_back
 
-    restored = turned_back(content, phy_offset, [])
+    restored = flipped_back(content, phy_offset, [])
     if restored is not None:
         (stored,), (right,) = restored.stored, restored.content
         where = f"bit {restored.bit} at {at + restored.position} ({restored.field})"

@@ -20,7 +20,7 @@ from formats.consumequeue import CQ_UNIT
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import LogReader
 from recover.look.store import end_of_log, queue_ends
 from recover.store.columns import Rows
@@ -40,7 +40,7 @@ def settled(store: Store) -> Store:
         return store
     tree = _AsItWas(store)
     _await_dispatch(store, tree.end)
-    found, _ = store.seen_through(tree)
+    found, _ = store.with_tree(tree)
     found.settled_at, found.lock_holder = tree.end, store.lock_holder
     return found
 
@@ -72,7 +72,7 @@ class _AsItWas(LocalTree):
         self._folders = {folder.absolute() for folder in store.commitlog_dirs}
         named = [file.path for file in (*files.files, *files.duplicates)] + [item.path for item in files.odd]
         self._there = {path.absolute() for path in named}
-        log, _ = rightly_placed(live_copies(files))
+        log, _ = place_misnamed_files(live_copies(files))
         self.end = end_of_log(log).log_end
         self._log = {file.path.absolute(): max(0, self.end - file.file_from_offset) for file in log.files}
         self._queues, self._index = store.consumequeue_dir.absolute(), store.index_dir.absolute()

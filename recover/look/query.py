@@ -299,12 +299,12 @@ def note_unread(store: Store, answer: Answer) -> None:
     its place needs no mark: there is only one."""
     if answer.messages and answer.way in ("id", "offset", "queue"):
         return
-    for line in not_looked_at(store):
+    for line in unread_notes(store):
         if line not in answer.notes:
             answer.incomplete(line)
 
 
-def not_looked_at(store: Store) -> Iterator[str]:
+def unread_notes(store: Store) -> Iterator[str]:
     """Yield a line for a missing log, and for each part with messages that is not read."""
     for item in log_is_gone(store):
         yield item.message

@@ -15,7 +15,7 @@ from msgspec import Struct, structs, to_builtins
 
 from formats import properties as props
 from formats.basics import FormatError, is_index_name
-from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, process_id, younger_fields
+from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, newer_fields, process_id
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.index import IndexHeader
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
@@ -37,7 +37,7 @@ from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import FileScan, scan_file
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import parts_of, scan_files
 from recover.look.items import next_data
@@ -46,7 +46,7 @@ from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
-from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, look_beside
+from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, logs_beside_remedy
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- Traces that releases leave, and those that are missing: which broker ran last.
@@ -92,7 +92,7 @@ class Generation:
     started on the store too, but none from `before` on; None if unknown."""
 
     def __init__(self, store: Store, checkpoint: Checkpoint | None) -> None:
-        younger = () if checkpoint is None else younger_fields(checkpoint, store.commitlog.max_offset)
+        younger = () if checkpoint is None else newer_fields(checkpoint, store.commitlog.max_offset)
         of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
         found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
         self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
@@ -161,12 +161,12 @@ READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unk
 
 _KNOWN: dict[str, tuple[str, str]] = {
     "commitlog": ("messages of all topics", READ),
-    "consumequeue": ("where the messages of each queue are", READ),
+    "consumequeue": ("positions of the messages of each queue", READ),
     "consumequeue_ext": ("filter bit maps of queues", READ),
     "batchconsumequeue": ("queues of batch topics", LISTED),
     "index": ("keys of messages", READ),
     "config": ("topics, groups, consumer offsets", READ),
-    "checkpoint": ("flush positions", READ),
+    "checkpoint": ("times of the last flushes", READ),
     "abort": ("present while a broker runs, or after a crash", READ),
     "abort.bak": ("the abort file that the last start found", READ),
     "lock": ("lock file, held by a broker while it runs", READ),
@@ -424,7 +424,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
     if (queue_files or index_files) and not _is_cut_to_nothing(store):
-        yield finding(NO_LOG, COMMITLOG, None, remedy=look_beside(store, ""), queue_files=queue_files,
+        yield finding(NO_LOG, COMMITLOG, None, remedy=logs_beside_remedy(store, ""), queue_files=queue_files,
                       index_files=index_files)
 
 
@@ -453,7 +453,7 @@ class Pointers:
     """
 
     def __init__(self, store: Store) -> None:
-        self.log, self.misnamed = rightly_placed(live_copies(store.commitlog))
+        self.log, self.misnamed = place_misnamed_files(live_copies(store.commitlog))
         end = end_of_log(self.log)
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp

@@ -88,7 +88,7 @@ def _load_files(
             return None
         elif item.length != size:
             remedy = OTHER_SETTING if item.length in (store.mapped_file_size, store.queue_file_size) else None
-            loaded.refusal = Stop(f"{name} has {item.length} bytes, the broker's setting says {size}", remedy)
+            loaded.refusal = Stop(f"{name} has {item.length} bytes, the broker's setting is {size}", remedy)
             return None
         elif (number := _java_long(item.path.name)) is None:
             loaded.refusal = Stop(f"{name} is not a commitlog file (the name is not 20 digits)")
@@ -314,7 +314,7 @@ class Within(Struct):
             self.target.checked(message)
 
 
-class Nobody:
+class NullDispatcher:
     """Discards everything: for a recovery that only searches the end."""
 
     def rows(self, rows: Rows) -> None:

@@ -14,8 +14,8 @@ from formats.config.tables import read_consumer_offsets
 from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
+from recover.check.analysis import Analysis
 from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
-from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
@@ -72,10 +72,10 @@ def has_offsets(store: Store) -> bool:
 
 
 def groups_of(
-    look: Survey, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
+    analysis: Analysis, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
 ) -> Groups:
     """Return every committed offset of the groups and topics that match these patterns."""
-    config = ConfigReport(look)
+    config = ConfigReport(analysis)
     unread: list[str] = []
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
@@ -85,14 +85,14 @@ def groups_of(
             if fnmatch.fnmatchcase(row.group, group) and fnmatch.fnmatchcase(row.topic, topic)]
     rows.sort(key=lambda row: (row.group, row.topic, row.queue))
     by_queue: dict[QueueKey, list[GroupRow]] = defaultdict(list)
-    counted_otherwise = set(look.topics.batch)
+    counted_otherwise = set(analysis.topics.batch)
     for pair in config.pairs:
         if pair.name == MAPPING_FILE:
             counted_otherwise.update(pair.main.table)
     for row in rows:
         if row.topic not in counted_otherwise and row.committed >= 0:
             by_queue[QueueKey(row.topic, row.queue)].append(row)
-    short = _as_they_are(look, by_queue)
+    short = _as_they_are(analysis, by_queue)
     if short:
         unread.append(f"of {count(len(short), 'queue')} the units of the newest messages are missing: their lag "
                       "is unknown")
@@ -102,19 +102,19 @@ def groups_of(
     def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
         queues.update(states)
 
-    prediction = predict(look.store, look.by_names, settings, started=started)
+    prediction = predict(analysis.store, analysis.by_names, settings, started=started)
     prediction.assumptions += assumed
-    gone = list(log_is_gone(look.store))
-    if prediction.starts and not prediction.says_nothing and look.queues is not None:
-        _once_started(look, by_queue, queues, prediction.cut_at, settings)
-    if gone or COMMITLOG in look.elsewhere:
+    gone = list(log_is_gone(analysis.store))
+    if prediction.starts and not prediction.is_unknown and analysis.queues is not None:
+        _once_started(analysis, by_queue, queues, prediction.cut_at, settings)
+    if gone or COMMITLOG in analysis.elsewhere:
         # messages are counted in the log; without it the counts are unknown
         for row in rows:
             row.lag = row.skips = row.again = None
     of_start = [item for item in prediction.findings() if item.code in _OF_START]
     told = {item.code for item in of_start}
     found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
-                    and item.code not in told] + _of_queues(look, short) + of_start
+                    and item.code not in told] + _of_queues(analysis, short) + of_start
     return Groups(rows, found, prediction, unread)
 
 
@@ -147,7 +147,7 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
             unread.append(f"{pair.name} and its backup are both incomplete: its offsets are not listed")
         return
     if copy is not pair.main:
-        unread.append(f"{pair.name} is incomplete: the offsets are those of its backup, which may be older")
+        unread.append(f"{pair.name} is incomplete: the offsets come from its backup, which may be older")
     offsets = read_consumer_offsets(copy.value)
     for (topic, group), queues in offsets.offsets.items():
         for queue, offset in queues.items():
@@ -158,19 +158,19 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
         unread.append(f"{pair.name}: {len(offsets.rejected)} members were not written by a broker and are not listed")
 
 
-def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
+def _as_they_are(analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
     """Fill in ranges and lag; return the queues that end before messages of the log, whose lag stays unknown. A queue
     without units, of which the log has messages, has lost its files: its range is unknown too."""
-    if look.queues is None:
+    if analysis.queues is None:
         return set()
     for key, rows in by_queue.items():
-        verdict = look.queues.verdicts.get(key)
+        verdict = analysis.queues.verdicts.get(key)
         for row in rows:
             row.min = verdict.min_index + verdict.counts.get(EXPIRED, 0) if verdict and verdict.units else 0
             row.max = verdict.end if verdict and verdict.units else 0
             row.lag = 0
     short: set[QueueKey] = set()
-    for key, positions in look.expectation.grouped(set(by_queue)):
+    for key, positions in analysis.expectation.grouped(set(by_queue)):
         offsets = np.sort(_messages(positions)["queue_offset"])
         for row in by_queue[key]:
             assert row.max is not None
@@ -184,14 +184,14 @@ def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> set[
     return short
 
 
-def _of_queues(look: Survey, keys: set[QueueKey]) -> list[Finding]:
-    found = look.queues.findings if look.queues is not None else []
+def _of_queues(analysis: Analysis, keys: set[QueueKey]) -> list[Finding]:
+    found = analysis.queues.findings if analysis.queues is not None else []
     return [item for item in found if item.code in _MISSING
             and QueueKey(item.facts["topic"], item.facts["queue"]) in keys]
 
 
 def _once_started(
-    look: Survey, by_queue: dict[QueueKey, list[GroupRow]], states: dict[Key, QueueState], log_end: int,
+    analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]], states: dict[Key, QueueState], log_end: int,
     settings: BrokerSettings,
 ) -> None:
     rewinds = settings.version.has(OVERFLOW_TO_FIRST)
@@ -201,10 +201,10 @@ def _once_started(
             row.min_after, row.max_after = (state.min_offset, state.max_offset) if state is not None else (0, 0)
             row.skips, row.again = 0, 0
             row.resumes = _resumes(row.committed, row.min_after, row.max_after, rewinds=rewinds)
-    for key, positions in look.expectation.grouped(set(by_queue)):
+    for key, positions in analysis.expectation.grouped(set(by_queue)):
         positions = _messages(positions)
         state = states.get((key.topic, key.queue_id))
-        right = right_units(positions, state, settings.delay_table, ExtFiles(look.store, *key))
+        right = right_units(positions, state, settings.delay_table, ExtFiles(analysis.store, *key))
         offsets = positions["queue_offset"]
         cells = offsets if state is None or right.all() else np.where(right, offsets, _moved(positions, state))
         served = (positions["phy_offset"] < log_end) & (cells >= (0 if state is None else state.min_offset))

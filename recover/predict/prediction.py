@@ -86,13 +86,13 @@ class Prediction(Struct):
         return code & ~DERIVED if code & MESSAGES else code
 
     @property
-    def says_nothing(self) -> bool:
+    def is_unknown(self) -> bool:
         """Whether every answer depends on a part that is not emulated."""
         return self.starts and bool(self.not_emulated)
 
     def json(self) -> dict[str, Any]:
         said = {name: value for name, value in structs.asdict(self).items() if name not in _NOT_SAID}
-        return said | {"starts": None if self.says_nothing else self.starts}
+        return said | {"starts": None if self.is_unknown else self.starts}
 
     def findings(self) -> list[Finding]:
         broker = self.broker

@@ -30,8 +30,8 @@ from recover.check.log import (
     misnamed_findings,
     missing_files,
     odd_log_name,
-    only_copies,
-    untold_size,
+    possible_copy_findings,
+    unknown_size_findings,
 )
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
@@ -40,7 +40,7 @@ from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import finds_log, index_ends, log_is_gone
 from recover.predict.dispatch import (
@@ -48,7 +48,7 @@ from recover.predict.dispatch import (
     Dispatcher,
     Key,
     Loaded,
-    Nobody,
+    NullDispatcher,
     Stop,
     Within,
     load,
@@ -202,13 +202,15 @@ class _Start:
 
     def _target(self, max_of_queues: int) -> DispatchTarget:
         if self.prediction.mode == "normal":
-            return Within(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
+            if self.version.has(versions.NORMAL_DISPATCHES):
+                return Within(self.dispatcher, max_of_queues)
+            return NullDispatcher()
         duplicated = self.settings.flag("duplicationEnable")
         if self.version.has(versions.CONFIRM_END_COMPARED):
             if duplicated or self.settings.flag("enableControllerMode"):
                 return Within(self.dispatcher, until=self.checkpoint.confirm_phy_offset)
         elif duplicated:
-            return Nobody()
+            return NullDispatcher()
         return self.dispatcher
 
     def _truncate(self, found: ScanEnd, max_before: int) -> None:
@@ -307,7 +309,7 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
     """Whether a search for the start file that matches none of the newest files makes the broker cut the log short."""
     log = BrokerLog(view.queue.files, view.queue.file_size, view)
     first = oldest_searched(settings, len(log.files))
-    return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end
+    return scan(log, first, CheckRules.of(settings), NullDispatcher()).process_offset < view.log_end
 
 
 # --- Surroundings of a start: parts, config files and settings that stop it, or that the prediction leaves out.
@@ -377,15 +379,15 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """Parts of the log that a start does not find: all of it, files between others, its end, or misnamed files."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    untold = [*untold_size(store, log.queue, log.log_end)]
-    gone = [*untold, *log_is_gone(store), *only_copies(store)]
+    untold = [*unknown_size_findings(store, log.queue, log.log_end)]
+    gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
-    placed, misnamed = rightly_placed(live_copies(store.commitlog))
+    placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
     # a start reads such a file at the offset in its name, where none of its messages is found
     named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
     if untold or (named and not list(placed.missing_ranges())):

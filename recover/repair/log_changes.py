@@ -1,6 +1,6 @@
 """Changes of the commitlog by recover: end marks, restored fields, bridges, the dirty tail; and the log after them.
 
-Derived files are judged against the log as a survey would see it after the plan: what a plan rebuilds is what the
+Derived files are judged against the log as an analysis would see it after the plan: what a plan rebuilds is what the
 changed log needs, and an ordinary verify afterwards proves it.
 """
 
@@ -20,10 +20,10 @@ from formats.record import Record, encode, encode_blank
 from formats.record.rows import BIT_STALE, row_of
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
-from recover.check.survey import Survey
+from recover.check.analysis import Analysis
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings, old_end
-from recover.evidence.restore import content_of, put_back
+from recover.evidence.restore import content_of, restoring_edits
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
 from recover.log.file_scan import FileScan, Gap
@@ -57,8 +57,8 @@ class LogChanges:
     `cuts_only`: everything before `cut_from` stays as it is, damage included.
     """
 
-    def __init__(self, look: Survey, cut_from: int, *, cuts_only: bool = False) -> None:
-        self.look, self.cut_from, self.cuts_only = look, cut_from, cuts_only
+    def __init__(self, analysis: Analysis, cut_from: int, *, cuts_only: bool = False) -> None:
+        self.analysis, self.cut_from, self.cuts_only = analysis, cut_from, cuts_only
         self.steps: list[Step] = []
         self.replaced: list[Replaced] = []
         self.bridged: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ class LogChanges:
 
     def _name(self, mapped_file: MappedFile) -> str:
         """The path of a file as plans write it."""
-        return self.look.store.relative(mapped_file.path)
+        return self.analysis.store.relative(mapped_file.path)
 
     def drop(self, mapped_file: MappedFile) -> None:
         """Remove a file."""
@@ -87,7 +87,7 @@ class LogChanges:
 
     def write_edits(self, start: int, stop: int, edits: list[Edit]) -> None:
         """Write the edited records of [start, stop), which holds nothing else."""
-        mapped_file = self.look.log.queue.find(start)
+        mapped_file = self.analysis.log.queue.find(start)
         assert mapped_file is not None
         records = []
         for at, own in by_record(edits).items():
@@ -101,9 +101,9 @@ class LogChanges:
         self.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
         self.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
 
-    def lay(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def place_bridge(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
         """Bridge a range of a file."""
-        mapped_file = self.look.log.queue.find(where.start)
+        mapped_file = self.analysis.log.queue.find(where.start)
         assert mapped_file is not None
         bridge = Bridge(where, positions if with_markers else ())
         file, base = self._name(mapped_file), mapped_file.file_from_offset
@@ -116,10 +116,10 @@ class LogChanges:
             self.steps.append(ZeroRange(file, end - base, where.stop - base))
         self._note(mapped_file, where, bridge, positions)
 
-    def lay_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def place_in_new_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
         """Recreate missing files: markers for their messages, filler, and an end mark."""
-        size = self.look.log.queue.file_size
-        before = next(scan.mapped_file for scan in reversed(self.look.log.files) if scan.file_end <= where.start)
+        size = self.analysis.log.queue.file_size
+        before = next(scan.mapped_file for scan in reversed(self.analysis.log.files) if scan.file_end <= where.start)
         starts = range(where.start, where.stop, size)
         if len(starts) > _MOST_FILES:
             raise Refusal(
@@ -149,20 +149,20 @@ class LogChanges:
 
     def zero_dirty_end(self) -> None:
         """Zero all nonzero bytes after the live log: stale records, end marks and what follows them."""
-        for scan in self.look.log.files:
+        for scan in self.analysis.log.files:
             base = scan.mapped_file.file_from_offset
             start = max(base, self.cut_from)
-            old = self.look.old_end is not None and base <= self.look.old_end < scan.file_end
+            old = self.analysis.old_end is not None and base <= self.analysis.old_end < scan.file_end
             if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
                 self.zero(scan.mapped_file, start - base)
 
     def mend_files(self) -> None:
         """Repair lengths and names, and remove everything in the folders that is not a log file."""
-        queue = self.look.log.queue
+        queue = self.analysis.log.queue
         # empty files after missing ones at the end of the log: if they stayed, the log would lack the missing ones for
         # ever
         missing = [stop for start, stop in queue.missing_ranges() if start >= self.cut_from]
-        for scan in self.look.log.files if missing else ():
+        for scan in self.analysis.log.files if missing else ():
             if scan.mapped_file.file_from_offset >= min(missing) and not scan.written:
                 self.drop(scan.mapped_file)
         for mapped_file in queue.wrong_lengths():
@@ -177,13 +177,13 @@ class LogChanges:
                     self.steps.append(ZeroRange(name, reached, queue.file_size))
             else:
                 self._write_anew(name, name, mapped_file.path)
-        self.steps += [Retire(self.look.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
+        self.steps += [Retire(self.analysis.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
         self.steps += [Retire(self._name(twin)) for twin in queue.duplicates]
         self._rename_files()
 
     def _rename_files(self) -> None:
         """Give misnamed files the names that their records imply; two files may have swapped names."""
-        store, misnamed = self.look.store, self.look.misnamed
+        store, misnamed = self.analysis.store, self.analysis.misnamed
         targets = [store.relative(file.path.with_name(offset_to_name(right))) for file, right in misnamed]
         written = {step.file for step in self.steps if not isinstance(step, InPlace)}
         for (mapped_file, right), target in zip(misnamed, targets, strict=True):
@@ -203,11 +203,11 @@ class LogChanges:
         """Replace the in-place changes of a file by one new file."""
         within = self._within(name)
         others = [step for step in self.steps if not (isinstance(step, InPlace) and step.file == name)]
-        self.steps = [*others, Install(target, changed_file(path, self.look.store.mapped_file_size, within))]
+        self.steps = [*others, Install(target, changed_file(path, self.analysis.store.mapped_file_size, within))]
 
 
 def keep_everything(
-    look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
+    analysis: Analysis, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
     edits: Iterable[Edit] = (),
 ) -> LogChanges:
     """Return the changes after which every broker passes over the damage; no intact record is touched except by
@@ -216,8 +216,8 @@ def keep_everything(
     Edits that their policy does not allow unasked are made only with `mend_bits`; so are bit flips that explain a
     damage. `Refusal` (8) for damage before intact messages if `bridge` is False, and where no bridge fits.
     """
-    log, edits = look.log, list(edits)
-    changes = LogChanges(look, end_of_live_log(log) if look.old_end is None else look.old_end)
+    log, edits = analysis.log, list(edits)
+    changes = LogChanges(analysis, end_of_live_log(log) if analysis.old_end is None else analysis.old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -227,30 +227,30 @@ def keep_everything(
                 continue
             if not is_last and damage.mapped_file is not None:
                 _check_allowed(damage, bridge)
-                if number in look.end_marks:
+                if number in analysis.end_marks:
                     changes.write_end_mark(damage, damage.mapped_file)
                     continue
-            positions = look.losses.by_damage[number]
+            positions = analysis.losses.by_damage[number]
             # the edits of all records that stood there, if every one of them can be determined
             content = content_of(reader, damage) if positions or mend_bits else None
-            restored = [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
+            restored = [] if content is None else restoring_edits(content, damage.start, positions, bits=mend_bits)
             if restored:
                 changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from
             elif not is_last:
                 where = range_between(
                     damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
-                lay = changes.lay_files if damage.mapped_file is None else changes.lay
-                lay(where, positions, with_markers=lost != "gap")
+                place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
+                place_bridge(where, positions, with_markers=lost != "gap")
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
-    if look.old_end is None and log.superseded:
+    if analysis.old_end is None and log.superseded:
         # damage hid that old records end the log: drop them too, as a second run would
-        old = old_end(log_after(log, changes), look.store.queue_file_size)
+        old = old_end(log_after(log, changes), analysis.store.queue_file_size)
         if old is not None:
-            return keep_everything(structs.replace(look, old_end=old), lost=lost, bridge=bridge, mend_bits=mend_bits,
-                                   edits=edits)
+            analysis = structs.replace(analysis, old_end=old)
+            return keep_everything(analysis, lost=lost, bridge=bridge, mend_bits=mend_bits, edits=edits)
     changes.zero_dirty_end()
     changes.mend_files()
     return changes
@@ -287,17 +287,17 @@ def _edited(edit: Edit) -> dict[str, Any]:
     }
 
 
-def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
+def cut_log(analysis: Analysis, offset: int, *, anywhere: bool = False) -> LogChanges:
     """Zero the log from `offset` to the end of its file and remove later files.
 
     `UsageRefusal` (16) if `offset` is not a record boundary, naming the nearest two. With `anywhere` (a broker's own
     cut) any offset is accepted, and a file that begins there stays, zeroed, and takes the next records
     (MappedFileQueue.truncateDirtyFiles).
     """
-    log = look.log
+    log = analysis.log
     if not anywhere:
         _check_boundary(log, offset)
-    changes = LogChanges(look, offset, cuts_only=True)
+    changes = LogChanges(analysis, offset, cuts_only=True)
     for scan in log.files:
         begins = scan.mapped_file.file_from_offset
         if not (begins < offset or begins == log.min_offset or (anywhere and begins == offset)):
@@ -344,7 +344,7 @@ Within = Callable[[Rows], Rows]
 
 def log_after(log: LogView, changes: LogChanges) -> LogView:
     """The log after the changes. Its columns take a fraction of the memory for columns of the log."""
-    columns = ColumnStore(changes.look.options.memory // _SHARE)
+    columns = ColumnStore(changes.analysis.options.memory // _SHARE)
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
     scans = []

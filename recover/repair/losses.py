@@ -10,10 +10,10 @@ from msgspec import Struct, field
 
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
+from recover.check.analysis import Analysis
 from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, PARTS
 from recover.check.report import VerifyReport
-from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, held_records, record_count
 from recover.findings.code import Refusal
@@ -32,10 +32,10 @@ def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
     """By setting, the length of queue files that a plan creates where neither a file nor a setting tells it."""
     folder = f"{store.relative(store.consumequeue_dir)}/"
     makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
-    return untold_sizes(store) if makes else {}
+    return unknown_sizes(store) if makes else {}
 
 
-def untold_sizes(store: Store) -> dict[str, int]:
+def unknown_sizes(store: Store) -> dict[str, int]:
     """By setting, the length of queue files where neither a file nor a setting of the store tells it."""
     return {} if store.queue_file_size_is_told else {"mappedFileSizeConsumeQueue": store.queue_file_size}
 
@@ -76,7 +76,7 @@ class RecoverPlan(Struct):
     abort_stays_for: list[str] = field(default_factory=list)
 
 
-def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+def loss_of_damage(analysis: Analysis, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
     """Return an entry per queue for messages lost to damage from `begin` on; times (ms) are those of adjacent records.
 
     Messages of unknown queue have an entry without topic and queue.
@@ -84,30 +84,30 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
     # records in a damage are restored all or none, in every queue that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = Statement()
-    surroundings = Surroundings(look.log)
-    for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.all_by_damage, strict=True)):
+    surroundings = Surroundings(analysis.log)
+    for number, (damage, positions) in enumerate(zip(analysis.log.damaged, analysis.losses.all_by_damage, strict=True)):
         if damage.start in whole_again or damage.start < begin:
             continue
         times = surroundings.times(damage)
         for position in positions:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
         untold = held_records(damage, positions) - record_count(positions)
-        if untold and number not in look.end_marks:
+        if untold and number not in analysis.end_marks:
             statement.add(None, None, None, times, damage.reason, untold)
     return statement.entries()
 
 
 def loss_of_unproven(
-    look: Survey, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
+    analysis: Analysis, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of messages that only the units of a queue (of `wanted`, if given) or only the index name, with
     an entry per queue and one for the index. `parts`: the parts whose units are to be dropped."""
-    statement, last = Statement(), look.log.tally.last_timestamp
-    positions = [position for position in look.losses.unproven
+    statement, last = Statement(), analysis.log.tally.last_timestamp
+    positions = [position for position in analysis.losses.unproven
                  if CONSUMEQUEUE in parts and (wanted is None or position.key in wanted)]
     for position in positions:
         statement.add(*position.key, (position.queue_offset, position.queue_offset), (last, last), "beyond-log")
-    indexed = look.losses.indexed if INDEX in parts else 0
+    indexed = analysis.losses.indexed if INDEX in parts else 0
     if indexed:
         statement.add(None, None, None, (last, last), "beyond-log", indexed)
     return record_count(positions) + indexed, statement.entries()
@@ -203,7 +203,7 @@ def check_plannable(
 def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
     """`Refusal` (8) if the log, or a part to be `written`, is in a part that mqtool does not read."""
     for question in (COMMITLOG, *written):
-        held = report.survey.elsewhere.get(question)
+        held = report.analysis.elsewhere.get(question)
         if held is not None:
             raise Refusal(
                 f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
@@ -220,7 +220,7 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
     """
     missing = [
         (damage, max(1, held_records(damage, positions)))
-        for damage, positions in zip(report.survey.log.damaged, report.survey.losses.all_by_damage, strict=True)
+        for damage, positions in zip(report.analysis.log.damaged, report.analysis.losses.all_by_damage, strict=True)
         if damage.reason == MISSING_FILE
     ]
     total = sum(messages for _, messages in missing)

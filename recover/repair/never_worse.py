@@ -33,7 +33,7 @@ from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
 from recover.log.file_scan import FileScan
 from recover.log.generations import batches
-from recover.log.judge import judge, without_place
+from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
@@ -147,7 +147,7 @@ class _Planned(LocalTree):
 
 
 @contextmanager
-def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
+def planned_store(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
     """The store after these steps, and a function that maps a path of the store to its path there."""
     changed: dict[Path, list[Step]] = defaultdict(list)
     seen = store.root.tree if isinstance(store.root, StorePath) else None
@@ -157,7 +157,7 @@ def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Cal
         if not path.is_relative_to(store.index_dir):
             changed[below.behind(path.within) if isinstance(path, StorePath) else path.absolute()].append(step)
     with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
-        opened, path_in = store.seen_through(_Planned(changed, Path(scratch), below))
+        opened, path_in = store.with_tree(_Planned(changed, Path(scratch), below))
         try:
             yield opened, path_in
         finally:
@@ -190,15 +190,15 @@ class Missed(Struct, frozen=True):
 def refuse_worse(
     store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
 ) -> RecoverPlan:
-    """Return the plan (for which `bears` holds) with a loss statement of the messages that brokers alone would deliver.
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
 
     `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
-    with as_planned(store, steps) as (planned, path_in):
-        view = made.before.survey.log
+    with planned_store(store, steps) as (planned, path_in):
+        view = made.before.analysis.log
         after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
@@ -207,11 +207,11 @@ def refuse_worse(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    look = made.before.survey
-    deleted = set(look.expectation.deleted)
+    analysis = made.before.analysis
+    deleted = set(analysis.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
-              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in look.foreign)}
+              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
     delivered = len(missed)
     missed |= named
@@ -253,10 +253,10 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
 
     A broker that cuts its log deletes the files after the cut: it leaves old records after the end of one file only.
     """
-    survey = made.before.survey
+    analysis = made.before.analysis
     written = {store.path(step.file) for step in steps if isinstance(step, InPlace)}
     old = []
-    for scan in survey.log.files:
+    for scan in analysis.log.files:
         splits = [split.records for split in scan.splits if split.records.size]
         if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_STALE:
             old += [rows[(rows["bits"] & BIT_STALE) != 0] for rows in splits]
@@ -264,20 +264,20 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         return
     rows = np.concatenate(old)
     for row in rows[(rows["bits"] & STAND_IN) == 0]:
-        topic, queue = survey.log.queues[row["queue"]]
+        topic, queue = analysis.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def bears(store: Store, made: RecoverPlan) -> bool:
+def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     """Whether a plan may take messages from a broker: it writes to the log or to queues.
 
     Exempt: a plan that creates all queues of a plain log without any; the broker would take the same records.
     """
-    look, steps = made.before.survey, made.plan.steps
-    expected = look.expectation
-    plain = look.log.is_plain and not look.log.tally.bits & BIT_MISNUMBERED and not (
-        look.contradictions or look.misnamed or look.foreign or expected.unsafe)
+    analysis, steps = made.before.analysis, made.plan.steps
+    expected = analysis.expectation
+    plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
+        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}
@@ -483,4 +483,4 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
     """A digest of a record without its own position, which changes when the record is moved."""
-    return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
+    return hashlib.blake2b(without_own_offset(log.read(phy_offset, size)), digest_size=16).digest()

@@ -28,8 +28,8 @@ from recover.change.carry_out import apply_plan
 from recover.change.content import stop_if
 from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
+from recover.check.analysis import ScanOptions
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import ScanOptions
 from recover.derived.expected import QueueKey, expect
 from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.export.messages import Counts, count_key
@@ -38,7 +38,7 @@ from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.repair.bridge import Bridge, range_between
-from recover.repair.losses import untold_sizes
+from recover.repair.losses import unknown_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
@@ -88,7 +88,7 @@ class NewStore:
     assumed_settings: dict[str, int]
 
     def __init__(self, scanned: Scanned, wanted: Wanted, note: Callable[[str], None]) -> None:
-        self.log, self.store, self.takes_all = scanned.log, scanned.source.store, wanted.takes_all
+        self.log, self.store, self.wants_everything = scanned.log, scanned.source.store, wanted.wants_everything
         self.topics: Counts = Counter()
         self.size = self.bridged = 0
         offsets = array("q")
@@ -97,7 +97,7 @@ class NewStore:
             self.topics[count_key(item.message)] += 1
             self.size += item.message.size
         if not offsets:
-            why = "`mqtool verify` reports the state of the log." if wanted.takes_all else "Check the filters."
+            why = "`mqtool verify` reports the state of the log." if wanted.wants_everything else "Check the filters."
             raise Refusal("no message matches, and a store needs at least one", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.queues = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in self.log.queues]
@@ -210,9 +210,9 @@ class NewStore:
         """Write config, queues, index and checkpoint; then apply what recover still finds to do."""
         source = self.store
         if source is not None:
-            _copy_config(source, root, whole=self.takes_all)
+            _copy_config(source, root, whole=self.wants_everything)
         opened = Store(root, StoreOptions(mapped_file_size=self.file_size, settings=settings))
-        self.assumed_settings = untold_sizes(opened)
+        self.assumed_settings = unknown_sizes(opened)
         if source is not None and source.queue_file_size_is_told:
             opened.queue_file_size, self.assumed_settings = source.queue_file_size, {}
         fresh = structs.replace(options, include_deleted=True)

@@ -16,8 +16,8 @@ from recover.change.content import BytesContent, Content, DeferredContent, Spool
 from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
+from recover.check.analysis import Analysis, ScanOptions
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.derived.expected import QueueKey, producer_for
 from recover.derived.index_check import IndexReport, check_index
@@ -57,44 +57,44 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     `before` is the verify report of the store, made here if not given.
     `Refusal` (8) if the log is gone, `UsageRefusal` (16) for an unknown topic or queue.
     """
-    before = look(store, options, before)
+    before = _verified(store, options, before)
     assert before.index is not None and before.checkpoint is not None
-    wanted = chosen_queues(before.survey, options)
-    seen, parts = before.survey, options.parts
+    wanted = chosen_queues(before.analysis, options)
+    analysis, parts = before.analysis, options.parts
     # a rebuild does not repair the log, so it must keep the evidence that recover needs for that
-    steps = list(derived_steps(seen, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
-                               unmended=seen.log.damaged))
+    steps = list(derived_steps(analysis, before.index, before.checkpoint, options.zone, parts=parts, wanted=wanted,
+                               unmended=analysis.log.damaged))
     if steps:
-        seen.options.engine.confirm()
+        analysis.options.engine.confirm()
     summary = {
-        "parts": sorted(parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
-        "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
-        "contradictions": len(seen.contradictions),
+        "parts": sorted(parts), "topic": options.topic, "queue": options.queue, "valid_to": analysis.log.valid_to,
+        "damaged": [damage.json() for damage in analysis.log.damaged], "lost_positions": analysis.losses.total,
+        "contradictions": len(analysis.contradictions),
     }
-    unproven, only_named = loss_of_unproven(seen, wanted, parts)
+    unproven, only_named = loss_of_unproven(analysis, wanted, parts)
     plan = Plan(options.command, tuple(replacing(steps)), only_named, summary, store.folders_elsewhere)
     return RecoverPlan(
-        plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
+        plan, before, None, [], 0, before.damaged_messages, unproven, analysis.log.valid_to,
         left_messages=before.damaged_messages,
     )
 
 
 def derived_steps(
-    look: Survey, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
+    analysis: Analysis, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
     parts: Collection[str] = PARTS, wanted: set[QueueKey] | None = None, unmended: Sequence[Damage] = (),
     visible: bool = False,
 ) -> Iterator[Step]:
-    """Steps that repair the parts derived from the log of `look`; none where these are right.
+    """Steps that repair the parts derived from the log of `analysis`; none where these are right.
 
     `wanted`: only these queues. Units that name messages in `unmended` damage stay. With `visible` the units of lost
     positions lead to their markers.
     """
-    store, log = look.store, look.log
-    producer = producer_for(look.options.engine, store, log)
-    if CONSUMEQUEUE in parts and look.queues is not None:
+    store, log = analysis.store, analysis.log
+    producer = producer_for(analysis.options.engine, store, log)
+    if CONSUMEQUEUE in parts and analysis.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
         yield from consumequeue_steps(
-            store, log, look.expectation, look.queues, Spool(), visible=visible, wanted=wanted,
+            store, log, analysis.expectation, analysis.queues, Spool(), visible=visible, wanted=wanted,
             evidence=Evidence(starts, stops), producer=producer,
         )
     # if only the index is requested, it is built even where it is switched off
@@ -105,7 +105,7 @@ def derived_steps(
         yield from checkpoint_steps(store, log)
 
 
-def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
+def _verified(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
     """Verify the store unless a report is given; `Refusal` (8) if its log is gone or in a part that is not read."""
     report = report or verify(store, options.scan)
     check_plannable(report, options.parts)
@@ -113,15 +113,15 @@ def look(store: Store, options: RebuildOptions, report: VerifyReport | None = No
     return report
 
 
-def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None:
+def chosen_queues(analysis: Analysis, options: RebuildOptions) -> set[QueueKey] | None:
     """The queues that the options name; None for all. `UsageRefusal` (16) or `Refusal` (8) if there is no such queue to
     rebuild."""
     if options.topic is None:
         return None
-    on_disk = look.queues.verdicts if look.queues is not None else {}
-    own = {key for key in (*look.expectation.queues(), *on_disk) if key.topic == options.topic}
+    on_disk = analysis.queues.verdicts if analysis.queues is not None else {}
+    own = {key for key in (*analysis.expectation.queues(), *on_disk) if key.topic == options.topic}
     if not own:
-        _refuse_topic(look, options.topic)
+        _refuse_topic(analysis, options.topic)
     if options.queue is None:
         return own
     key = QueueKey(options.topic, options.queue)
@@ -134,12 +134,12 @@ def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None
     return {key}
 
 
-def _refuse_topic(look: Survey, topic: str) -> None:
-    if topic in look.expectation.deleted:
+def _refuse_topic(analysis: Analysis, topic: str) -> None:
+    if topic in analysis.expectation.deleted:
         raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` rebuilds its queues.")
-    if topic in look.expectation.unsafe:
+    if topic in analysis.expectation.unsafe:
         raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
-    if topic in look.topics.batch:
+    if topic in analysis.topics.batch:
         raise Refusal(f"topic {topic} has batch consume queues, which this version does not rebuild",
                       "Let a broker do it: it does so after an unclean stop.", topic=topic)
     raise UsageRefusal(
@@ -178,14 +178,14 @@ def write_rebuild(
     """
     output = output.absolute()
     check_target([(folder, folder.name) for folder in (store.root, *map(Path, store.folders_elsewhere))], output)
-    seen = _log_files(store)
-    before = look(store, options)
-    wanted = chosen_queues(before.survey, options)
-    before.survey.options.engine.confirm()
+    files_before = _log_files(store)
+    before = _verified(store, options)
+    wanted = chosen_queues(before.analysis, options)
+    before.analysis.options.engine.confirm()
     with new_folder(output):
         files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
-        checked = _check(store, before.survey, options, wanted, output)
-        if _log_files(store) != seen:
+        checked = _check(store, before.analysis, options, wanted, output)
+        if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part
     derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
@@ -196,7 +196,7 @@ def write_rebuild(
 
 def write_derived(store: Store, options: RebuildOptions, output: Path, like: Store | None = None) -> None:
     """Write the parts to `output` beside existing files; index files get the sizes of those of the store `like`."""
-    before = look(store, options)
+    before = _verified(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
     _write(output, _fresh_steps(before, options, None))
@@ -241,41 +241,42 @@ def _write(
 
 def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     """The files of the parts, recreated from the log alone, with names below an output folder."""
-    seen, report = before.survey, before.index
-    producer = producer_for(seen.options.engine, seen.store, seen.log)
+    analysis, report = before.analysis, before.index
+    producer = producer_for(analysis.options.engine, analysis.store, analysis.log)
     index = None
     if CONSUMEQUEUE in options.parts:
-        builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+        builder = QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
         if producer is not None:
-            for _, steps in producer.queues(builder, seen.expectation, wanted, fresh=True):
+            for _, steps in producer.queues(builder, analysis.expectation, wanted, fresh=True):
                 yield from steps
         else:
-            for key, rows in seen.expectation.grouped(wanted):
-                for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
+            for key, rows in analysis.expectation.grouped(wanted):
+                for name, content, size in fresh_files(analysis.store, builder.fresh(key, rows)):
                     yield Install(name, BytesContent(content, size - len(content)))
     if INDEX in options.parts:
         assert report is not None
-        index = rebuild_index(seen.store, seen.log, fresh=True, report=report, zone=options.zone, producer=producer)
+        index = rebuild_index(
+            analysis.store, analysis.log, fresh=True, report=report, zone=options.zone, producer=producer)
         yield from (Install(f"{INDEX}/{file.name}", file.content) for file in index.files)
     if CHECKPOINT in options.parts:
-        yield Install(CHECKPOINT, _checkpoint(seen, index))
+        yield Install(CHECKPOINT, _checkpoint(analysis, index))
 
 
-def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:
+def _checkpoint(analysis: Analysis, index: IndexRebuild | None) -> bytes:
     """The right checkpoint; its index time is that of the last full file, as IndexService.flush sets it."""
     try:
-        base = read_small(seen.store.checkpoint_path, 4096)
+        base = read_small(analysis.store.checkpoint_path, 4096)
     except OSError:
         base = b""
     full = None
     if index is not None:
         capacity = index.geometry.capacity
         full = max((file.end_timestamp for file in index.files if file.units >= capacity), default=0)
-    return right_checkpoint(seen.store, seen.log, base=base, index_timestamp=full)
+    return right_checkpoint(analysis.store, analysis.log, base=base, index_timestamp=full)
 
 
 def _check(
-    store: Store, seen: Survey, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
+    store: Store, analysis: Analysis, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
 ) -> FindingList:
     """Read back the written files and compare them with the log."""
     found = FindingList()
@@ -283,9 +284,9 @@ def _check(
         store.options, commitlog=tuple(folder.absolute() for folder in store.commitlog_dirs), consumequeue=None,
         index=None,
     ))
-    log = seen.log
+    log = analysis.log
     if CONSUMEQUEUE in options.parts:
-        report = check_consumequeue(written, log, seen.expectation, seen.delays)
+        report = check_consumequeue(written, log, analysis.expectation, analysis.delays)
         for key, verdict in report.verdicts.items():
             if wanted is None or key in wanted:
                 found.extend(verdict.findings)

@@ -1,4 +1,4 @@
-"""recover: plan the repair of a store, config files included, from its survey. Plans only; changes nothing."""
+"""recover: plan the repair of a store, config files included, from its analysis. Plans only; changes nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from formats.config.tables import BACKUP_SUFFIX
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
-from recover.change.places import can_be_retired, stray_folders
+from recover.change.places import can_be_retired, foreign_folders
+from recover.check.analysis import Analysis, ScanOptions
 from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
-from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
 from recover.derived.index_check import IndexReport, check_index
@@ -63,8 +63,8 @@ class ConfigRepair:
     `text` for the screen, `members` kept, and the differences of the copies.
     """
 
-    def __init__(self, store: Store, look: Survey, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
-        self.store, self.look = store, look
+    def __init__(self, store: Store, analysis: Analysis, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
+        self.store, self.analysis = store, analysis
         self.steps: list[Step] = []
         self.choices: list[dict[str, Any]] = []
         for pair in report.pairs:
@@ -110,7 +110,7 @@ class ConfigRepair:
                 self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
 
     def _guess(self) -> None:
-        guess = guess_topics(self.store, self.look.topics, self.look.log, self.pair)
+        guess = guess_topics(self.store, self.analysis.topics, self.analysis.log, self.pair)
         content = guess.content()
         self.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:
@@ -226,15 +226,15 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
-        store, before.survey.log, options.settings, mode=options.mode, counted=False)
+        store, before.analysis.log, options.settings, mode=options.mode, counted=False)
     if options.policy == "broker":
-        changes = _as_the_broker(before.survey, prediction)
+        changes = _as_the_broker(before.analysis, prediction)
     else:
         # edits of intact records: places that queues prove, messages no client can decode, tags and keys
         rejected = [item.edit for item in before.rejected if item.edit is not None]
         changes = keep_everything(
-            before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            edits=[*before.survey.contradictions, *rejected, *before.flipped],
+            before.analysis, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
+            edits=[*before.analysis.contradictions, *rejected, *before.flipped],
         )
     made = _planned(before, changes, options, prediction)
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
@@ -251,7 +251,7 @@ def plan_truncate(
     `plan_recover`."""
     before = before or verify(store, options.scan)
     check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
-    changes = cut_log(before.survey, offset)
+    changes = cut_log(before.analysis, offset)
     given_up = refuse_missing_files(before, options.max_loss, offset)
     made = _planned(before, changes, options, None)
     made.given_up_messages = given_up
@@ -262,12 +262,12 @@ def _planned(
     before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
 ) -> RecoverPlan:
     """The whole plan: first the log, then the derived files of the changed log, checkpoint, config, `abort` last."""
-    look, store = before.survey, before.survey.store
+    analysis, store = before.analysis, before.analysis.store
     if changes.bridged:
         # the units of lost positions must lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = correct_generations_by_units(log_after(look.log, changes), store)
-    dropped = max(0, look.log.tally.messages - after.tally.messages)
+    after = correct_generations_by_units(log_after(analysis.log, changes), store)
+    dropped = max(0, analysis.log.tally.messages - after.tally.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
             f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
@@ -276,11 +276,11 @@ def _planned(
         )
     steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
-        look.options.engine.confirm()
+        analysis.options.engine.confirm()
     cut = changes.cut_from if changes.cuts_only else None
-    unproven, only_named = loss_of_unproven(look)
-    loss = [*loss_of_damage(look, changes.bridged, cut or 0), *only_named]
-    loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
+    unproven, only_named = loss_of_unproven(analysis)
+    loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *only_named]
+    loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []
     restored = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
@@ -288,14 +288,14 @@ def _planned(
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
-        left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
+        left += damaged_messages(analysis.log, analysis.losses, analysis.end_marks, before=cut)
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
         left_messages=left, cut_from=cut, abort_stays_for=_needs_a_start(before),
     )
 
 
-def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
+def _as_the_broker(analysis: Analysis, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
         raise Refusal(f"the effect of {prediction.not_emulated[0]} on that broker is unknown",
                       "`{typed} --policy keep` reads the whole log.")
@@ -303,31 +303,31 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
         reason = prediction.reason if prediction is not None else "no broker version is known"
         raise Refusal(f"that broker would not start on this store: {reason}",
                       "`{typed} --policy keep` reads the whole log.")
-    if look.misnamed:
-        names = few([look.store.relative(file.path) for file, _ in look.misnamed])
+    if analysis.misnamed:
+        names = few([analysis.store.relative(file.path) for file, _ in analysis.misnamed])
         raise Refusal(f"that broker reads log files by their names, but their records belong elsewhere: {names}",
                       "`{typed} --policy keep` reads the whole log.")
-    return cut_log(look, prediction.cut_at, anywhere=True)
+    return cut_log(analysis, prediction.cut_at, anywhere=True)
 
 
 def _judged_by(
     before: VerifyReport, after: LogView, *, rewritten: bool
-) -> tuple[Survey, IndexReport, CheckpointReport, ConfigReport]:
-    """Return the survey with the log `after` and its queues, and the index, checkpoint and config judged against it.
+) -> tuple[Analysis, IndexReport, CheckpointReport, ConfigReport]:
+    """Return the analysis with the log `after` and its queues, and the index, checkpoint and config judged against it.
 
     `rewritten`: records changed. The verdicts of `before` are reused if the changed log demands the same derived files.
     """
-    look, store = before.survey, before.survey.store
-    same = not rewritten and not look.log.stale and _asked_by(look.log) == _asked_by(after)
+    analysis, store = before.analysis, before.analysis.store
+    same = not rewritten and not analysis.log.stale and _asked_by(analysis.log) == _asked_by(after)
     if same and before.index and before.checkpoint and before.config:
-        return structs.replace(look, log=after), before.index, before.checkpoint, before.config
-    delays = DelayTable(look.delays.levels)
-    delays.observed = dict(look.delays.observed)
-    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
-    queues = None if look.queues is None else check_consumequeue(
-        store, after, expectation, delays, tick=look.options.tick
+        return structs.replace(analysis, log=after), before.index, before.checkpoint, before.config
+    delays = DelayTable(analysis.delays.levels)
+    delays.observed = dict(analysis.delays.observed)
+    expectation = expect(after, analysis.topics, include_deleted=analysis.options.include_deleted)
+    queues = None if analysis.queues is None else check_consumequeue(
+        store, after, expectation, delays, tick=analysis.options.tick
     )
-    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    then = structs.replace(analysis, log=after, expectation=expectation, delays=delays, queues=queues)
     return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 
 
@@ -342,16 +342,16 @@ def _in_order(
     before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions, prediction: Prediction | None
 ) -> tuple[list[Step], list[dict[str, Any]]]:
     """All steps in execution order, and the decision about each config file."""
-    store, as_broker = before.survey.store, options.policy == "broker"
-    stray = stray_folders(before.findings, store)
+    store, as_broker = before.analysis.store, options.policy == "broker"
+    stray = foreign_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
-    look, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
+    analysis, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
     derived = derived_steps(
-        look, index, checkpoint, options.zone, visible=options.lost == "visible",
+        analysis, index, checkpoint, options.zone, visible=options.lost == "visible",
         # a broker leaves units alone if its check passed their records or did not read them
         unmended=after.damaged if as_broker else (),
     )
-    repair = ConfigRepair(store, look, found, clamp_offsets=options.clamp_offsets)
+    repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets)
     steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
@@ -365,7 +365,7 @@ def _in_order(
 def _needs_a_start(before: VerifyReport) -> list[str]:
     """The unread parts that still need a broker's own recovery."""
     unread = {item.file or "" for item in before.findings if item.bits & UNSUPPORTED}
-    return sorted(unread | {held.part for held in before.survey.elsewhere.values()})
+    return sorted(unread | {held.part for held in before.analysis.elsewhere.values()})
 
 
 def _abnormal_is_better(

@@ -37,7 +37,7 @@ def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)
 
 
-def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+def scratch_zeros(count: int, dtype: Any) -> np.ndarray[Any, Any]:
     """Return zeros; above 64 MiB in a scratch file if it has room, since memory may be short."""
     size = count * np.dtype(dtype).itemsize
     if size > _LARGEST:
@@ -99,7 +99,7 @@ Result = TypeVar("Result")
 class Holder(Protocol):
     """Holds the rows of splits elsewhere, identified by their `place`."""
 
-    def bring(self, split: Split) -> None:
+    def fetch_rows(self, split: Split) -> None:
         """Pass the rows of a split to its `take`, or raise."""
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
@@ -149,7 +149,7 @@ class Split:
 
     def _here(self) -> tuple[Rows, Rows]:
         if self._rows is None and self.holder is not None:
-            self.holder.bring(self)
+            self.holder.fetch_rows(self)
         assert self._rows is not None, "brought, or an error raised"
         return self._rows
 
@@ -208,9 +208,9 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
     """
     found: dict[int, Result] = {}
     elsewhere: dict[int, tuple[Holder, list[int]]] = {}
-    for number, (split, look) in enumerate(questions):
+    for number, (split, question) in enumerate(questions):
         if split.summary is None or split.holder is None:
-            found[number] = look(split)
+            found[number] = question(split)
         else:
             elsewhere.setdefault(id(split.holder), (split.holder, []))[1].append(number)
     for holder, numbers in elsewhere.values():

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from formats.basics import offset_in_name
 from recover.store.reading import DANGLING, FILE, FOLDER
-from recover.store.source import entries_if_there
+from recover.store.source import existing_entries
 
 
 class MappedFile(Struct, frozen=True):
@@ -43,14 +43,14 @@ class OddName(Struct, frozen=True):
         return self.kind == FOLDER
 
     @property
-    def stands_for_a_file(self) -> bool:
+    def counts_as_file(self) -> bool:
         """Whether its name is that of a mapped file: a folder, a pipe or a dangling link is in the place of one."""
         return offset_in_name(self.path.name) is not None
 
     @property
     def by_hand(self) -> bool:
         """Whether no plan moves it: a pipe, a socket, a device, or a folder in the place of a mapped file."""
-        return self.stands_for_a_file if self.is_directory else not self.is_file
+        return self.counts_as_file if self.is_directory else not self.is_file
 
     @property
     def is_file(self) -> bool:
@@ -88,7 +88,7 @@ class MappedFileQueue(Struct):
         return queue
 
     def _list(self, directory: Path) -> Iterable[MappedFile]:
-        for entry in entries_if_there(directory):
+        for entry in existing_entries(directory):
             offset = offset_in_name(entry.name)
             if offset is None or not entry.is_file:
                 self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))

@@ -39,7 +39,7 @@ def stamp_of(path: Path) -> Stamp | None:
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
-def seen_now(store: Store) -> dict[str, Stamp]:
+def current_stamps(store: Store) -> dict[str, Stamp]:
     """Return name (as in plans) -> stamp of every file that recover reads and every folder that it lists.
 
     A folder's stamp shows whether a name was added or removed. Topics and queues that are links are followed.

@@ -74,7 +74,7 @@ class ReadAhead:
             # the kernel's own read-ahead would make everything appear cached before
             self._advise(0, os.POSIX_FADV_RANDOM, 0)
 
-    def come_to(self, position: int, size: int) -> None:
+    def announce(self, position: int, size: int) -> None:
         """Announce that [position, position + size) is read next, and that nothing before it is needed any more."""
         if not self._works:
             return
@@ -248,9 +248,9 @@ class FileReader:
             self._reads.note(offset, got, buffer)
         return got
 
-    def come_to(self, start: int, stop: int) -> None:
+    def announce(self, start: int, stop: int) -> None:
         """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
-        self.source.come_to(start, stop)
+        self.source.announce(start, stop)
 
     def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the stored parts of [start, stop); the holes between them read as zeros."""

@@ -52,7 +52,7 @@ def open_file(path: Path | str) -> int:
 
 def not_a_file(path: Path | str, mode: int) -> OSError:
     """Return the error for something that is not a regular file, with its kind."""
-    return OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", os.fspath(path))
+    return OSError(errno.EINVAL, f"it is not a file but {kind_of(mode)}", os.fspath(path))
 
 
 FILE, FOLDER, DANGLING = "a file", "a folder", "a link to nothing"

@@ -65,7 +65,7 @@ class Source:
         """Return the stored parts of [start, stop); the holes between them read as zeros."""
         return [(start, stop)] if start < stop else []
 
-    def come_to(self, start: int, stop: int) -> None:
+    def announce(self, start: int, stop: int) -> None:
         """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class StorePath(PosixPath):
     """A path in a tree: its first part identifies the tree, the others are the name there."""
 
     def __fspath__(self) -> str:
-        raise TypeError(f"{self} is no file of this machine; it is read through a Source")
+        raise TypeError(f"{self} is not a local file; it is read through a Source")
 
     @property
     def tree(self) -> Tree:
@@ -305,7 +305,7 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.name)
 
 
-def entries_if_there(folder: Path) -> list[Entry]:
+def existing_entries(folder: Path) -> list[Entry]:
     """Return `entries`, empty for a missing folder."""
     try:
         return entries(folder)
@@ -501,7 +501,7 @@ class RemoteTree(Tree):
 
     def _prefetched(self, name: str) -> RemoteFile:
         file = self._opened(name)
-        file.come_to(0, file.length)
+        file.announce(0, file.length)
         return file
 
     def open(self, name: str) -> Source:
@@ -563,7 +563,7 @@ class RemoteFile(Source):
     def length(self) -> int:
         return self._length
 
-    def come_to(self, start: int, stop: int) -> None:
+    def announce(self, start: int, stop: int) -> None:
         for span in [span for span in self._coming if span[1] <= start]:
             self._coming.pop(span).cancel()
         at = max([start, *(last for _, last in self._coming)])

@@ -23,7 +23,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
-from recover.store.source import LocalTree, StorePath, entries, entries_if_there, mount, names_in, unmount
+from recover.store.source import LocalTree, StorePath, entries, existing_entries, mount, names_in, unmount
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -114,8 +114,8 @@ class Store:
         if not root.is_dir():
             raise NotAStore(
                 f"{root} is a file, not a store",
-                "Give the store root. `mqtool inspect {store}` looks at the file alone, `mqtool export {store}` writes "
-                "out the messages of a log file, a piece of one, or an image of a disk.",
+                "Give the store root. `mqtool inspect {store}` inspects the file alone, `mqtool export {store}` "
+                "exports the messages of a log file, a piece of one, or an image of a disk.",
             )
         store = cls(root, options)
         try:
@@ -129,7 +129,7 @@ class Store:
             raise unreadable(error) from error
         return store
 
-    def seen_through(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
+    def with_tree(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
         """Return the same store with the files of a tree, until its root is unmounted, and a function that maps paths
         to it."""
         top, given = mount(tree), self.options
@@ -159,7 +159,7 @@ class Store:
             if (self.root / "store" / COMMITLOG).is_dir():
                 hint = f"The store seems to be {self.root / 'store'}."
             if any(offset_in_name(name) is not None for name in names_in(self.root)):
-                hint = "Give the store root. `mqtool export {store}` writes out the messages of these log files alone."
+                hint = "Give the store root. `mqtool export {store}` exports the messages of these log files alone."
             raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
         for directory in (
             *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,
@@ -345,7 +345,7 @@ def _modes(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
     return [length for length, count in fitting.items() if count == most]
 
 
-def look_beside(store: Store, own: str = "--commitlog LOG ") -> str | None:
+def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | None:
     """Return the remedy for unnamed folders of the root with log files: name them, after the options for the log's
     `own` ones. Only the store is left to be filled in. None if there are no such folders."""
     names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in store.log_folders_beside)
@@ -382,7 +382,7 @@ def _is_truncated(path: Path) -> bool:
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
-    for topic in entries_if_there(directory):
+    for topic in existing_entries(directory):
         path = directory / topic.name
         numbers = [(int(entry.name), path / entry.name) for entry in (entries(path) if topic.is_folder else ())
                    if entry.name.isascii() and entry.name.isdecimal() and entry.is_folder]

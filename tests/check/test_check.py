@@ -26,7 +26,7 @@ from recover.findings.model import Finding
 from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
-from tests.support.looks import looked_at
+from tests.support.analysed import analysed
 from tests.support.stores import broker_conf, real_store
 from tests.support.unread_stores import add_rocksdb, put
 
@@ -39,7 +39,7 @@ WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
 
 
 def findings(root: Path) -> list[Finding]:
-    return ConfigReport(looked_at(root)[1]).findings
+    return ConfigReport(analysed(root)[1]).findings
 
 
 def codes(root: Path) -> list[str]:
@@ -168,10 +168,10 @@ def test_an_offset_at_the_end_of_a_queue_whose_files_are_lost_is_not_above_it(st
 def test_light_queues_and_delay_levels_have_ends_too(store: Make) -> None:
     root = store("clean-5.3.3")
     config = root / "config"
-    look = looked_at(root)[1]
-    end = queue_ranges(look)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
+    analysis = analysed(root)[1]
+    end = queue_ranges(analysis)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
     (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:%d}}' % (end + 7))
-    light = next(key for key in queue_ranges(look) if key.topic.startswith("%LMQ%"))
+    light = next(key for key in queue_ranges(analysis) if key.topic.startswith("%LMQ%"))
     (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":999999}}' % light.topic.encode())
     found = {item.code: item for item in findings(root)}
     assert found["delay-offset-above-max"].facts["end"] == end
@@ -203,8 +203,8 @@ FIRST = "0" * 20
 
 
 def findings_of_parts(root: Path, wanted: Collection[str] = PARTS, **settings: str) -> list[Finding]:
-    store, look = looked_at(root, **settings)
-    return check_parts(store, look, wanted)
+    store, analysis = analysed(root, **settings)
+    return check_parts(store, analysis, wanted)
 
 
 def notable(root: Path, **settings: str) -> list[Finding]:
@@ -277,7 +277,7 @@ def _timer(root: Path, content: bytes) -> None:
 
 def test_a_pending_unit_that_names_another_message_is_found_and_a_delivered_one_is_not(store: Make) -> None:
     root = store("clean-4.5.1")
-    row = next(iter(looked_at(root)[1].log.live())).records[3]
+    row = next(iter(analysed(root)[1].log.live())).records[3]
     due = 1_000_000
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"]) - 1, due))
     assert [item.code for item in findings_of_parts(root) if item.code != "part-recognised"] == ["timer-wrong-record"]
@@ -313,7 +313,7 @@ def test_a_log_without_a_message_says_nothing_of_when_the_timer_delivered(store:
 
 def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
     root = store("clean-4.5.1")
-    row = next(iter(looked_at(root)[1].log.live())).records[0]
+    row = next(iter(analysed(root)[1].log.live())).records[0]
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"])) + b"\x07" * 30)
     (found,) = [item for item in findings_of_parts(root) if item.code == "timer-log-stops"]
     assert (found.offset, found.severity) == (52, "info")

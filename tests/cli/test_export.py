@@ -26,6 +26,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
+from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
 from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
@@ -293,6 +294,48 @@ def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str
     places = {(m["stored_topic"], m["stored_queue"], m["queue_offset"]) for m in found}
     due = {(r.topic, r.queue_id, r.queue_offset) for r in (before[offset] for offset in lost) if r.has_unit}
     assert due <= places
+
+
+def test_a_message_that_another_record_replaced_comes_out_beside_it(
+    store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store(STORE)
+    due = plain.records_by_place(root)
+    (lost,) = damage("record-older-whole", root, 98).changed
+    other, message = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    assert (other["phy_offset"], other["damage"], other["doubtful"]) == (lost, "overwritten", [])
+    assert message["phy_offset"] == lost and message["body"] is None
+    assert (message["topic"], message["queue"], message["queue_offset"]) == (
+        due[lost].topic, due[lost].queue_id, due[lost].queue_offset) != (
+        other["stored_topic"], other["stored_queue"], other["queue_offset"])
+
+
+def test_the_real_topic_of_a_damaged_message_is_as_doubtful_as_its_properties(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", mapped_file_size=1 << 20)
+    records = [writer.put("Plain", b"body", {"TAGS": "t"}),
+               *(writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "3"})
+                 for _ in range(3))]
+    writer.put("Plain", b"last")
+    root = writer.close().root
+    log = root / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    for record in records[:2]:
+        content[record.phy_offset + HEAD.offset("magic")] ^= 1
+    content[records[2].phy_offset + HEAD.offset("body_crc")] ^= 1
+    at = content.index(b"REAL_TOPIC", records[3].phy_offset)
+    content[at : records[3].phy_offset + records[3].total_size] = bytes(
+        records[3].phy_offset + records[3].total_size - at)
+    log.write_bytes(content)
+    plain_one, half, with_body, zeroed = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    assert (plain_one["topic"], plain_one["properties"], plain_one["kind"]) == ("Plain", None, None)
+    assert not {"topic", "queue"} & {*plain_one["doubtful"]}
+    assert (half["topic"], half["properties"], half["kind"]) == ("RMQ_SYS_TRANS_HALF_TOPIC", None, "half")
+    assert {"topic", "queue"} <= {*half["doubtful"]}
+    assert (with_body["topic"], with_body["queue"], with_body["doubtful"]) == ("Topic", 3, ["body"])
+    assert {"topic", "queue", "properties"} <= {*zeroed["doubtful"]}
+    table = tmp_path / "damaged.parquet"
+    assert mqtool("export", root, "-o", table, "--damaged").code == 0
+    assert pyarrow.parquet.read_table(table).column("properties").to_pylist()[0] is None
 
 
 @pytest.mark.parametrize(("field", "option"), [

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.cluster import engine as engines
 from recover.cluster.engine import SparkEngine
 from recover.cluster.session import running_session, session_for, spark_settings, stop_session

@@ -183,7 +183,7 @@ class TestOnSpark:
         assert mqtool("verify", place, "--engine", "spark", *LOCAL).code & exits.MESSAGES
         assert named_stores([place.replace("deep/store", "*/st[o]re"), place]) == [place]
         assert named_stores([place.replace("deep/store", "d[e]ep/store")]) == [place]
-        with pytest.raises(UsageRefusal, match="no folder fits"):
+        with pytest.raises(UsageRefusal, match="no folder matches"):
             named_stores([place.replace("deep/store", "deep/*/store")])
         document = fleet_verify(*words).document
         there, here = table(document, "stores")

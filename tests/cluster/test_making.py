@@ -26,7 +26,7 @@ from recover.change.journal import journal
 from recover.change.model import Plan, load_plan
 from recover.change.preconditions import seal
 from recover.change.steps import LARGEST
-from recover.check.survey import ScanOptions
+from recover.check.analysis import ScanOptions
 from recover.cluster import making
 from recover.cluster.derived import Staged, Stager
 from recover.cluster.engine import SparkEngine
@@ -364,7 +364,7 @@ def _no_file(path: Path) -> None:
 
 @pytest.mark.parametrize(("strike", "said"), [
     (_flipped, "reads back on host {host} otherwise than it was written"),
-    (_no_file, "host {host} cannot read .*/staged/0.*, which this machine can: it is no file but a pipe"),
+    (_no_file, "host {host} cannot read .*/staged/0.*, which this machine can: it is not a file but a pipe"),
 ])
 def test_a_file_that_is_not_what_its_worker_wrote_is_refused_before_the_store_changes(
     strike: Callable[[Path], None], said: str, folder: Path, scan: ScanOptions

@@ -16,8 +16,8 @@ from msgspec import structs
 from fixtures.damage import damage, of_area, walk
 from fixtures.synth import synth_store
 from mqtool import exits
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.cluster import export
 from recover.cluster.jobs import TaskReads, Views
 from recover.findings.code import Refusal

@@ -203,7 +203,7 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
         alone = mqtool("verify", root, "--json").document["findings"]
         assert [(row.code, row.severity, row.file, row.offset) for row in findings if row.store == str(root)] == [
             (item["code"], item["severity"], item["file"], item["offset"]) for item in alone]
-    with pytest.raises(Exception, match=r"no folder fits"):
+    with pytest.raises(Exception, match=r"no folder matches"):
         spark.read.format("rocketmq-index").load(f"{tmp_path}/none*").collect()
 
 

@@ -17,7 +17,7 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.check.survey import ScanOptions, survey
+from recover.check.analysis import ScanOptions, analyse
 from recover.derived.expected import (
     BEYOND_LOG,
     EXPIRED,
@@ -120,7 +120,7 @@ def plain(verdict: QueueVerdict) -> dict[str, Any]:
 
 def verdicts(root: Path) -> list[dict[str, Any]]:
     """What verify says of each queue, in its order."""
-    queues = survey(Store.open(root), ScanOptions()).queues
+    queues = analyse(Store.open(root), ScanOptions()).queues
     assert queues is not None
     return [plain(verdict) for verdict in queues.verdicts.values()]
 
@@ -206,7 +206,7 @@ def test_a_queue_without_files_lacks_all_its_units_whatever_stands_in_its_place(
     shutil.rmtree(folder)
     if stands_there == "an empty folder":
         folder.mkdir()
-    queues = survey(Store.open(tmp_path), ScanOptions()).queues
+    queues = analyse(Store.open(tmp_path), ScanOptions()).queues
     assert queues is not None
     gone = ["1"] if of == "queue" else ["0", "1"]
     assert [(item.code, item.file, item.offset, item.facts["count"]) for item in queues.findings] == [

@@ -15,14 +15,14 @@ from formats.checkpoint import Checkpoint, decode, encode
 from recover.change.carry_out import apply_plan, undo
 from recover.change.model import Plan
 from recover.change.preconditions import seal
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
-from tests.support.looks import carry_out, opened
+from tests.support.analysed import carry_out, opened
 from tests.support.stores import unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -108,7 +108,7 @@ def test_what_tells_recover_how_to_mend_the_log_stays(recipe: str, store: Copy) 
     apply(root, plan)
     after = verify(store_of(root))
     assert after.damaged_messages == before.damaged_messages
-    assert len(after.survey.contradictions) == len(before.survey.contradictions)
+    assert len(after.analysis.contradictions) == len(before.analysis.contradictions)
     assert after.exit_code & 4 == before.exit_code & 4
     assert plan_of(root).steps == ()
 
@@ -130,7 +130,7 @@ def test_output_equals_the_store(name: str, tmp_path: Path, store: Copy) -> None
     assert set(done.files) == {
         path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
     }
-    newest = verify(store_of(root)).survey.log.tally.newest_timestamp
+    newest = verify(store_of(root)).analysis.log.tally.newest_timestamp
     assert decode((tmp_path / "out" / "checkpoint").read_bytes()).physic_msg_timestamp <= newest
 
 

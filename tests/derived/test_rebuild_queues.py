@@ -18,14 +18,14 @@ from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
 from recover.change.model import Plan, Step
 from recover.change.preconditions import seal
-from recover.check.survey import ScanOptions, Survey, survey
+from recover.check.analysis import Analysis, ScanOptions, analyse
 from recover.derived.expected import QueueKey
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
 from recover.store.derived_files import QueueFiles
 from recover.store.store import Store
-from tests.support.looks import looked_at, opened
+from tests.support.analysed import analysed, opened
 from tests.support.sparse import data_chunks
 from tests.support.stores import write_at
 
@@ -38,8 +38,8 @@ STORES = (*WHOLE_BROKER, *made())
 KINDS = ("clean-5.3.3", "clean-expired-4.5.1", "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0")
 
 
-def builder(seen: Survey) -> QueueBuilder:
-    return QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+def builder(analysis: Analysis) -> QueueBuilder:
+    return QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
 
 
 def queue_tree(root: Path) -> dict[str, bytes]:
@@ -65,18 +65,18 @@ def rebuild(root: Path, *, include_deleted: bool = False, **options: object) -> 
 
 def judged(root: Path) -> dict[str, int]:
     """What verify counts in the queues."""
-    _, seen = looked_at(root, **{name: str(value) for name, value in settings(root.name).items()})
-    assert seen.queues is not None
-    return seen.queues.json()
+    _, analysis = analysed(root, **{name: str(value) for name, value in settings(root.name).items()})
+    assert analysis.queues is not None
+    return analysis.queues.json()
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(name: str, store: Copy) -> None:
     root = store(name)
-    opened_store, seen = looked_at(root)
-    live = seen.log.min_offset
-    for key, rows in seen.expectation.grouped():
-        for base, content in builder(seen).fresh(key, rows).files(opened_store.queue_file_size):
+    opened_store, analysis = analysed(root)
+    live = analysis.log.min_offset
+    for key, rows in analysis.expectation.grouped():
+        for base, content in builder(analysis).fresh(key, rows).files(opened_store.queue_file_size):
             path = opened_store.consumequeue_dir / key.topic / str(key.queue_id) / offset_to_name(base)
             ours = np.frombuffer(bytes(content).ljust(opened_store.queue_file_size, b"\0"), dtype=CQ_UNIT.dtype)
             theirs = np.frombuffer(path.read_bytes(), dtype=CQ_UNIT.dtype)
@@ -91,8 +91,8 @@ def test_parts_of_a_queue_are_the_whole_of_it(visible: bool, topic: str, store: 
     """Wherever messages are missing or lost, a whole part long, or at the beginning: the unit beside them stands for
     them."""
     rng = np.random.default_rng(7)
-    _, seen = looked_at(store("killed-manyfiles-5.5.0"))
-    made, key = QueueBuilder(seen.store, seen.delays, 0, 1 << 40, visible=visible), QueueKey(topic, 9)
+    _, analysis = analysed(store("killed-manyfiles-5.5.0"))
+    made, key = QueueBuilder(analysis.store, analysis.delays, 0, 1 << 40, visible=visible), QueueKey(topic, 9)
     places = 2 * made.file_cells
     torn = 0
     for case in range(60):
@@ -129,7 +129,7 @@ def test_a_rebuild_never_removes_a_queue_nor_lowers_its_end(name: str, store: Co
 
 def ends(root: Path) -> dict[QueueKey, int]:
     """Queue offset after the last unit of each queue."""
-    queues = looked_at(root)[1].queues
+    queues = analysed(root)[1].queues
     assert queues is not None
     return {key: verdict.end for key, verdict in queues.verdicts.items()}
 
@@ -160,13 +160,13 @@ def test_lost_positions_repeat_the_unit_in_front(store: Copy) -> None:
     """The log is damaged in the middle: what lies after keeps its queue offset."""
     root = store("clean-5.3.3")
     done = damage("bit-in-body", root, seed=4)
-    _, seen = looked_at(root)
-    lost = [position for positions in seen.losses.by_damage for position in positions]
+    _, analysis = analysed(root)
+    lost = [position for positions in analysis.losses.by_damage for position in positions]
     assert [position.phy_offset for position in lost] == list(done.lost)
     key, index = lost[0].key, lost[0].queue_offset
     shutil.rmtree(root / "consumequeue" / key.topic / str(key.queue_id))
     rebuild(root)
-    _, after = looked_at(root)
+    _, after = analysed(root)
     assert after.queues is not None
     verdict = after.queues.verdicts[key]
     assert [item.code for item in verdict.findings if item.severity != "info"] == []
@@ -193,29 +193,30 @@ QUEUE = QueueKey("Orders", 1)
 MAP = b"\x81\x00\x00\x00\x00\x00\x00\x18"
 
 
-def look(root: Path) -> Survey:
-    return survey(Store.open(root), ScanOptions())
+def analysed_at(root: Path) -> Analysis:
+    return analyse(Store.open(root), ScanOptions())
 
 
-def steps(seen: Survey) -> list[Step]:
+def steps(analysis: Analysis) -> list[Step]:
     """What puts every queue of the store right."""
     found: list[Step] = []
-    for key, rows in seen.expectation.grouped():
-        cells = builder(seen).repaired(QueueFiles(seen.store, *key), rows)
+    for key, rows in analysis.expectation.grouped():
+        cells = builder(analysis).repaired(QueueFiles(analysis.store, *key), rows)
         assert cells is not None
-        found += queue_steps(QueueFiles(seen.store, *key), cells, Spool())
+        found += queue_steps(QueueFiles(analysis.store, *key), cells, Spool())
     return found
 
 
-def repair(root: Path) -> Survey:
+def repair(root: Path) -> Analysis:
     """Apply those steps; the store afterwards."""
-    apply_plan(root, seal(Plan("rebuild", list(steps(look(root)))), root))
-    return look(root)
+    apply_plan(root, seal(Plan("rebuild", list(steps(analysed_at(root)))), root))
+    return analysed_at(root)
 
 
-def queue_findings(seen: Survey, *codes: str) -> list[Finding]:
-    assert seen.queues is not None
-    return [item for item in seen.queues.findings if item.severity != "info" and item.code in (codes or (item.code,))]
+def queue_findings(analysis: Analysis, *codes: str) -> list[Finding]:
+    assert analysis.queues is not None
+    found = [item for item in analysis.queues.findings if item.severity != "info"]
+    return [item for item in found if item.code in (codes or (item.code,))]
 
 
 def ext_file(root: Path, key: QueueKey = QUEUE, base: int = 0) -> Path:
@@ -259,9 +260,9 @@ def maps(root: Path) -> int:
 def test_bit_maps_of_a_sound_queue_are_kept(store: Copy) -> None:
     root = store("killed-ext-5.5.0")
     give_maps(root)
-    seen = look(root)
-    assert queue_findings(seen) == []
-    assert steps(seen) == []
+    analysis = analysed_at(root)
+    assert queue_findings(analysis) == []
+    assert steps(analysis) == []
 
 
 @pytest.mark.parametrize("damage", [b"\0" * 20, b"\x7f" * 20, b"\0\x14" + b"\x01" * 8], ids=["zeros", "size", "tags"])
@@ -273,9 +274,9 @@ def test_one_broken_ext_unit_is_found_and_made_again(damage: bytes, with_maps: b
     before = ext_file(root).read_bytes()
     position, _ = units_at(ext_file(root))[10]
     write_at(ext_file(root), position, damage)
-    found = queue_findings(look(root), "consumequeue-ext-broken")
+    found = queue_findings(analysed_at(root), "consumequeue-ext-broken")
     assert [(item.file, item.offset) for item in found[:1]] == [(ext_file(root).relative_to(root).as_posix(), position)]
-    assert queue_findings(look(root), "consumequeue-wrong-units") == []
+    assert queue_findings(analysed_at(root), "consumequeue-wrong-units") == []
     kept = 0 if not with_maps else sum(1 for number in range(len(units_at_all(before))) if number % 3 == 0)
     assert queue_findings(repair(root)) == []
     assert ext_file(root).read_bytes() == before
@@ -308,9 +309,9 @@ def test_tags_code_without_address_is_right_where_the_broker_wrote_it(store: Cop
     root = store("killed-ext-5.5.0")
     for (path, position), (_, unit) in list(zip(cells_of(root), units_at(ext_file(root)), strict=True))[:5]:
         write_at(path, position + 12, unit.tags_code.to_bytes(8, "big", signed=True))
-    seen = look(root)
-    assert queue_findings(seen) == []
-    assert steps(seen) == []
+    analysis = analysed_at(root)
+    assert queue_findings(analysis) == []
+    assert steps(analysis) == []
 
 
 @pytest.mark.parametrize("cut", [0, 7, 39_000])
@@ -319,7 +320,7 @@ def test_ext_file_of_a_wrong_length_is_found_and_replaced(cut: int, store: Copy)
     before = ext_file(root).read_bytes()
     with ext_file(root).open("r+b") as file:
         file.truncate(cut)
-    assert "consumequeue-bad-file-length" in {item.code for item in queue_findings(look(root))}
+    assert "consumequeue-bad-file-length" in {item.code for item in queue_findings(analysed_at(root))}
     assert queue_findings(repair(root)) == []
     assert ext_file(root).read_bytes() == before
 

@@ -14,9 +14,9 @@ from fixtures.damage.patch import flip_bit
 from formats.basics import FormatError
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, Record, check_strict, decode, encode, make_record, tags_code
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import a_bit_away, between
+from recover.evidence.edits import between, one_bit_variants
 from recover.evidence.lost import LostPosition
-from recover.evidence.restore import turned_back
+from recover.evidence.restore import flipped_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
@@ -57,7 +57,7 @@ def test_a_flipped_bit_that_a_checksum_covers_is_turned_back(
     number = data.draw(st.integers(0, 8 * len(stored) - 1))
     damaged = _flipped(stored, number)
     assume(not _is_intact(damaged))
-    restored = turned_back(damaged, 1000, [])
+    restored = flipped_back(damaged, 1000, [])
     if restored is None:
         # the lengths, its own place, and what no checksum covers
         in_body = 0 <= number // 8 - HEAD_SIZE < len(body)
@@ -85,14 +85,14 @@ def test_more_than_one_flipped_bit_is_left_alone(body: bytes, property_crc: bool
     for number in numbers:
         damaged = _flipped(damaged, number)
     # without the bit that brokers drop, three bits may look like one, once in millions
-    restored = turned_back(damaged, 1000, [])
+    restored = flipped_back(damaged, 1000, [])
     assert restored is None or len(numbers) == 3
 
 
 def test_where_other_damage_may_well_look_like_one_bit_nothing_is_said() -> None:
     for size, is_sure in ((200 << 10, True), (300 << 10, False)):
         stored = encode(_record(bytes(size), property_crc=False))
-        restored = turned_back(_flipped(stored, 8 * HEAD_SIZE + 77), 1000, [])
+        restored = flipped_back(_flipped(stored, 8 * HEAD_SIZE + 77), 1000, [])
         assert (restored is not None) == is_sure
 
 
@@ -100,8 +100,8 @@ def test_a_message_whose_place_is_not_lost_is_left_alone() -> None:
     stored = encode(_record(b"body of the message", property_crc=False))
     damaged = _flipped(stored, 8 * (stored.index(b"body") + 2) + 3)
     here, elsewhere = (LostPosition(QueueKey("TopicA", 1), number, 1000, len(stored)) for number in (7, 8))
-    assert turned_back(damaged, 1000, [elsewhere]) is None
-    assert turned_back(damaged, 1000, [elsewhere, here]) is not None
+    assert flipped_back(damaged, 1000, [elsewhere]) is None
+    assert flipped_back(damaged, 1000, [elsewhere, here]) is not None
 
 
 @pytest.mark.parametrize("name", ["clean-4.5.1", "killed-v2-ipv6-5.3.3"])
@@ -216,7 +216,7 @@ def test_the_one_bit_that_leads_back_to_the_tag_is_found_or_nothing_is_said(
     content[number // 8] ^= 1 << number % 8
     changed = structs.replace(record, properties=bytes(content))
     assume(tags_code(changed) != tags_code(record))
-    (right,) = [it for it in a_bit_away(changed) if tags_code(it) == tags_code(record)]
+    (right,) = [it for it in one_bit_variants(changed) if tags_code(it) == tags_code(record)]
     assert right == record
     edit = between("tag", changed, right, "TAGS")
     assert (edit.position - record.total_size + len(record.properties), edit.bit) == (number // 8, number % 8)

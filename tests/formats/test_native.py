@@ -95,7 +95,7 @@ def test_constants_are_those_of_the_codecs(file: str, module: ModuleType) -> Non
 
 def _answer(run: Any, name: str, seed: int) -> tuple[Any, list[Any]]:
     given = INPUTS[name](random.Random(seed))
-    arguments = [kind.fitting(value) for kind, value in zip(KERNELS[name].kinds, given, strict=True)]
+    arguments = [kind.coerce(value) for kind, value in zip(KERNELS[name].kinds, given, strict=True)]
     return run(*arguments), [it.tolist() if isinstance(it, np.ndarray) else it for it in arguments]
 
 

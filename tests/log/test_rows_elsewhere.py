@@ -13,8 +13,8 @@ from msgspec import Struct
 from fixtures.damage import RECIPES, damage
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
+from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.cluster.jobs import Job, TaskReads, Views
 from recover.cluster.splits import RowsElsewhere, summary_of
 from recover.findings.code import Refusal
@@ -24,7 +24,7 @@ from recover.log.split_scan import FileJoin, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from tests.support.looks import opened
+from tests.support.analysed import opened
 from tests.support.sampling import sampled
 from tests.support.stores import STORES, copy_store, real_store, strike
 
@@ -63,20 +63,20 @@ class Elsewhere(Struct):
         self.kept.append(split)
         return Split.elsewhere(summary, self, len(self.kept) - 1)
 
-    def bring(self, split: Split) -> None:
+    def fetch_rows(self, split: Split) -> None:
         self.brought.append(split.first)
         kept = self.kept[split.place]
         split.take(kept.records.copy(), kept.hashes.copy())
 
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Any]]]) -> list[Any]:
         self.rounds += 1
-        found = [pickle.loads(pickle.dumps(look))(self.kept[split.place]) for split, look in questions]
+        found = [pickle.loads(pickle.dumps(question))(self.kept[split.place]) for split, question in questions]
         self.answered += sum(len(one) for one in found if hasattr(one, "dtype"))
         return found
 
-    def spread(self, look: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    def spread(self, function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         assert len(items) == len(sizes)
-        return [look(item) for item in pickle.loads(pickle.dumps(items))]
+        return [function(item) for item in pickle.loads(pickle.dumps(items))]
 
     def confirm(self) -> None:
         pass

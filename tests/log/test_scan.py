@@ -34,8 +34,8 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 from tests.cli.runner import mqtool
+from tests.support.analysed import opened
 from tests.support.commitlog import placed_records
-from tests.support.looks import opened
 from tests.support.sampling import sampled
 from tests.support.stores import STORES, copy_store, real_store, strike, unpacked
 

@@ -15,7 +15,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.lock import store_lock
 from recover.check.report import verify
 from recover.look.live import settled
-from recover.repair.never_worse import as_planned
+from recover.repair.never_worse import planned_store
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock
@@ -51,11 +51,11 @@ def test_what_is_written_after_the_look_began_does_not_count(tmp_path: Path, mor
         shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
         report, now = verify(seen), verify(settled(Store.open(root)))
     assert not report.exit_code, report.findings
-    assert report.survey.log.log_end == before.survey.log.log_end < now.survey.log.log_end
+    assert report.analysis.log.log_end == before.analysis.log.log_end < now.analysis.log.log_end
     for part in ("consumequeue", "index"):
         assert report.json()[part] == before.json()[part] != now.json()[part]
     running = next(item for item in report.findings if item.code == "broker-running")
-    assert str(report.survey.log.log_end) in running.message
+    assert str(report.analysis.log.log_end) in running.message
     assert settled(Store.open(root)).settled_at is None, "no process holds the lock"
 
 
@@ -83,10 +83,10 @@ def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path:
         before = verify(seen)
         shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", f"{0:020}"))
         made = plan_recover(seen, RecoverOptions(settings=settings), before)
-        with as_planned(seen, made.plan.steps) as (planned, _):
+        with planned_store(seen, made.plan.steps) as (planned, _):
             after = verify(planned)
-    assert made.bridged and not after.survey.log.damaged
-    assert after.survey.log.log_end == before.survey.log.log_end
+    assert made.bridged and not after.analysis.log.damaged
+    assert after.analysis.log.log_end == before.analysis.log.log_end
 
 
 def test_a_dry_run_beside_a_broker_plans_for_the_store_as_it_was(

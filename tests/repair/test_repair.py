@@ -24,7 +24,7 @@ from recover.predict.start import predict
 from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
-from tests.support.looks import carry_out, looked_at, opened
+from tests.support.analysed import analysed, carry_out, opened
 from tests.support.stores import real_store
 
 # --- What recover plans, where no scenario of a real store shows it.
@@ -85,9 +85,9 @@ def test_abort_stays_while_the_log_holds_damage_that_the_recovery_did_not_look_a
     """After an orderly stop 4.x looks at the last three files, and would cut at damage that it passed over before."""
     root = real_store("clean-4.5.1", tmp_path)
     damage("crash-power-loss", root, 0)
-    store, look = looked_at(root)
+    store, analysis = analysed(root)
     assert not [step for step in _plan(store, "4.9.7") if isinstance(step, Retire) and step.file == "abort"]
-    normal = predict(store, look.log, BrokerSettings(BrokerVersion.parse("4.9.7"), {}), mode="normal")
+    normal = predict(store, analysis.log, BrokerSettings(BrokerVersion.parse("4.9.7"), {}), mode="normal")
     assert normal.lost_messages > 0
 
 
@@ -98,7 +98,7 @@ def test_abort_goes_where_the_next_abnormal_recovery_would_look_at_one_file_more
     """5.4 and later look at the ten newest files; a recovery takes the empty last one away."""
     root = real_store("killed-manyfiles-5.5.0", tmp_path)
     damage(recipe, root, 0)
-    store, _ = looked_at(root)
+    store, _ = analysed(root)
     steps = _plan(store, "5.5.0")
     assert any(isinstance(step, Retire) and step.file == f"commitlog/{15 * 65536:020d}" for step in steps)
     assert any(isinstance(step, Retire) and step.file == "abort" for step in steps) is goes
@@ -119,17 +119,17 @@ Make = Callable[[str], Path]
 
 def repair(root: Path, *, clamp: bool = False) -> ConfigRepair:
     """Repair the store at `root`, and check that a second run has nothing left to do."""
-    store, look = looked_at(root)
-    done = ConfigRepair(store, look, ConfigReport(look), clamp_offsets=clamp)
+    store, analysis = analysed(root)
+    done = ConfigRepair(store, analysis, ConfigReport(analysis), clamp_offsets=clamp)
     carry_out(root, done.steps)
-    store, look = looked_at(root)
-    assert ConfigRepair(store, look, ConfigReport(look), clamp_offsets=clamp).steps == []
+    store, analysis = analysed(root)
+    assert ConfigRepair(store, analysis, ConfigReport(analysis), clamp_offsets=clamp).steps == []
     return done
 
 
 def codes(root: Path) -> list[str]:
     """What is wrong; that topics are a guess is a note."""
-    return [item.code for item in ConfigReport(looked_at(root)[1]).findings if item.severity != "info"]
+    return [item.code for item in ConfigReport(analysed(root)[1]).findings if item.severity != "info"]
 
 
 def topics_of(path: Path) -> dict[str, object]:
@@ -153,7 +153,7 @@ def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str)
     else:
         assert codes(root) == []
         assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
-    report = ConfigReport(looked_at(root)[1])
+    report = ConfigReport(analysed(root)[1])
     assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
 
 
@@ -174,12 +174,12 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_turned_back(store: Make, name: 
         backup.unlink(missing_ok=True)
     elif bak == "flipped":
         backup.write_bytes(flipped)
-    (found,) = ConfigReport(looked_at(root)[1]).findings
+    (found,) = ConfigReport(analysed(root)[1]).findings
     assert (found.code, found.offset, found.severity) == ("config-broken", at, "warning")
     assert f"bit 2 of byte {at}" in found.message
     assert [choice["action"] for choice in repair(root).choices] == ["name-restored"]
     assert main.read_bytes() == sound and (bak != "flipped" or backup.read_bytes() == sound)
-    assert not ConfigReport(looked_at(root)[1]).findings
+    assert not ConfigReport(analysed(root)[1]).findings
 
 
 @pytest.mark.parametrize("bak", ["sound", "missing"])
@@ -199,7 +199,7 @@ def test_a_text_that_brokers_give_up_for_an_offset_is_restored_or_goes_without_i
     members = len(read_config(main, BY_NAME[name]).table)
     if bak == "missing":
         backup.unlink()
-    (found,) = ConfigReport(looked_at(root)[1]).findings
+    (found,) = ConfigReport(analysed(root)[1]).findings
     assert found.code == ("config-broken" if bak == "sound" else "config-lost") and "not a number" in found.message
     assert [choice["action"] for choice in repair(root).choices] == ["restored" if bak == "sound" else "put-together"]
     kept = main.read_bytes()
@@ -236,7 +236,7 @@ def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make)
     (root / "config").mkdir()
     (choice,) = repair(root).choices
     assert choice["action"] == "guessed"
-    missing, guess = sorted(ConfigReport(looked_at(root)[1]).findings, key=lambda item: item.code)
+    missing, guess = sorted(ConfigReport(analysed(root)[1]).findings, key=lambda item: item.code)
     assert (missing.code, missing.file) == ("config-missing", "config/consumerOffset.json")
     assert (guess.code, guess.file) == ("config-topics-are-a-guess", "config/topics.json")
     # a broker writes the file without the mark
@@ -262,7 +262,7 @@ def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
         backup.unlink()
     assert right in content
     main.write_bytes(content.replace(right, wrong, 1))
-    (found,) = ConfigReport(looked_at(root)[1]).findings
+    (found,) = ConfigReport(analysed(root)[1]).findings
     guessed = name == "topics.json" and bak == "missing"
     assert found.code == ("config-broken" if bak == "sound" else "config-topics-guessed" if guessed else "config-lost")
     repair(root)

@@ -17,13 +17,13 @@ from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.evidence.overwritten import correct_generations_by_units
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LocalEngine
 from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
-from tests.support.looks import looked_at
+from tests.support.analysed import analysed
 from tests.support.stores import EXPECTED, real_store, strike, unpacked
 from tests.support.trees import Node, assert_same_tree, assert_unchanged, tree_digest
 
@@ -105,7 +105,7 @@ def _messages(root: Path, _tree: tuple[tuple[str, Node], ...]) -> frozenset[Mess
     """They, once for each state of the tree: most tests ask for them again and again."""
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
-    queue, _ = rightly_placed(live_copies(store.commitlog))
+    queue, _ = place_misnamed_files(live_copies(store.commitlog))
     log = correct_generations_by_units(LocalEngine().scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
@@ -312,7 +312,7 @@ class Drill:
 
     def starts(self, *versions: str) -> None:
         """Fail unless a broker of each version would start, and would lose nothing that is in the log."""
-        store, seen = looked_at(self.root)
+        store, seen = analysed(self.root)
         for version in versions:
             said = predict(store, seen.by_names, settings_of(store, version, None, ())[0])
             assert (said.starts, said.lost_messages, said.unreachable_messages) == (True, 0, 0), (version, said)

@@ -16,7 +16,7 @@ from recover.change.model import Plan, WriteRange, ZeroRange
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList
 from recover.log.scan import LocalEngine
-from recover.repair.never_worse import as_planned, missed_between, refuse_worse
+from recover.repair.never_worse import missed_between, planned_store, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.reader import FileReader
@@ -66,7 +66,7 @@ def test_a_planned_file_reads_as_its_steps_would_leave_it(data: st.DataObject) -
             steps.append(ZeroRange(name, start, start + data.draw(st.integers(1, 5_000))))
         wanted += bytes(max(0, steps[-1].stop - len(wanted)))
         wanted[start : steps[-1].stop] = b"".join(steps[-1].new_bytes())
-    with as_planned(store, steps) as (_, planned), FileReader(planned(path)) as reader:
+    with planned_store(store, steps) as (_, planned), FileReader(planned(path)) as reader:
         assert reader.length == len(wanted)
         for start in [0, *data.draw(st.lists(places, max_size=5)), *(step.start for step in steps)]:
             length = data.draw(st.integers(0, 9_000))
@@ -182,7 +182,7 @@ def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> N
     before = tree_digest(store.root)
     done = store.run("recover", "--yes")
     assert done.code & exits.OPERATIONAL
-    assert "are of another log" in done.document["error"]["message"]
+    assert "belong to another log" in done.document["error"]["message"]
     assert_same_tree(before, tree_digest(store.root))
     sound = {place: content for place, content in plain.delivered(unpacked("killed-lmq-4.9.7")).items()
              if int.from_bytes(content[28:36], "big") >= 131072}

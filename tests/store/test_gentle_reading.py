@@ -50,7 +50,7 @@ class _System:
 def _pass_over(blocks: int, step: int = BLOCK // 2) -> None:
     ahead = ReadAhead(3, blocks * BLOCK)
     for position in range(0, blocks * BLOCK, step):
-        ahead.come_to(position, step)
+        ahead.announce(position, step)
     ahead.close()
 
 

@@ -23,12 +23,12 @@ from recover.check.report import verify
 from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal
 from recover.store.columns import ColumnStore
-from recover.store.memo import seen_now
+from recover.store.memo import current_stamps
 from recover.store.reader import FileReader
 from recover.store.source import entries, expect, files_below, open_source, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
-from tests.support.looks import opened
+from tests.support.analysed import opened
 from tests.support.stores import real_store, unpacked
 
 # --- Files of a store by the names that reports and plans give them.
@@ -71,7 +71,7 @@ def first_queue(root: Path) -> tuple[QueueKey, Path]:
 def test_a_file_behind_a_link_that_changed_is_no_longer_as_it_was_seen(linked: str, store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     _, path = queue_behind_a_link(root, linked)
-    seen = seen_now(opened(root))
+    seen = current_stamps(opened(root))
     assert path.relative_to(root).as_posix() in seen
     os.truncate(path, path.stat().st_size - 20)
     with pytest.raises(Refusal, match="changed while the store was read"):
@@ -87,7 +87,7 @@ def test_a_link_that_leads_out_of_the_store_is_not_followed_deeper_than_queues_l
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "linked").symlink_to(root.with_name("deep"))
     (root / "consumequeue" / "broken").symlink_to(root / "nowhere")
-    linked = {name for name in seen_now(opened(root)) if "inked" in name}
+    linked = {name for name in current_stamps(opened(root)) if "inked" in name}
     assert linked == {"consumequeue/Linked", "consumequeue/Linked/0"}
 
 
@@ -127,7 +127,7 @@ def test_no_call_of_the_system_takes_a_path_that_is_not_of_this_machine(tmp_path
     (tmp_path / "file").write_bytes(b"x")
     path = _there(tmp_path) / "file"
     for call in (os.stat, os.listdir, os.scandir, os.remove, lambda it: os.open(it, os.O_RDONLY), open):
-        with pytest.raises(TypeError, match="no file of this machine"):
+        with pytest.raises(TypeError, match="not a local file"):
             call(path)  # type: ignore[operator]
     assert path.exists() and path.is_file() and not path.is_dir() and path.stat().st_size == 1
 
@@ -164,7 +164,7 @@ def test_what_comes_ahead_reads_as_what_is_there(large: Path, seed: int) -> None
         for _ in range(30):
             start = rng.randrange(len(content))
             if rng.random() < 0.4:
-                reader.come_to(start, rng.randrange(start, len(content) + MIB))
+                reader.announce(start, rng.randrange(start, len(content) + MIB))
             offset = max(0, start + rng.randrange(-MIB, MIB))
             length = rng.choice([0, 1, 4096, MIB, 17 * MIB])
             assert reader.read(offset, length) == content[offset : offset + length]

@@ -13,7 +13,7 @@ from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal
 from recover.findings.model import Finding
 from tests.support import plain_reader as plain
-from tests.support.looks import opened
+from tests.support.analysed import opened
 from tests.support.stores import copy_store, unpacked
 from tests.torture.anatomy import Anatomy, look_at
 from tests.torture.excuses import excuse

@@ -1,4 +1,4 @@
-"""The survey of a whole store: the basis of verify's report, recover's plan and predict's counts."""
+"""The analysis of a whole store: the basis of verify's report, recover's plan and predict's counts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from recover.evidence.lost import (
     Losses,
     LostPosition,
     file_named_elsewhere,
-    indexed_behind,
+    indexed_after_end,
     lost_positions,
-    named_behind,
+    named_after_end,
     named_by_index_alone,
-    note_damage_behind,
+    note_damage_after_end,
     old_end,
 )
-from recover.evidence.overwritten import ForeignFile, Overwritten, correct_generations_by_units, overwritten, without
+from recover.evidence.overwritten import (
+    ForeignFile,
+    Overwritten,
+    correct_generations_by_units,
+    overwritten,
+    with_damage,
+)
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
-from recover.log.files import live_copies, rightly_placed
+from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
 from recover.look.store import index_ends
 from recover.store.columns import DEFAULT_MEMORY
@@ -59,13 +65,13 @@ class IndexCheck:
 
     def __call__(self, log: LogView) -> IndexReport:
         """Return the report; `OSError` if the folder cannot be listed."""
-        # a survey that finds more damage replaces the list
+        # an analysis that finds more damage replaces the list
         if self._last is None or self._last[0] is not log or self._last[1] is not log.damaged:
             self._last = log, log.damaged, check_index(self._store, log)
         return self._last[2]
 
 
-class Survey(Struct):
+class Analysis(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
     `elsewhere`: what the files read do not hold; then, and when not requested, `queues` is None. `by_names`: the log as
@@ -93,17 +99,17 @@ class Survey(Struct):
     old_end: int | None = None
 
 
-def survey(
+def analyse(
     store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True
-) -> Survey:
+) -> Analysis:
     """Scan the log and, with `with_queues`, judge the queues against it. `Refusal` (8) if a file cannot be opened.
 
     `with_keys`: the caller needs rows with their key hashes and tags codes.
     """
-    elsewhere = not_looked_at(store, with_queues=with_queues)
+    elsewhere = unread_answers(store, with_queues=with_queues)
     names_the_end = with_queues and COMMITLOG not in elsewhere
     with_queues &= CONSUMEQUEUE not in elsewhere
-    queue, misnamed = rightly_placed(live_copies(store.commitlog))
+    queue, misnamed = place_misnamed_files(live_copies(store.commitlog))
     if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
         log = options.known.log
     else:
@@ -133,12 +139,12 @@ def survey(
             log = _without_others(log, store, found, options.memory)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        behind = named_behind(log, expectation, queues)
+        behind = named_after_end(log, expectation, queues)
     if names_the_end and log.has_keys:
         ends = index_ends(store)
-        by_index = indexed_behind(log, ends, lambda: index(log).behind)
+        by_index = indexed_after_end(log, ends, lambda: index(log).behind)
         named = bool(behind) or by_index.size > 0
-        if named and note_damage_behind(log, behind, by_index, _last_time(store)) and queues is not None:
+        if named and note_damage_after_end(log, behind, by_index, _last_time(store)) and queues is not None:
             queues = check_consumequeue(store, log, expectation, delays)
         gone = file_named_elsewhere(log.files, log.tally.newest_timestamp, ends, store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
@@ -159,14 +165,14 @@ def survey(
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
-    return Survey(
+    return Analysis(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
         index, elsewhere, found.foreign, found.alone, old,
     )
 
 
 def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
-    """The log with what stands where other messages were as damage, as for `survey`; maybe `log` itself.
+    """The log with what stands where other messages were as damage, as for `analyse`; maybe `log` itself.
 
     `OSError` where queues or index cannot be listed.
     """
@@ -179,7 +185,7 @@ def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
 
 
 def _without_others(log: LogView, store: Store, found: Overwritten, memory: int) -> LogView:
-    return correct_generations_by_units(without(log, found, memory=memory), store)
+    return correct_generations_by_units(with_damage(log, found, memory=memory), store)
 
 
 def _without_old_end(log: LogView, store: Store) -> int | None:
@@ -190,7 +196,7 @@ def _without_old_end(log: LogView, store: Store) -> int | None:
     return old
 
 
-def not_looked_at(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
+def unread_answers(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:
     """Return what unread parts answer, by question; includes queues that cannot be listed if they were not requested.
 
     These count as none then. `OSError` if they were requested.

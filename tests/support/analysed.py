@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from recover.change.model import Install, Retire, Step
-from recover.check.survey import ScanOptions, Survey, survey
+from recover.check.analysis import Analysis, ScanOptions, analyse
 from recover.store.store import Store, StoreOptions
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
@@ -18,10 +18,10 @@ def opened(root: Path, **options: object) -> Store:
     return Store.open(root, StoreOptions(commitlog=folders, **options))  # type: ignore[arg-type]
 
 
-def looked_at(root: Path, **settings: str) -> tuple[Store, Survey]:
-    """The store and a survey of it, with broker settings."""
+def analysed(root: Path, **settings: str) -> tuple[Store, Analysis]:
+    """The store and an analysis of it, with broker settings."""
     store = opened(root, settings=settings)
-    return store, survey(store, ScanOptions())
+    return store, analyse(store, ScanOptions())
 
 
 def carry_out(root: Path, steps: Iterable[Step]) -> None:
