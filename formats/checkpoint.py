@@ -56,7 +56,7 @@ def rest_is_zero(buffer: Buffer) -> bool:
     return not any(memoryview(buffer)[CHECKPOINT.size:])
 
 
-def younger_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
+def newer_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
     """Return the fields that only newer brokers write, if set to an offset within a log up to `log_end`."""
     return [name for name in SINCE if 0 < getattr(checkpoint, name) <= log_end]
 

@@ -230,7 +230,7 @@ def _named_by(index: bytes) -> Iterator[tuple[int, int]]:
         yield _handle(index, at + rest)[0]
 
 
-def ends_like_a_table(read: Read, length: int) -> bool:
+def has_table_magic(read: Read, length: int) -> bool:
     """Whether a file has the magic of a table at its end: it was finished."""
     end = read(max(0, length - _MAGIC_SIZE), _MAGIC_SIZE)
     return int.from_bytes(end, "little") in _TABLE_MAGICS

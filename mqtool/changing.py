@@ -43,7 +43,7 @@ from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
-from recover.repair.never_worse import bears, refuse_worse
+from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
 from recover.store.store import Store, StoreOptions
 
@@ -259,7 +259,7 @@ class Change(Struct):
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
-            if not bears(store, made):
+            if not may_take_messages(store, made):
                 return made
             return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
 

@@ -25,7 +25,7 @@ from mqtool.printer import OutputOptions, Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
-from recover.change.model import refuse_taken
+from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.scan import Engine, KnownLog, LocalEngine
@@ -366,7 +366,7 @@ def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
     """Check, before any long work, that a file can be written at the end: `UsageRefusal` (16) inside a store that is
     only read, or in a missing folder; `Refusal` (8) if it exists."""
     outside_store(target, [root], parts)
-    refuse_taken(target)
+    refuse_existing(target)
 
 
 def _is_place(word: str) -> bool:

@@ -42,7 +42,7 @@ _SHOWN = 20
 _STDOUT = Path("-")
 
 
-class From(PartsChoice, frozen=True, kw_only=True):
+class ExportSources(PartsChoice, frozen=True, kw_only=True):
     """Sources of messages, and the output."""
 
     source: Annotated[list[str] | None, argument(
@@ -124,7 +124,7 @@ def parse_pairs(given: list[str] | None, name: str, form: str, example: str) -> 
         yield key, value
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ExportForm(Struct, frozen=True, kw_only=True):
     """The form of exported messages, and whether an export is resumed."""
 
     damaged: Annotated[bool, flag(
@@ -145,7 +145,9 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
 )
-def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
+def export(
+    out: Printer, where: ExportSources, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm
+) -> int:
     """Export messages from a store, a commitlog folder, single log files or a disk image, whatever else is damaged.
 
     Bodies are decompressed. Delayed and half messages are exported under their real topic and marked; messages of
@@ -186,7 +188,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     return run.conclude(target)
 
 
-def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | None:
+def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm) -> Path | None:
     """The file to write, None for stdout; a usage error (16) for options that do not go together."""
     if not where.source:
         raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
@@ -217,7 +219,7 @@ class Reading:
     """The wanted messages of the sources, and notes about what could not be read."""
 
     def __init__(
-        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape,
+        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm,
     ) -> None:
         self.out, self.broker, self.engine, self.lost_by = out, broker, engine, which.lost_by
         self.damaged = shape.damaged

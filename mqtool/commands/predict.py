@@ -175,7 +175,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("log after load", log),
         ("intact messages cut off", _count(document["lost_messages"], "bold red", known=known)),
         ("messages without a unit", _count(document["unreachable_messages"], "bold yellow", known=known)),
-        ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow", known=known)),
+        ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
         rows.append(("units of light queues missing", _count(light, "bold yellow")))
@@ -203,7 +203,7 @@ def _count(number: int, style: str, *, known: bool = True) -> Text:
 # --- groups --------------------------------------------------------------------------------------
 
 
-class Which(Struct, frozen=True, kw_only=True):
+class RowFilters(Struct, frozen=True, kw_only=True):
     """Filters of rows."""
 
     group: Annotated[str | None, option(
@@ -220,7 +220,7 @@ class Which(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
+def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue

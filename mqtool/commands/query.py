@@ -18,7 +18,7 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
-from recover.export.trace import Event, Life, trace as trace_message
+from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
@@ -240,7 +240,7 @@ def trace(
     return exits.CLEAN if found.complete else exits.OPERATIONAL
 
 
-def _show(out: Printer, life: Life) -> None:
+def _show(out: Printer, life: MessageHistory) -> None:
     out.show(Text(f"{life.unique_key or '(no unique key)'}  {life.topic}", style="bold"),
              Text(f"keys {life.keys or 'none'}: {life.ended}"))
     out.show(table("", ["stage", "stored", "topic", ">queue", ">queue offset", ">log offset", "*details"],

@@ -43,7 +43,7 @@ from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
-from recover.repair.never_worse import bears, refuse_worse
+from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
 from recover.store.store import COMMITLOG, Store
@@ -101,7 +101,7 @@ class Facts:
             self.refused: Refusal | None = None
             try:
                 made = plan_recover(store, RecoverOptions(settings=settings), self.before)
-                self.plan = refuse_worse(store, made, settings, 0) if bears(store, made) else made
+                self.plan = refuse_worse(store, made, settings, 0) if may_take_messages(store, made) else made
             except Interrupted:
                 raise
             except Refusal as refusal:

@@ -17,14 +17,14 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.changing import ask
-from mqtool.commands.export import Filter, Reading, Shape, parse_kinds, parse_pairs
+from mqtool.commands.export import ExportForm, Filter, Reading, parse_kinds, parse_pairs
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, command, flag, option
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
-from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages
+from recover.export.send import KINDS, Cluster, Outbox, Outgoing, Place, Position, RejectedMessage, Rules, read_messages
 from recover.export.sources import open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
@@ -168,7 +168,7 @@ class _Messages(Reading):
     """The messages of the source, in the same order each time; --limit counts those that are sent."""
 
     def __init__(self, out: Printer, source: Path, broker: BrokerChoice, which: Filter) -> None:
-        super().__init__(out, broker, EngineChoice(), structs.replace(which, limit=0), Shape(unfold=True))
+        super().__init__(out, broker, EngineChoice(), structs.replace(which, limit=0), ExportForm(unfold=True))
         self._source = source
 
     def __iter__(self) -> Iterator[Message | str]:
@@ -267,7 +267,7 @@ class _Sending:
                     raise Interrupted("stopped by a signal; no message was in flight",
                                       _typed(self.out) if self.position.path else "")
 
-    def _note(self, going: list[Outgoing], results: Sequence[NotTaken | None]) -> None:
+    def _note(self, going: list[Outgoing], results: Sequence[RejectedMessage | None]) -> None:
         for item, refused in zip(going, results, strict=True):
             if refused is None:
                 self.sent += 1

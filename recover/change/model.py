@@ -331,7 +331,7 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
         yield piece
 
 
-def refuse_taken(path: Path) -> None:
+def refuse_existing(path: Path) -> None:
     """`Refusal` if the path of a new file exists already."""
     if os.path.lexists(path):
         raise Refusal(f"{path} exists already", "Name a new file, or remove this one.", path=str(path))
@@ -340,7 +340,7 @@ def refuse_taken(path: Path) -> None:
 def save_plan(plan: Plan, path: Path) -> Path | None:
     """Write a plan file and a folder for its large contents, if any; return that folder. `Refusal` if the disk fails,
     or if the file exists."""
-    refuse_taken(path)
+    refuse_existing(path)
     sidecar, part = path.with_name(f"{path.name}.{plan.id}.content"), path.with_name(f".{path.name}.{plan.id}")
 
     def is_large(step: Step) -> bool:

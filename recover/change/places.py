@@ -110,7 +110,7 @@ def check_alone(root: Path, file: str) -> None:
 _ODD_NAMES = frozenset({"commitlog-odd-name", "consumequeue-odd-name", "index-odd-name"})
 
 
-def stray_folders(findings: Iterable[Finding], store: Store) -> list[str]:
+def foreign_folders(findings: Iterable[Finding], store: Store) -> list[str]:
     """The folders, as plans name them, that findings report because only data files belong in their place."""
     return [
         item.file for item in findings

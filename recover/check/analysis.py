@@ -24,7 +24,13 @@ from recover.evidence.lost import (
     note_damage_after_end,
     old_end,
 )
-from recover.evidence.overwritten import ForeignFile, Overwritten, correct_generations_by_units, overwritten, without
+from recover.evidence.overwritten import (
+    ForeignFile,
+    Overwritten,
+    correct_generations_by_units,
+    overwritten,
+    with_damage,
+)
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
@@ -179,7 +185,7 @@ def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
 
 
 def _without_others(log: LogView, store: Store, found: Overwritten, memory: int) -> LogView:
-    return correct_generations_by_units(without(log, found, memory=memory), store)
+    return correct_generations_by_units(with_damage(log, found, memory=memory), store)
 
 
 def _without_old_end(log: LogView, store: Store) -> int | None:

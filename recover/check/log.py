@@ -169,7 +169,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
                    remedy=BY_HAND if odd.by_hand else None)
 
 
-def only_copies(store: Store) -> list[Finding]:
+def possible_copy_findings(store: Store) -> list[Finding]:
     """Findings about files that may be the only copy of a missing log file: the name begins (perhaps after a dot) like
     that file's, such as `0...0.gz`, or the first record belongs there."""
     return [odd_log_name(store, odd) for odd in store.commitlog.odd
@@ -203,7 +203,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     for start, stop in queue.missing_ranges():
         far = queue.find(stop)
         if stop not in missing and far is not None:
-            yield far_file(store, far, start, log.log_end)
+            yield far_file_finding(store, far, start, log.log_end)
     for odd in queue.odd:
         # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
@@ -214,7 +214,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
                       kept=store.relative(kept.path))
 
 
-def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
+def far_file_finding(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
     """The finding about an empty file far after the log, which ends at `log_end`; the room before it begins at
     `start`."""
     return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)

@@ -24,7 +24,7 @@ from recover.check.log import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
-    far_file,
+    far_file_finding,
     misnamed_findings,
     missing_files,
     place_in_file,
@@ -208,7 +208,7 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
 def _quick_log_findings(store: Store, pointers: Pointers) -> Iterator[Finding]:
     """Files that are missing, far after the log or misnamed, and an unknown file size."""
     yield from misnamed_findings(store, pointers.misnamed)
-    yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
+    yield from (far_file_finding(store, file, start, pointers.log_end) for file, start in pointers.far)
     untold = [*unknown_size_findings(store, pointers.log, pointers.log_end)]
     yield from untold
     for start, stop in pointers.missing_ranges if not untold else ():

@@ -53,7 +53,7 @@ class Staged(Struct, frozen=True):
     crc32c: int
 
 
-class NotStaged(Struct, frozen=True):
+class StagingFailure(Struct, frozen=True):
     """A file that could not be written, with host and reason. `no_folder`: the host does not see the staging folder."""
 
     host: str
@@ -70,7 +70,7 @@ class Stager(Struct, frozen=True):
     names: dict[Any, str]
     sync: bool
 
-    def __call__(self, contents: Iterable[Wanted]) -> Iterator[Staged | NotStaged]:
+    def __call__(self, contents: Iterable[Wanted]) -> Iterator[Staged | StagingFailure]:
         """Yield a line for each file written; the first failure ends the task."""
         for key, pieces in contents:
             name = self.names.get(key)
@@ -86,7 +86,7 @@ class Stager(Struct, frozen=True):
                         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
                 path.unlink(missing_ok=True)
-                yield NotStaged(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
+                yield StagingFailure(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
                                 not os.path.isdir(self.folder))
                 return
             yield Staged(name, path.name, size, crc)
@@ -186,13 +186,13 @@ class OtherView(Struct, frozen=True):
     folder: str
 
 
-class NotCut(Struct, frozen=True):
+class IndivisibleQueue(Struct, frozen=True):
     """A queue with ext units: its parts cannot be built separately, as the place of a unit depends on all before it."""
 
     queue: int
 
 
-Made = Product | OtherView | NotCut | TaskReads
+Made = Product | OtherView | IndivisibleQueue | TaskReads
 
 
 def announced(product: Made) -> Made:
@@ -247,7 +247,7 @@ class QueueFilesTask(Struct, frozen=True):
             if queue in queues:
                 yield queue, part, self.builder.ends(self.keys[queue], rows)
 
-    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | NotCut]:
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | IndivisibleQueue]:
         """Yield the steps of each part, in order, and its number of positions."""
         for queue, part, rows in self.parts(chunks):
             key = self.keys[queue]
@@ -257,7 +257,7 @@ class QueueFilesTask(Struct, frozen=True):
             beside = None
             if self.cut.places[queue] < WHOLE:
                 if self.builder.wants_ext(key, rows):
-                    yield NotCut(queue)
+                    yield IndivisibleQueue(queue)
                     continue
                 beside = self.beside.get(queue, {}).get(part, (rows[:0], rows[:0]))
             yield Product(queue, part, -1, size=rows.size)

@@ -26,15 +26,15 @@ from recover.cluster.derived import (
     Cut,
     IndexChunks,
     IndexFileTask,
+    IndivisibleQueue,
     Made,
-    NotCut,
-    NotStaged,
     OtherView,
     Product,
     QueueChunks,
     QueueFilesTask,
     Staged,
     Stager,
+    StagingFailure,
     announced,
     contents,
     listing,
@@ -117,13 +117,13 @@ def ends_of_parts(
     yield from task.ends(queues, chunks)
 
 
-def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | NotStaged]:
+def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | StagingFailure]:
     """Yield the manifest of the whole files among the products of an RDD."""
     enter()
     yield from stager(contents(number, products))
 
 
-def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) -> Iterator[Staged | NotStaged]:
+def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) -> Iterator[Staged | StagingFailure]:
     """Yield the manifest of one index file."""
     enter()
     yield from stager(task(chunks))
@@ -226,7 +226,7 @@ class SparkProducer:
             if isinstance(product, TaskReads):
                 for path, reads in product.files.items() if not self.session.is_local else ():
                     confirm(path, product.host, reads)
-            elif isinstance(product, NotCut):
+            elif isinstance(product, IndivisibleQueue):
                 found.pop(product.queue, None)
             elif product.queue in found:
                 found[product.queue].append(product)
@@ -266,7 +266,7 @@ class SparkProducer:
 
         manifest: Manifest = {}
         for line in watch(self.session, run, "files", tick=partial(stop_if, interrupted)):
-            if isinstance(line, NotStaged):
+            if isinstance(line, StagingFailure):
                 if line.no_folder:
                     raise invisible(line.host, str(Path(line.path).parent))
                 raise OSError(line.number, line.text, line.path)

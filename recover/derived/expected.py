@@ -21,7 +21,7 @@ from recover.findings.model import Finding
 from recover.log.generations import batches
 from recover.log.judge import LogReader
 from recover.log.scan import Engine, LogView
-from recover.store.columns import Rows, Split, ask, roomy
+from recover.store.columns import Rows, Split, ask, scratch_zeros
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
 from recover.store.store import Store
 
@@ -84,7 +84,7 @@ class Expectation(Struct):
             starts[batch] = stops[batch] - self.counts[batch]
             if stops[batch[-1]] > room.size:
                 # one buffer for all: allocations between batches would fragment the space of the next
-                room = roomy(int(stops[batch[-1]]), EXPECTED)
+                room = scratch_zeros(int(stops[batch[-1]]), EXPECTED)
             self._fill(batch, starts, stops, room)
             for number in batch:
                 part = room[starts[number] : stops[number]]

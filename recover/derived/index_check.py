@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.basics import Buffer
-from formats.checkpoint import Checkpoint, younger_fields
+from formats.checkpoint import Checkpoint, newer_fields
 from formats.index import (
     INDEX_HEADER,
     INDEX_SLOT,
@@ -43,7 +43,7 @@ from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, T
 from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Asking, Rows, Split, ask, ask_together, roomy
+from recover.store.columns import Asking, Rows, Split, ask, ask_together, scratch_zeros
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE
@@ -370,7 +370,7 @@ class _Judge:
         counted = max(1, image.header.index_count)  # IndexFile.load takes a count below 1 as 1
         self.counted = counted
         self.verdict.end = self.end = min(counted, self.written)
-        self.offsets = roomy(self.end, np.int64)
+        self.offsets = scratch_zeros(self.end, np.int64)
         for at in range(0, self.end, _CHUNK_UNITS):
             part = self.offsets[at : at + _CHUNK_UNITS]
             part[:] = native.phy_offsets(units[at : at + part.size])
@@ -642,7 +642,7 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
     # 5.4.0 and later create this folder in every store
     traces = (store.root / "rocksdbstore").is_dir()
     return traces or (checkpoint is not None
-                      and "logics_physical_offset" in younger_fields(checkpoint, store.commitlog.max_offset))
+                      and "logics_physical_offset" in newer_fields(checkpoint, store.commitlog.max_offset))
 
 
 def _check_file(

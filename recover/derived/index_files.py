@@ -18,7 +18,7 @@ from msgspec import Struct, field, structs
 from formats.basics import FormatError, is_index_name
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
 from recover.findings.code import UsageRefusal
-from recover.store.columns import Rows, roomy
+from recover.store.columns import Rows, scratch_zeros
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend
 from recover.store.source import existing_entries
@@ -189,7 +189,7 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
 
     Bytes past the geometry's size are ignored, as a broker does.
     """
-    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), roomy(geometry.size // _WORD, np.int32))
+    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), scratch_zeros(geometry.size // _WORD, np.int32))
     raw = image.words.data.cast("B")
     reader.announce(0, min(reader.length, geometry.size))
     for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):

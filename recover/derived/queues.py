@@ -604,7 +604,8 @@ def consumequeue_steps(
     if wanted is not None:
         unsound &= wanted
     builder = QueueBuilder(
-        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence, bridge=log.stand_in(),
+        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
+        bridge=log.first_bridge_record(),
     )
     if producer is not None:
         for key, steps in producer.queues(builder, expectation, unsound.copy(), fresh=False):

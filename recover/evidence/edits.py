@@ -112,7 +112,7 @@ def between(
     return Edit(kind, stored.phy_offset, right, field, first, old[first:stop], new[first:stop], *values, places)
 
 
-def only(edits: Iterable[Edit]) -> Edit | None:
+def single_edit(edits: Iterable[Edit]) -> Edit | None:
     """Return the edit if all of these edits make the same record; None if there is none, or if they make different
     ones."""
     made = {encode(edit.record): edit for edit in edits}
@@ -133,7 +133,7 @@ def property_bit(
     found = [one for one in one_bit_variants(stored) if props.structure_problem(one.properties) is None and agrees(one)]
     if likely is not None and len(found) > 1:
         found = [*filter(likely, found)]
-    return only(_of_property(kind, stored, right, places) for right in found)
+    return single_edit(_of_property(kind, stored, right, places) for right in found)
 
 
 def _of_property(kind: str, stored: Record, right: Record, places: tuple[Place, ...]) -> Edit:

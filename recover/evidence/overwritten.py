@@ -24,7 +24,7 @@ from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, Que
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
-from recover.log.judge import Claim, believed
+from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
@@ -127,7 +127,7 @@ def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
         yield int(rows["phy_offset"][first]), int(rows["phy_offset"][stop - 1] + rows["size"][stop - 1])
 
 
-def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
+def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
     """Return the log with these ranges as damage. Its rows are copies, `memory` bytes of them in memory."""
     stretches = found.stretches
     indexed = {file.extent[0]: file.indexed for file in found.foreign}
@@ -229,7 +229,7 @@ def _foreign_by_units(
         claims = [
             Claim("file", "own"), Claim("units", "own", file.led_to), Claim("units", "another", _adjoining(inside)),
         ]
-        if (file.broken > file.unbroken or not file.unbroken) and believed(claims, "own") == "another":
+        if (file.broken > file.unbroken or not file.unbroken) and most_claimed(claims, "own") == "another":
             found.append(_foreign(file))
     return found
 
@@ -264,7 +264,7 @@ def _foreign_by_index(
             Claim("numbering", numbering, file.unbroken != file.broken), Claim("times", "another", file.times_fall),
             Claim("index", "another", contradicts), Claim("index right elsewhere", "another", contradicts and trusted),
         ]
-        if contradicts and believed(claims, "own") == "another":
+        if contradicts and most_claimed(claims, "own") == "another":
             foreign.append(_foreign(file, "units of the index", wrong))
         elif not right and (messages := _messages(file.scan, expectation)):
             alone.append(_foreign(file, "", wrong, messages))

@@ -27,7 +27,7 @@ from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, 
 from recover.evidence.edits import POLICIES, Edit, Place, between, property_bit
 from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions
 from recover.log.generations import with_place
-from recover.log.judge import Claim, LogReader, believed
+from recover.log.judge import Claim, LogReader, most_claimed
 from recover.log.scan import LogView, in_order
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
@@ -184,7 +184,7 @@ def _edit_by_claims(
             claims.append(Claim("elimination", place, log.neighbours >= 0))
         if place != asked.own and log.neighbours > 0 and not log.later:
             claims.append(Claim("neighbours", place, log.neighbours))
-    place = believed(claims, asked.own)
+    place = most_claimed(claims, asked.own)
     if place != asked.own:
         return moved(asked.record, *place)
     sources = {claim.source for claim in claims if claim.weight}

@@ -29,7 +29,7 @@ from formats.record import (
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
-from recover.evidence.edits import POLICIES, Edit, only
+from recover.evidence.edits import POLICIES, Edit, single_edit
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.places import moved
 from recover.log.judge import LARGEST, LogReader
@@ -56,7 +56,7 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
             # bytes that do not look like a record are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
-            found = [] if content is None else put_back(content, damage.start, lost, bits=True)
+            found = [] if content is None else restoring_edits(content, damage.start, lost, bits=True)
             yield from (edit for edit in found if edit.kind == "bit")
 
 
@@ -82,7 +82,7 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
     return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _LARGEST_SERIES)
 
 
-def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
+def restoring_edits(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
     """Return the edits that restore all records in `damaged`; empty if one of them cannot be restored.
 
     Fields are tried first; with `bits`, which the user requests, also bits of the records that no field explains.
@@ -182,7 +182,7 @@ def _single_edit(
         edit = Edit(kind, phy_offset, record, field, position, stored, content)
         if record.total_size == len(damaged) and (not needs_place or any(each.place == edit.place for each in lost)):
             found.append(edit)
-    return only(found)
+    return single_edit(found)
 
 
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:

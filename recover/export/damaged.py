@@ -15,7 +15,7 @@ from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
 from recover.check.analysis import Analysis
 from recover.evidence.lost import LostPosition
-from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_place
+from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_destination
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
@@ -88,7 +88,7 @@ def _place(values: dict[str, Any], doubtful: list[str]) -> list[str]:
     """Set topic, queue and kind as consumers know them; return the doubtful fields: these two as those of the record,
     and if properties that may name another topic are."""
     stored, number, known = values["stored_topic"], values["stored_queue"], values["properties"]
-    values["topic"], queue, values["kind"] = real_place(stored, -1 if number is None else number, known or {})
+    values["topic"], queue, values["kind"] = real_destination(stored, -1 if number is None else number, known or {})
     values["queue"] = None if queue < 0 else queue
     found = {*doubtful} - {"topic", "queue"}
     unsure = has_real_topic(stored) and (known is None or "properties" in found)

@@ -100,7 +100,7 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
     """The message of an intact record; its body is decompressed unless `raw_body`."""
     values = record.property_map()
     stored = record.topic_name
-    topic, queue, kind = real_place(stored, record.queue_id, values)
+    topic, queue, kind = real_destination(stored, record.queue_id, values)
     content, compression, problem = _body(record, raw_body)
     text, encoding = encoded(content)
     return Message(
@@ -112,7 +112,7 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
     )
 
 
-def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str, int, str | None]:
+def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str, int, str | None]:
     """Return the topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
     kind = _KINDS.get(stored)
     if kind in ("half", "delayed", "timer"):

@@ -247,7 +247,7 @@ class Position:
         self._stream = self.path.open("ab", buffering=0)
 
 
-class NotTaken(NamedTuple):
+class RejectedMessage(NamedTuple):
     """A message that the cluster or its client rejects for its content: sending it again would not help."""
 
     reason: str
@@ -273,20 +273,21 @@ class Cluster:
         except Exception as error:  # the client raises plain Exception, too
             raise Refusal(f"the client for {endpoints} did not start: {error}") from error
 
-    def send(self, messages: Sequence[Outgoing], interrupted: Callable[[], bool]) -> list[NotTaken | None]:
+    def send(self, messages: Sequence[Outgoing], interrupted: Callable[[], bool]) -> list[RejectedMessage | None]:
         """Send messages concurrently and wait for all acknowledgements; return for each None, or why it is not taken.
 
         Without an answer a message is sent again, for a minute (once if nothing ever answered); then `Refusal` (8), and
         none of them counts as sent.
         """
-        results: list[NotTaken | None] = [None] * len(messages)
+        results: list[RejectedMessage | None] = [None] * len(messages)
         left = list(range(len(messages)))
         for pause in (*(_PATIENCE if self._answered else _PATIENCE[:1]), None):
             futures = [(number, self._start(messages[number])) for number in left]
             left, trouble = [], ""
             for number, future in futures:
-                answer = future if isinstance(future, (NotTaken, str)) else _answer(future, messages[number].topic)
-                if isinstance(answer, NotTaken):
+                topic = messages[number].topic
+                answer = future if isinstance(future, (RejectedMessage, str)) else _answer(future, topic)
+                if isinstance(answer, RejectedMessage):
                     results[number] = answer
                 elif answer is not None:
                     left.append(number)
@@ -326,7 +327,7 @@ class Cluster:
         self._producer.shutdown()
 
 
-def _answer(future: Any, topic: str) -> NotTaken | str | None:
+def _answer(future: Any, topic: str) -> RejectedMessage | str | None:
     """Return None for an acknowledgement, why the message is not taken, or an error text: try again."""
     try:
         future.result(timeout=120)
@@ -335,8 +336,8 @@ def _answer(future: Any, topic: str) -> NotTaken | str | None:
         return _judged(error, topic)
 
 
-def _judged(error: Exception, topic: str) -> NotTaken | str:
-    """Classify an error: the message's (`NotTaken`), the cluster's state (text: try again), or a `Refusal` (8)."""
+def _judged(error: Exception, topic: str) -> RejectedMessage | str:
+    """Classify an error: of the message (`RejectedMessage`), of the cluster (text: try again), or a `Refusal` (8)."""
     from rocketmq.v5 import exception as client
 
     text = f"{type(error).__name__}: {error}"[:400]
@@ -348,5 +349,5 @@ def _judged(error: Exception, topic: str) -> NotTaken | str:
                       "Set MQTOOL_ACCESS_KEY and MQTOOL_SECRET_KEY in the environment.") from error
     if isinstance(error, (client.BadRequestException, client.PayloadTooLargeException, client.PayloadEmptyException,
                           client.RequestHeaderFieldsTooLargeException, client.IllegalArgumentException, ValueError)):
-        return NotTaken(text)
+        return RejectedMessage(text)
     return text

@@ -12,7 +12,7 @@ from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, de
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
-from recover.export.messages import real_place
+from recover.export.messages import real_destination
 from recover.export.select import FOREVER, Wanted, scan_for, selected
 from recover.export.sources import Source, scan_source
 from recover.findings.code import Refusal
@@ -71,7 +71,7 @@ class Offset(Struct):
     consumed: bool
 
 
-class Life(Struct):
+class MessageHistory(Struct):
     """One message: its records in the order in which they were stored, its outcome so far, and consumers."""
 
     unique_key: str | None
@@ -84,7 +84,7 @@ class Life(Struct):
 
 def trace(
     store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
-) -> tuple[list[Life], Answer]:
+) -> tuple[list[MessageHistory], Answer]:
     """Return the lives of the messages with this id, unique key or key, and the search: through the index, or with an
     `engine` by a scan of the log. `Refusal` (8) if the index cannot be used."""
     found = query_id(store, name) if engine is None else _at_place(store, name)
@@ -141,7 +141,7 @@ def _at_place(store: Store, name: str) -> Answer:
 
 def _life(
     store: Store, key: str | None, records: list[Record], found: Answer, ops: dict[tuple[int, str], Record] | None,
-) -> Life:
+) -> MessageHistory:
     events = [_event(store, record) for record in records]
     for record in records:
         if record.topic_name == TOPIC_HALF:
@@ -164,13 +164,13 @@ def _life(
     first = records[0]
     target = next((event.target for event in events if event.stage != "op"), first.topic_name)
     sure = found.complete and not found.damaged and not found.damaged_ranges
-    return Life(key, first.keys, target, _ended(events, sure=sure), events)
+    return MessageHistory(key, first.keys, target, _ended(events, sure=sure), events)
 
 
 def _event(store: Store, record: Record) -> Event:
     values = record.property_map()
     topic = record.topic_name
-    target, _, _ = real_place(topic, record.queue_id, values)
+    target, _, _ = real_destination(topic, record.queue_id, values)
     event = Event("sent", topic, record.queue_id, record.queue_offset, record.phy_offset, record.store_timestamp,
                   offset_id(*record.store_host, record.phy_offset), target, record.reconsume_times)
     if topic == TOPIC_HALF:
@@ -209,7 +209,7 @@ def _ended_by(body: str) -> list[str]:
 
 def _commit_of(store: Store, half: Record, op: Record, found: Answer) -> Record | None:
     """The committed message, which the index may lack: brokers store it in its own queue before the op message."""
-    topic, queue, _ = real_place(TOPIC_HALF, half.queue_id, half.property_map())
+    topic, queue, _ = real_destination(TOPIC_HALF, half.queue_id, half.property_map())
     return _first_after(store, half, topic, queue, op.phy_offset, found, lambda record: (
         record.transaction_type == TRANSACTION_COMMIT and record.uniq_key == half.uniq_key))
 

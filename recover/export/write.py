@@ -18,8 +18,8 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
-from recover.change.model import refuse_taken
-from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
+from recover.change.model import refuse_existing
+from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal, UsageRefusal
@@ -208,7 +208,7 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
-    refuse_taken(target)
+    refuse_existing(target)
     left = Resumed()
     if part.exists():
         if not resume:
@@ -330,8 +330,8 @@ class LineMaker:
         self._is_csv = not isinstance(writer, Ndjson)
         self._kept = threading.local()
         self.plain = np.array(
-            [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
-            dtype=bool)
+            [choice.wanted.by_rows and real_destination(name, queue_id, {})[2] is None
+             for name, queue_id in choice.names], dtype=bool)
 
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or their table."""

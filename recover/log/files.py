@@ -10,7 +10,7 @@ from msgspec import structs
 
 from formats.record import HEAD, MAGICS, MIN_RECORD_SIZE
 from recover.log.file_scan import heads_in, scan_file
-from recover.log.judge import Claim, believed
+from recover.log.judge import Claim, most_claimed
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
 from recover.store.reading import FILE
@@ -34,7 +34,7 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
     taken = {mapped_file.file_from_offset for mapped_file in queue.files if mapped_file not in doubted}
 
     def place(mapped_file: MappedFile) -> int:
-        return believed([*_claims_of_place(mapped_file, size, taken)], mapped_file.file_from_offset)
+        return most_claimed([*_claims_of_place(mapped_file, size, taken)], mapped_file.file_from_offset)
 
     moving = [mapped_file for mapped_file in doubted if place(mapped_file) != mapped_file.file_from_offset]
     taken |= {mapped_file.file_from_offset for mapped_file in doubted if mapped_file not in moving}

@@ -17,7 +17,7 @@ from formats.native.rows import note_last, numbered
 from formats.record import MIN_RECORD_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
 from recover.log.file_scan import FileScan
-from recover.log.judge import LogReader, without_place
+from recover.log.judge import LogReader, without_own_offset
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 
@@ -316,7 +316,7 @@ def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
     with LogReader(MappedFileQueue((), scans[0].file_size, [scan.mapped_file for scan in scans])) as reader:
         for at in np.flatnonzero(count[kind] > 1).tolist():
             try:
-                content = without_place(reader.read(int(places[at]), int(facts[2, at])))
+                content = without_own_offset(reader.read(int(places[at]), int(facts[2, at])))
             except OSError:
                 continue
             if content and first.get(int(kind[at])) == content:

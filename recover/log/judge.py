@@ -79,7 +79,7 @@ class LogReader:
             return None
 
 
-def without_place(content: bytes) -> bytes:
+def without_own_offset(content: bytes) -> bytes:
     """Return a record without its own offset and the property CRC that covers it: the same bytes at any place of the
     log."""
     covered = len(content) - PROPERTY_CRC_SIZE
@@ -207,7 +207,7 @@ class Claim(NamedTuple, Generic[T]):
     weight: int = 1
 
 
-def believed(claims: Iterable[Claim[T]], stored: T) -> T:
+def most_claimed(claims: Iterable[Claim[T]], stored: T) -> T:
     """Return the value with most claims; `stored` unless one other has at least LEAST, more than any third, and no
     fewer."""
     weights: Counter[T] = Counter()

@@ -28,7 +28,7 @@ from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
-from recover.log.judge import Claim, believed
+from recover.log.judge import Claim, most_claimed
 from recover.log.split_scan import OpenError, merge_queues, parts_of, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -179,7 +179,7 @@ class LogView(Struct):
             dead = (split.records["bits"] & NOT_LIVE) != 0
             yield without_rows(split, dead) if dead.any() else split
 
-    def stand_in(self) -> tuple[int, int] | None:
+    def first_bridge_record(self) -> tuple[int, int] | None:
         """Return (phy offset, size) of the log's first bridge marker, else of its first filler, else None."""
         for bit, count in ((BIT_MARKER, self.tally.markers), (BIT_FILLER, self.tally.fillers)):
             for split in (split for split in self.live() if count and split.has(bit)):
@@ -269,7 +269,7 @@ def _weigh_marks(scan: FileScan) -> int:
             Claim("mark", "ends"), Claim("own offset of the record under it", "goes on", over_record),
             Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
         ]
-        if believed(claims, "ends") == "ends":
+        if most_claimed(claims, "ends") == "ends":
             scan.unweighed = scan.copied(scan.splits)
             scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
             scan.gaps = [gap for gap in scan.gaps if gap.start < mark]

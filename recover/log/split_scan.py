@@ -96,7 +96,7 @@ class FileJoin(Struct):
             if walk.is_over:
                 break
             if walk.gap is not None:
-                walk.go_on_in_gap(first)
+                walk.continue_gap(first)
                 continue
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
@@ -249,7 +249,7 @@ class _Walk:
         self.result.blank, self.result.end = found.blank, found.end
         self.result.over_record, self.result.before_record = found.over_record, found.before_record
 
-    def go_on_in_gap(self, scan: SplitScan) -> None:
+    def continue_gap(self, scan: SplitScan) -> None:
         """Continue a gap into this split: it ends at the split's first record, or goes on."""
         assert self.gap is not None
         if scan.entry is None:

@@ -40,7 +40,7 @@ def settled(store: Store) -> Store:
         return store
     tree = _AsItWas(store)
     _await_dispatch(store, tree.end)
-    found, _ = store.seen_through(tree)
+    found, _ = store.with_tree(tree)
     found.settled_at, found.lock_holder = tree.end, store.lock_holder
     return found
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs, to_builtins
 
 from formats import properties as props
 from formats.basics import FormatError, is_index_name
-from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, process_id, younger_fields
+from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, newer_fields, process_id
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.index import IndexHeader
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
@@ -92,7 +92,7 @@ class Generation:
     started on the store too, but none from `before` on; None if unknown."""
 
     def __init__(self, store: Store, checkpoint: Checkpoint | None) -> None:
-        younger = () if checkpoint is None else younger_fields(checkpoint, store.commitlog.max_offset)
+        younger = () if checkpoint is None else newer_fields(checkpoint, store.commitlog.max_offset)
         of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
         found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
         self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)

@@ -314,7 +314,7 @@ class Within(Struct):
             self.target.checked(message)
 
 
-class Nobody:
+class NullDispatcher:
     """Discards everything: for a recovery that only searches the end."""
 
     def rows(self, rows: Rows) -> None:

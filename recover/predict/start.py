@@ -30,7 +30,7 @@ from recover.check.log import (
     misnamed_findings,
     missing_files,
     odd_log_name,
-    only_copies,
+    possible_copy_findings,
     unknown_size_findings,
 )
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
@@ -48,7 +48,7 @@ from recover.predict.dispatch import (
     Dispatcher,
     Key,
     Loaded,
-    Nobody,
+    NullDispatcher,
     Stop,
     Within,
     load,
@@ -202,13 +202,15 @@ class _Start:
 
     def _target(self, max_of_queues: int) -> DispatchTarget:
         if self.prediction.mode == "normal":
-            return Within(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
+            if self.version.has(versions.NORMAL_DISPATCHES):
+                return Within(self.dispatcher, max_of_queues)
+            return NullDispatcher()
         duplicated = self.settings.flag("duplicationEnable")
         if self.version.has(versions.CONFIRM_END_COMPARED):
             if duplicated or self.settings.flag("enableControllerMode"):
                 return Within(self.dispatcher, until=self.checkpoint.confirm_phy_offset)
         elif duplicated:
-            return Nobody()
+            return NullDispatcher()
         return self.dispatcher
 
     def _truncate(self, found: ScanEnd, max_before: int) -> None:
@@ -307,7 +309,7 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
     """Whether a search for the start file that matches none of the newest files makes the broker cut the log short."""
     log = BrokerLog(view.queue.files, view.queue.file_size, view)
     first = oldest_searched(settings, len(log.files))
-    return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end
+    return scan(log, first, CheckRules.of(settings), NullDispatcher()).process_offset < view.log_end
 
 
 # --- Surroundings of a start: parts, config files and settings that stop it, or that the prediction leaves out.
@@ -378,7 +380,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     if COMMITLOG in held_elsewhere(store):
         return []
     untold = [*unknown_size_findings(store, log.queue, log.log_end)]
-    gone = [*untold, *log_is_gone(store), *only_copies(store)]
+    gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]

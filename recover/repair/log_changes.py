@@ -24,7 +24,7 @@ from recover.check.analysis import Analysis
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings, old_end
-from recover.evidence.restore import content_of, put_back
+from recover.evidence.restore import content_of, restoring_edits
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
 from recover.log.file_scan import FileScan, Gap
@@ -237,7 +237,7 @@ def keep_everything(
             positions = analysis.losses.by_damage[number]
             # the edits of all records that stood there, if every one of them can be determined
             content = content_of(reader, damage) if positions or mend_bits else None
-            restored = [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
+            restored = [] if content is None else restoring_edits(content, damage.start, positions, bits=mend_bits)
             if restored:
                 changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from

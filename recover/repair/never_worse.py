@@ -33,7 +33,7 @@ from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
 from recover.log.file_scan import FileScan
 from recover.log.generations import batches
-from recover.log.judge import judge, without_place
+from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
@@ -157,7 +157,7 @@ def planned_store(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, 
         if not path.is_relative_to(store.index_dir):
             changed[below.behind(path.within) if isinstance(path, StorePath) else path.absolute()].append(step)
     with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
-        opened, path_in = store.seen_through(_Planned(changed, Path(scratch), below))
+        opened, path_in = store.with_tree(_Planned(changed, Path(scratch), below))
         try:
             yield opened, path_in
         finally:
@@ -190,7 +190,7 @@ class Missed(Struct, frozen=True):
 def refuse_worse(
     store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
 ) -> RecoverPlan:
-    """Return the plan (for which `bears` holds) with a loss statement of the messages that brokers alone would deliver.
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
 
     `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
@@ -269,7 +269,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
-def bears(store: Store, made: RecoverPlan) -> bool:
+def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     """Whether a plan may take messages from a broker: it writes to the log or to queues.
 
     Exempt: a plan that creates all queues of a plain log without any; the broker would take the same records.
@@ -483,4 +483,4 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
     """A digest of a record without its own position, which changes when the record is moved."""
-    return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
+    return hashlib.blake2b(without_own_offset(log.read(phy_offset, size)), digest_size=16).digest()

@@ -14,7 +14,7 @@ from formats.config.tables import BACKUP_SUFFIX
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
-from recover.change.places import can_be_retired, stray_folders
+from recover.change.places import can_be_retired, foreign_folders
 from recover.check.analysis import Analysis, ScanOptions
 from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
@@ -343,7 +343,7 @@ def _in_order(
 ) -> tuple[list[Step], list[dict[str, Any]]]:
     """All steps in execution order, and the decision about each config file."""
     store, as_broker = before.analysis.store, options.policy == "broker"
-    stray = stray_folders(before.findings, store)
+    stray = foreign_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     analysis, index, checkpoint, found = _judged_by(before, after, rewritten=bool(changes.replaced or changes.dropped))
     derived = derived_steps(

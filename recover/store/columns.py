@@ -37,7 +37,7 @@ def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)
 
 
-def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+def scratch_zeros(count: int, dtype: Any) -> np.ndarray[Any, Any]:
     """Return zeros; above 64 MiB in a scratch file if it has room, since memory may be short."""
     size = count * np.dtype(dtype).itemsize
     if size > _LARGEST:

@@ -129,7 +129,7 @@ class Store:
             raise unreadable(error) from error
         return store
 
-    def seen_through(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
+    def with_tree(self, tree: LocalTree) -> tuple[Store, Callable[[Path], Path]]:
         """Return the same store with the files of a tree, until its root is unmounted, and a function that maps paths
         to it."""
         top, given = mount(tree), self.options

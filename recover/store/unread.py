@@ -268,4 +268,4 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
 
 def _ends_like_a_table(table: Path) -> bool:
     with FileReader(table) as reader:
-        return rocksdb.ends_like_a_table(reader.read, reader.length)
+        return rocksdb.has_table_magic(reader.read, reader.length)

@@ -158,7 +158,7 @@ NOT_EMPTY = [name for name in (*WHOLE_BROKER, *made()) if "empty" not in name]
 ONE_RUN = [name for name in made() if "restarts" not in name and "expired" not in name and "empty" not in name]
 
 
-@pytest.mark.parametrize(("store", "version"), marked([(s, v) for s in NOT_EMPTY for v in readers(s)], 2))
+@pytest.mark.parametrize(("store", "version"), marked([(s, v) for s in NOT_EMPTY for v in readers(s)], 1))
 def test_full_replay_by_a_broker_gives_the_files_that_rebuild_gives(store: str, version: str, tmp_path: Path) -> None:
     root = real_store(store, tmp_path / "log")
     for part in ("consumequeue", "consumequeue_ext", "index"):

@@ -94,8 +94,9 @@ class TestServer:
     pytestmark = needs_spark
 
     @pytest.mark.parametrize(("name", "recipe"), [
-        ("killed-5.5.0", None), ("clean-manyfiles-5.3.3", "page-random"), ("killed-lmq-4.9.7", "crash-torn-tail"),
-        ("clean-manyfiles-5.3.3", "log-early-end-mark"),
+        ("killed-5.5.0", None), ("killed-lmq-4.9.7", "crash-torn-tail"),
+        *(pytest.param("clean-manyfiles-5.3.3", recipe, marks=pytest.mark.long)
+          for recipe in ("page-random", "log-early-end-mark")),
     ])
     def test_verify_says_what_the_local_engine_says(
         self, server: str, tmp_path: Path, name: str, recipe: str | None

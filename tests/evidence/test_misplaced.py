@@ -18,7 +18,7 @@ from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.log.generations import misnumbered_among
-from recover.log.judge import Claim, believed
+from recover.log.judge import Claim, most_claimed
 from recover.log.scan import LocalEngine
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
@@ -311,4 +311,4 @@ def rows(*times: int) -> np.ndarray:
     ([Claim("unit", "there", 3), Claim("record", "elsewhere", 2), Claim("name", "here")], "there"),
 ])
 def test_two_claims_or_more_than_for_what_is_stored(claims: list[Claim[str]], told: str) -> None:
-    assert believed(claims, "here") == told
+    assert most_claimed(claims, "here") == told

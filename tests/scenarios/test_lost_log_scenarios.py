@@ -298,7 +298,7 @@ def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
 # --- T38: no log at all -------------------------------------------------------------------------------------
 
 
-LOOKS = {"random": "nothing in it is known", "kafka": "Kafka"}
+LOOKS = {"random": "its content is unknown", "kafka": "Kafka"}
 
 
 @pytest.mark.parametrize("kind", LOOKS)
