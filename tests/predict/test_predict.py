@@ -208,6 +208,13 @@ def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str
     assert ask(root, "5.3.3", messageIndexEnable="false").index_gap is None
 
 
+def test_index_entries_of_expired_messages_are_no_loss(tmp_path: Path) -> None:
+    root, _ = struck_store("killed-expired-5.3.3", tmp_path, "checkpoint-zero")
+    found = ask(root)
+    assert found.min_phy > 0 and any(name.startswith("index/") for name in found.deleted_files)
+    assert found.index_gap is None
+
+
 @pytest.mark.parametrize("offset", ["9" * 20, "9" * 5000, "-1", "", "x"])
 def test_an_lmq_offset_that_no_broker_writes_is_no_position(tmp_path: Path, offset: str) -> None:
     writer = StoreWriter(tmp_path)
