@@ -367,7 +367,7 @@ def test_a_folder_that_cannot_be_listed_is_left_to_who_asks_for_it(
         assert (result.code, result.document["commitlog"]["messages"]) == (0, 2765)
         said = {"consumequeue": "consumequeue"} if folder == "consumequeue" else {}
         assert result.document["not_checked"] == said
-        assert all(f"not checked: {name}" in result.document["summary"] for name in said)
+        assert all(name in result.document["summary"].partition("not checked: ")[2] for name in said)
     for line in (("verify",), ("verify", "--only", folder), ("recover", "--yes")):
         refused = mqtool(line[0], root, *line[1:], "--json")
         assert refused.code == exits.OPERATIONAL

@@ -75,7 +75,7 @@ def test_ext_addresses_start_at_the_lowest_i64_and_never_meet_a_hash() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, -(2**31), -(2**63) - 1])
 def test_what_is_no_ext_address_is_refused(value: int) -> None:
-    with pytest.raises(FormatError, match="no address"):
+    with pytest.raises(FormatError, match="is not the address"):
         cq.ext_offset(value)
 
 
