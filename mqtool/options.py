@@ -23,7 +23,7 @@ from mqtool import exits
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import OutputOptions, Printer, outside_store
 from mqtool.text import human_size
-from recover.broker.settings import load_settings
+from recover.broker.settings import load_settings, log_folder_names
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
@@ -139,13 +139,8 @@ def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     copy, folders below the configured root are taken below its own root."""
     home = settings.get("storePathRootDir", "").strip()
     folders: list[Path] = []
-    # a broker reads the second one only beside several folders in the first (CommitLog)
-    several = "," in settings.get("storePathCommitLog", "")
-    for name in ("storePathCommitLog", *(("readOnlyCommitLogStorePaths",) if several else ())):
-        # a space after a comma is a part of the name to brokers
-        for text in filter(None, settings.get(name, "").strip().split(",")):
-            folder = Path(text)
-            folders.append(root / folder.relative_to(home) if home and folder.is_relative_to(home) else folder)
+    for folder in map(Path, log_folder_names(settings)):
+        folders.append(root / folder.relative_to(home) if home and folder.is_relative_to(home) else folder)
     if home and Path(home).absolute() != root.absolute() and (root / "commitlog").is_dir():
         folders = [folder for folder in folders if folder.is_relative_to(root)]
     return () if folders == [root / "commitlog"] else tuple(dict.fromkeys(folders))

@@ -22,6 +22,15 @@ _MISSING_LEVEL_MS = 1000
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def log_folder_names(settings: Mapping[str, str]) -> list[str]:
+    """Return the folders of the commitlog as a broker reads them (CommitLog): split at commas, a space after one being
+    part of the name; the read-only folders count only beside several others."""
+    names = settings.get("storePathCommitLog", "").strip().split(",")
+    if len(names) > 1:
+        names += settings.get("readOnlyCommitLogStorePaths", "").strip().split(",")
+    return [*filter(None, names)]
+
+
 def parse_levels(text: str) -> dict[int, int]:
     """Parse `messageDelayLevel` to level -> ms; `UsageRefusal` if the broker could not parse it."""
     table = {}

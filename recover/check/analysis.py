@@ -126,7 +126,7 @@ def analyse(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
         ), store)
     topics = Topics(store)
-    delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    delays = _delay_table(store)
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
@@ -179,9 +179,13 @@ def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
     if CONSUMEQUEUE in held_elsewhere(store):
         return log
     expectation = expect(log, Topics(store))
-    delays = DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
-    found = overwritten(log, expectation, check_consumequeue(store, log, expectation, delays), IndexCheck(store))
+    found = overwritten(log, expectation, check_consumequeue(store, log, expectation, _delay_table(store)),
+                        IndexCheck(store))
     return _without_others(log, store, found, memory) if found.stretches else log
+
+
+def _delay_table(store: Store) -> DelayTable:
+    return DelayTable(parse_levels(store.options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
 
 
 def _without_others(log: LogView, store: Store, found: Overwritten, memory: int) -> LogView:

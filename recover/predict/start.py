@@ -23,7 +23,7 @@ from recover.broker.recovery import (
     start_file,
     unlinked,
 )
-from recover.broker.settings import KNOWN, BrokerSettings
+from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
 from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import (
     first_file_findings,
@@ -477,11 +477,11 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
             yield f"{name}={size}, from the files (the default {KNOWN[name].default} would refuse them)"
     for name, value in sorted(settings.too_new.items()):
         yield f"{name}={value} is ignored: {version} does not know it"
-    folders = settings.given.get("storePathCommitLog", "").strip().split(",")
+    folders = log_folder_names(settings.given)
     for folder in (each for each in folders if each != each.strip()):
-        yield f"storePathCommitLog: the folder {folder!r} is looked for with the space in its name, as brokers do"
+        yield f"the log folder {folder!r} is looked for with the space in its name, as brokers do"
     read_only = "readOnlyCommitLogStorePaths"
-    if read_only in settings.given and "," not in settings.given.get("storePathCommitLog", ""):
+    if read_only in settings.given and len(folders) < 2:
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
     if settings.unknown:
         yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
