@@ -22,8 +22,9 @@ from formats.native.rows import numbered
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
-from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
+from recover.evidence.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
+from recover.log.generations import mark
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split
@@ -368,6 +369,31 @@ def _referenced(
         files = np.searchsorted(bases, rows["phy_offset"][led], "right") - 1
         total += np.bincount(files, minlength=bases.size)
     return dict(zip(bases.tolist(), total.tolist(), strict=True))
+
+
+# --- Older records of a topic whose new beginning is damaged.
+
+
+def without_older_topics(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, losses: Losses
+) -> LogView:
+    """Return the log with the records of a deleted topic superseded if damage took the first message after the topic
+    was created again; maybe `log` itself. The bits of its rows are changed in place.
+
+    A unit names that message in the damage (`Losses.again`), and none leads to a record of its queue before it.
+    """
+    begins = {position.key: damage.start for damage, again in zip(log.damaged, losses.again, strict=False)
+              for position in again if not position.queue_offset and not position.key.topic.startswith(LMQ_PREFIX)}
+    older: list[Rows] = []
+    for key, rows in expectation.grouped(set(begins)):
+        before = rows[rows["phy_offset"] < begins[key]]
+        unled = [*queues.verdicts[key].missing_offsets.tolist(), *(unit[0] for unit in queues.verdicts[key].wrong)]
+        if np.isin(before["queue_offset"], unled).all():
+            older.append(before["phy_offset"].copy())
+    found = mark(log.files, older, BIT_SUPERSEDED)
+    if not found:
+        return log
+    return structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=log.superseded + found)
 
 
 # --- Last records of queues whose queue offset and units disagree. ---------------------------------------------------
