@@ -131,12 +131,12 @@ def analyse(
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
-    found = Overwritten([], [], [])
+    found = Overwritten([], [], [], [])
     index, by_index = IndexCheck(store), np.empty(0, dtype=np.int64)
     if with_queues:
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         found = overwritten(log, expectation, queues, index)
-        if found.stretches:
+        if found.stretches or found.bridged:
             log = _without_others(log, store, found, options.memory)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
@@ -188,7 +188,7 @@ def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
     expectation = expect(log, Topics(store))
     found = overwritten(log, expectation, check_consumequeue(store, log, expectation, _delay_table(store)),
                         IndexCheck(store))
-    return _without_others(log, store, found, memory) if found.stretches else log
+    return _without_others(log, store, found, memory) if found.stretches or found.bridged else log
 
 
 def _delay_table(store: Store) -> DelayTable:

@@ -59,11 +59,12 @@ class ForeignFile(Struct, frozen=True):
 
 class Overwritten(Struct):
     """Files of another log (`foreign`), all ranges with other records than the messages named there, and files without
-    any support (`alone`), which may belong to another log."""
+    any support (`alone`), which may belong to another log. `bridged`: gaps after which records are wrongly stale."""
 
     foreign: list[ForeignFile]
     stretches: list[Range]
     alone: list[ForeignFile]
+    bridged: list[Gap]
 
 
 def overwritten(
@@ -78,6 +79,7 @@ def overwritten(
     old = _old_records(log) if named else set()
     led_to_old = [position.start for position in named if position in old]
     taken = set(led_to_old)
+    bridged = [*_bridged_by_units(log, {position.start: position.stop for position in named}, taken)]
     named = [position for position in named if position.start not in taken]
     told = queues.total(RIGHT) or named or index(log).verdicts
     files = _files_in_doubt(
@@ -92,7 +94,23 @@ def overwritten(
         foreign = []
     if not queues.total(RIGHT):
         alone = []
-    return Overwritten(foreign, [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)], alone)
+    stretches = [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)]
+    return Overwritten(foreign, stretches, alone, bridged)
+
+
+def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
+    """Yield the gaps from whose first byte to whose last units name messages, and the record after it, which is stale
+    only by its time: the clock went back.
+
+    `named`: the end of each message that units name by its start; `led_to_old`: starts of old records to which units
+    lead. Units of an earlier generation name no message that begins where the log ended later.
+    """
+    for gap in (gap for scan in log.files for gap in scan.gaps if log.stale):
+        at = gap.start
+        while at in named and at < gap.stop:
+            at = named[at]
+        if at == gap.stop and at in led_to_old:
+            yield gap
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
@@ -129,7 +147,8 @@ def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
 
 
 def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
-    """Return the log with these ranges as damage. Its rows are copies, `memory` bytes of them in memory."""
+    """Return the log with these ranges as damage, and with what follows the bridged gaps as live. Its rows are copies,
+    `memory` bytes of them in memory."""
     stretches = found.stretches
     indexed = {file.extent[0]: file.indexed for file in found.foreign}
     columns = ColumnStore(memory)
@@ -147,7 +166,9 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
         gaps = [Gap(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
-        copy.gaps = sorted([*([] if whole else scan.gaps), *gaps], key=lambda gap: gap.start)
+        left = [structs.replace(gap, bridged_by_units=gap.bridged_by_units or gap in found.bridged)
+                for gap in scan.gaps if not whole]
+        copy.gaps = sorted([*left, *gaps], key=lambda gap: gap.start)
         taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
         copy.set_aside = [*scan.set_aside, *taken]
         scans.append(copy)

@@ -152,7 +152,7 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
     broken = False
     total = 0
     for scan in scans:
-        breaks = [gap.start for gap in scan.gaps]
+        breaks = [gap.start for gap in scan.gaps if not gap.bridged_by_units]
         # a stretch without a break is compared with what precedes it, however its rows are divided
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [part for _, part in runs]
