@@ -18,11 +18,12 @@ from recover.change.preconditions import seal
 from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
-from recover.findings.code import Interrupted, Refusal, UsageRefusal
+from recover.findings.code import Interrupted, UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.analysed import carry_out, opened
+from tests.support.harm import gone
 from tests.support.stores import unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -55,9 +56,7 @@ def wrong_derived(root: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-ext-5.5.0", "killed-lmq-4.9.7"])
 def test_derived_parts_that_are_gone_come_back(name: str, store: Copy) -> None:
     root = store(name)
-    for part in ("consumequeue", "consumequeue_ext", "index"):
-        shutil.rmtree(root / part, ignore_errors=True)
-    (root / "checkpoint").unlink()
+    gone("consumequeue", "consumequeue_ext", "index", "checkpoint")(root)
     before = tree_digest(root)
     apply(root, plan_of(root))
     assert wrong_derived(root) == []
@@ -153,17 +152,6 @@ def test_output_of_one_queue_holds_no_other(tmp_path: Path, store: Copy) -> None
     done = write_rebuild(store_of(root), options, tmp_path / "out")
     name = f"TopicA/1/{offset_to_name(0)}"
     assert done.files == (f"consumequeue/{name}", f"consumequeue_ext/{name}")
-
-
-def test_output_goes_into_an_empty_folder_outside_of_the_store(tmp_path: Path, store: Copy) -> None:
-    root = store("clean-plain-4.9.7")
-    taken = tmp_path / "taken"
-    taken.mkdir()
-    (taken / "file").touch()
-    with assert_unchanged(tmp_path):
-        for place in (taken, root / "out", root, root.parent, tmp_path / "no" / "such"):
-            with pytest.raises(Refusal):
-                write_rebuild(store_of(root), RebuildOptions(), place)
 
 
 def test_a_stopped_output_leaves_nothing(tmp_path: Path, store: Copy) -> None:
