@@ -20,7 +20,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, MANY_FILES, PLAIN, Broken, body_at, file_name, manifest, messages
 from tests.support.stores import write_at
-from tests.support.trees import assert_unchanged
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all.
 
@@ -333,6 +333,24 @@ def test_t38_foreign_files_and_folders_are_no_store(folder: Path, kind: str) -> 
                 result = mqtool(command, path, *(["--yes"] if command in ("recover", "rebuild", "undo") else []))
                 assert result.code == exits.USAGE, (command, path, result.stderr)
         assert SEEN[kind] in mqtool("inspect", file).stderr
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "empty", "json"])
+def test_t38_foreign_bytes_as_the_only_log_file_crash_nothing(folder: Path, kind: str) -> None:
+    root = folder / "s"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / file_name(0)).write_bytes(FOREIGN[kind])
+    before = tree_digest(root)
+    with assert_unchanged(root):
+        for command in ("verify", "inspect", "predict", "journal"):
+            result = mqtool(command, root, "--json")
+            assert result.code & (exits.BUG | exits.USAGE) == 0, result.stderr
+            assert result.document["exit_code"] == result.code
+    done = mqtool("recover", root, "--yes")
+    assert done.code & (exits.BUG | exits.USAGE) == 0
+    if done.code & exits.CORRECTED:
+        assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
+    assert_same_tree(before, tree_digest(root))
 
 
 @pytest.mark.parametrize("kind", ["kafka", "text", "zeros"])
