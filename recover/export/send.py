@@ -18,7 +18,7 @@ import msgspec
 
 from formats import properties as props, sysflag
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
+from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.export.messages import Message, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
@@ -39,7 +39,8 @@ RESERVED = frozenset({
 })
 """`MessageConst.STRING_HASH_SET` of 5.5.0: a proxy refuses these as properties of a client's message."""
 _OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__"}
-_LONGEST_LINE = 256 << 20
+# a zero byte of a body takes six in its line
+_LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
