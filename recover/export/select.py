@@ -35,6 +35,7 @@ from recover.store.store import Store
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
 _BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 Span = tuple[int, int]
 
@@ -97,8 +98,8 @@ def parse_span(text: str, option: str) -> Span:
 
 
 def parse_time(text: str, option: str) -> int:
-    """Parse a time to ms since the epoch: ms, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w);
-    `UsageRefusal` (16) otherwise."""
+    """Parse a time to ms since the epoch (rounded up): ms, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d,
+    w); `UsageRefusal` (16) otherwise."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
@@ -112,7 +113,7 @@ def parse_time(text: str, option: str) -> int:
         why = "is not a time" if moment is None else "has no time zone"
         raise UsageRefusal(f"{option} {text} {why}",
                            f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
-    return int(moment.timestamp() * 1000)
+    return -((_EPOCH - moment) // datetime.timedelta(milliseconds=1))
 
 
 def selected(

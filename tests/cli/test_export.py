@@ -28,6 +28,7 @@ from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
+from recover.export.select import parse_time
 from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
@@ -39,6 +40,7 @@ from tests.support.trees import assert_unchanged
 
 
 STORE = "clean-5.3.3"
+START_OF_2024 = 1_704_067_200_000
 EVERYTHING = ("--include", "stale,superseded,system")
 
 
@@ -223,6 +225,28 @@ def test_times_are_iso_with_a_zone_or_ms_and_until_is_open(tmp_path: Path) -> No
     assert sound("--since", "2001-01-01 01:58+08:00") == every
     assert mqtool("export", unpacked(STORE), "-o", tmp_path / "x", "--since", "2026-11-21 01:58").code == 16
     assert mqtool("export", unpacked(STORE), "-o", tmp_path / "x", "--since", "yesterday").code == 16
+
+
+def test_an_iso_time_is_its_millisecond_and_one_between_two_the_later(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", start=START_OF_2024, step_ms=1)
+    for number in range(1000):
+        writer.put("Orders", b"%d" % number)
+    writer.close()
+    for number in range(0, 1000, 37):
+        text = f"2024-01-01T00:00:00.{number:03}Z"
+        (first, *_) = exported(tmp_path / f"{number}.ndjson", tmp_path / "store", "--since", text, "--limit", 1)
+        assert first["store_time"] == START_OF_2024 + number, text
+    assert parse_time("2024-01-01T00:00:00.0005Z", "--since") == START_OF_2024 + 1
+    assert parse_time("1969-12-31T23:59:59.999Z", "--since") == -1
+
+
+def test_half_messages_of_transactions_in_rocksdb_come_under_their_real_topic(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    writer.put("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Orders", "REAL_QID": "3", "UNIQ_KEY": "U"})
+    writer.put("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"\0", {"TRANS_OFFSET": "0"})
+    writer.close()
+    (half,) = exported(tmp_path / "out.ndjson", tmp_path / "store", "--topic", "Orders")
+    assert (half["kind"], half["topic"], half["queue"]) == ("half", "Orders", 3)
 
 
 def test_one_message_by_key_and_by_id() -> None:
