@@ -393,6 +393,24 @@ def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     assert not part.exists()
 
 
+def test_an_export_with_other_options_is_not_continued(tmp_path: Path) -> None:
+    root = unpacked("killed-compressed-5.3.3")
+    exported(tmp_path / "stored.ndjson", root, "--raw-body")
+    cut = (tmp_path / "stored.ndjson").read_bytes()
+    last = cut.index(b"as stored, on request")
+    (tmp_path / "out.ndjson.part").write_bytes(cut[: cut.index(b"\n", last) + 1])
+    assert mqtool("export", root, "-o", tmp_path / "out.ndjson", "--resume").code == 8
+    assert mqtool("export", root, "-o", tmp_path / "out.ndjson", "--resume", "--raw-body").code == 0
+    assert (tmp_path / "out.ndjson").read_bytes() == cut
+
+
+def test_what_is_left_of_a_format_that_cannot_be_continued_is_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "out.csv.part").touch()
+    result = mqtool("export", unpacked(STORE), "-o", tmp_path / "out.csv", "--json")
+    assert result.code == 8
+    assert "--resume" not in result.document["error"]["remedy"]
+
+
 def test_a_cut_export_goes_on_after_a_damaged_message_whose_place_is_not_known(tmp_path: Path) -> None:
     lines = [b'{"phy_offset":null,"state":"damaged"}\n', b'{"phy_offset":7,"state":"damaged"}\n']
     (tmp_path / "out.ndjson.part").write_bytes(lines[0] + lines[1][:9])
@@ -495,6 +513,11 @@ def test_nothing_is_written_into_a_store_nor_over_a_file(store: Callable[[str], 
     there.write_text("mine")
     assert mqtool("export", root, "-o", there).code == 8
     assert there.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".", "/", ""])
+def test_a_folder_is_no_output_file(name: str) -> None:
+    assert mqtool("export", unpacked(STORE), "-o", name).code == 8
 
 
 def test_a_place_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
