@@ -144,9 +144,11 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
+        return placed
     stale = {"stale"} if search.include_stale else set()
     wanted = Wanted(
-        key=search.msg_id or search.key, since=search.begin or 0,
+        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )

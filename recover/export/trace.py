@@ -22,7 +22,6 @@ from recover.log.scan import Engine
 from recover.look.query import (
     Answer,
     deliver_time,
-    has_key,
     known_topics,
     query_id,
     query_key,
@@ -33,6 +32,7 @@ from recover.predict.groups import committed_rows
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
+    query_place,
 
 _LIVES = 20
 _MOST = 500_000
@@ -87,11 +87,13 @@ def trace(
 ) -> tuple[list[MessageHistory], Answer]:
     """Return the lives of the messages with this id, unique key or key, and the search: through the index, or with an
     `engine` by a scan of the log. `Refusal` (8) if the index cannot be used."""
-    found = query_id(store, name) if engine is None else _at_place(store, name)
-    if engine is not None:
-        placed = found.messages[0].record.uniq_key if found.messages else name
-        if placed is not None:
-            wanted = Wanted(key=placed, include=frozenset({"system"}))
+    if engine is None:
+        found = query_id(store, name)
+    else:
+        found = query_place(store, name) or Answer("scan")
+        key = found.messages[0].record.uniq_key if found.messages else name
+        if key is not None:
+            wanted = Wanted(key=key, include=frozenset({"system"}))
             found = scan_for(store, wanted, engine=engine, progress=progress)
     keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
     if len(keys) > _LIVES:
@@ -127,16 +129,6 @@ def trace(
                 for row in committed if (row.topic, row.queue) == (event.topic, event.queue)]
             lives.append(life)
     return lives, found
-
-
-def _at_place(store: Store, name: str) -> Answer:
-    """Find the record at the log offset in the id, without an index."""
-    try:
-        found = query_id(store, name)
-    except Refusal:
-        return Answer("scan")
-    placed = [item for item in found.messages if not has_key(item.record, name)]
-    return Answer("id", placed) if found.way == "id" else Answer("scan")
 
 
 def _life(
