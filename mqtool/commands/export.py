@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, structs
 
 from formats.record import TOPIC_OP_HALF
+from formats.record.message import TOPIC_ROCKSDB_OP_HALF
 from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
@@ -284,7 +285,8 @@ class Reading:
 
     def missed(self, note: str) -> None:
         self.incomplete = True
-        self.notes.append(note)
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 class _Export:
@@ -335,7 +337,7 @@ class _Export:
                                "Set --mapped-file-size if the piece begins where a log file did.")
         scanned, wanted = reading.scanned_source(sources[0])
         # without the op messages a broker would check settled transactions once more
-        topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
+        topics = (*wanted.topics, TOPIC_OP_HALF, TOPIC_ROCKSDB_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
         scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:

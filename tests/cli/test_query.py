@@ -493,6 +493,40 @@ def test_a_scan_finds_the_op_message_that_its_queue_lacks(tmp_path: Path) -> Non
     assert [event["stage"] for event in life["events"]] == ["half", "op"]
 
 
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_transaction_in_rocksdb_is_ended_by_the_op_message_that_names_its_place(
+    way: tuple[str, ...], tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    half = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "PGROUP": "producers"}
+    # as a broker of 5.5.0 with transRocksDBEnable=true and transWriteOriginTransHalfEnable=false stores them
+    halves = [writer.put("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"body", {**half, "UNIQ_KEY": key})
+              for key in ("open", "committed", "rolled")]
+    writer.put("Topic", b"body", {"UNIQ_KEY": "committed"}, sys_flag=TRANSACTION_COMMIT)
+    for ended in halves[1:]:
+        writer.put("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"\0",
+                   {"TRANS_OFFSET": str(ended.phy_offset), "REAL_TOPIC": "Topic", "TAGS": "d"})
+    writer.close()
+    for key, ended in (("open", "open: neither"), ("committed", "committed"), ("rolled", "rolled back")):
+        (life,) = traced(tmp_path / "store", key, *way)
+        assert life["ended"].startswith(ended)
+        assert (life["topic"], life["events"][0]["stage"]) == ("Topic", "half")
+
+
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_timer_message_that_its_producer_recalled_is_not_said_to_wait(way: tuple[str, ...], tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    timer = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "TIMER_OUT_MS": "1795729786000", "UNIQ_KEY": "one"}
+    writer.put("rmq_sys_wheel_timer", b"body", timer)
+    # as a broker of 5.3.3 with recallMessageEnable=true stores it
+    writer.put("rmq_sys_wheel_timer", b"0", {**timer, "TIMER_DEL_UNIQKEY": "Topic+one", "TAGS": "_RECALL_TAG_"})
+    writer.put("rmq_sys_wheel_timer", b"body", {**timer, "TIMER_ROLL_TIMES": "1"})
+    writer.close()
+    (life,) = traced(tmp_path / "store", "one", *way)
+    assert life["ended"].startswith("recalled by its producer")
+    assert [event["stage"] for event in life["events"]] == ["waiting", "recall", "waiting"]
+
+
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:
     name = "clean-5.3.3"
     root = unpacked(name)
