@@ -121,6 +121,8 @@ def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tupl
     """Return the topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
     kind = _KINDS.get(stored)
     if kind in ("half", "delayed", "timer"):
+        # a producer that recalls a timer message has the broker store this request beside it
+        kind = "recall" if kind == "timer" and props.TIMER_DEL_UNIQKEY in values else kind
         topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
         if topic:
             return topic, int(number) if is_number(number, QUEUE_ID_DIGITS) else queue_id, kind

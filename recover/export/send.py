@@ -76,24 +76,28 @@ def origin_of(message: Message) -> str:
 
 
 class Outbox:
-    """Decides what to send. Every message goes through `examine` before the first one goes through `take`.
+    """Decides what to send. To keep delays, every message of the source goes through `examine` before the first one
+    goes through `take`.
 
-    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. Copies are matched
-    by unique key, so memory grows only with the delayed messages.
+    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. A timer stores a
+    message again each time that its wheel has turned; the last copy is the one sent. Copies are matched by unique key,
+    so memory grows only with the delayed messages.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._delayed: set[str] = set()
-        self._delivered: set[str] = set()
+        self._waiting: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
 
     def examine(self, message: Message) -> None:
-        if message.unique_key is None:
-            return
-        if message.kind in ("delayed", "timer"):
-            self._delayed.add(message.unique_key)
-        elif message.kind is None and message.unique_key in self._delayed:
-            self._delivered.add(message.unique_key)
+        key = message.unique_key
+        if message.kind == "recall":
+            # topic+key, before 5.3 the key alone (TimerMessageStore.buildDeleteKey)
+            self._ended[message.properties[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]] = "recalled by its producer"
+        elif key is not None and message.kind in ("delayed", "timer"):
+            self._waiting[key] = message.phy_offset
+        elif key is not None and message.kind is None and key in self._waiting:
+            self._ended[key] = "delivered since"
 
     def take(self, message: Message) -> Outgoing | str:
         """Return the message to send, or the reason why it is not sent."""
@@ -109,7 +113,8 @@ class Outbox:
             return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
         own[ORIGIN] = origin_of(message)
-        keys = tuple(dict.fromkeys((message.keys or "").split()))
+        # the client takes no blank key
+        keys = tuple(dict.fromkeys(filter(str.strip, (message.keys or "").split(props.KEY_SEPARATOR))))
         return Outgoing(topic, body, message.tags, keys, own, self._deliver_at(message), own[ORIGIN], _type(message))
 
     def _left_out(self, message: Message) -> str | None:
@@ -123,7 +128,10 @@ class Outbox:
         if kind in ("delayed", "timer") and self._rules.keep_delay:
             if message.unique_key is None:
                 return f"{kind}, without the key that shows whether it was delivered"
-            return f"{kind}, delivered since" if message.unique_key in self._delivered else None
+            ended = self._ended.get(message.unique_key)
+            if ended is None and self._waiting.get(message.unique_key, message.phy_offset) != message.phy_offset:
+                ended = "stored again later"
+            return None if ended is None else f"{kind}, {ended}"
         return f"{kind} copy"
 
     def _deliver_at(self, message: Message) -> int | None:

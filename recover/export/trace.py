@@ -32,6 +32,7 @@ from recover.look.query import (
     known_topics,
     query_id,
     query_key,
+    query_place,
     query_time,
     queue_records,
 )
@@ -39,7 +40,6 @@ from recover.predict.groups import committed_rows
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
-    query_place,
 
 HalfName = tuple[str, int, str]
 _OP_TOPICS = {TOPIC_HALF: TOPIC_OP_HALF, TOPIC_ROCKSDB_HALF: TOPIC_ROCKSDB_OP_HALF}
@@ -49,7 +49,7 @@ _MOST = 500_000
 
 
 class Event(Struct):
-    """One record of a life. `stage`: sent, half, op, committed, waiting, delivered, retry, dead-letter.
+    """One record of a life. `stage`: sent, half, op, committed, waiting, recall, delivered, retry, dead-letter.
 
     `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
     delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
@@ -184,7 +184,7 @@ def _event(store: Store, record: Record) -> Event:
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
-        event.stage, event.note = "waiting", "timer"
+        event.stage, event.note = ("recall" if props.TIMER_DEL_UNIQKEY in values else "waiting"), "timer"
         event.due = int(out) if is_number(out, TIME_DIGITS) else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
@@ -262,11 +262,11 @@ def _scanned_ops(
         wanted = Wanted(topics=tuple(_OP_TOPICS.values()), include=frozenset({"system"}))
         source = Source(str(store.root), store.commitlog, store)
         scanned = scan_source(source, engine, memory=DEFAULT_MEMORY, progress=progress)
-        for message, content in selected(scanned, wanted, found.incomplete):
-            for word in _ended_by(message.body):
-                place = (message.stored_queue, word)
-                if place in halves and message.phy_offset > halves[place]:
-                    ops.setdefault(place, decode(content))
+        for _, content in selected(scanned, wanted, found.incomplete):
+            op = decode(content, check_crc=False)
+            for name in _ended_by(op):
+                if name in halves and op.phy_offset > halves[name]:
+                    ops.setdefault(name, op)
     return ops
 
 
@@ -281,6 +281,8 @@ def _ended(events: list[Event], *, sure: bool) -> str:
                 "ended by an op message: rolled back, or its commit cannot be read"
         return "open: neither committed nor rolled back" if sure else \
             "open, unless the commit or op message that ends it cannot be read"
+    if "recall" in stages and "delivered" not in stages:
+        return "recalled by its producer: not delivered"
     waits = [event for event in events if event.stage == "waiting"]
     if waits:
         after = [event for event in events if event.phy_offset > waits[-1].phy_offset]
