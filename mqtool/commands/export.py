@@ -24,7 +24,7 @@ from mqtool.text import count, human_size
 from recover.check.analysis import ScanOptions, analyse
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
-from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
@@ -96,13 +96,12 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     def wanted(self) -> Wanted:
         """The filters as `recover` takes them; a usage error (16) for an invalid one."""
+        since, until = parse_times(self.since, self.until)
         return Wanted(
             topics=() if self.topic is None else (self.topic,), queue=self.queue,
             queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
             phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
-            since=parse_time(self.since, "--since") if self.since else 0,
-            until=parse_time(self.until, "--until") if self.until else FOREVER,
-            key=self.key, tag=self.tag, msg_id=self.msg_id,
+            since=since, until=until, key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
             include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
         )

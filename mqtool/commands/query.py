@@ -17,7 +17,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, co
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
-from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
@@ -121,10 +121,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if way == "phy-offset":
         return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
-        since = parse_time(search.since, "--since") if search.since is not None else 0
-        until = parse_time(search.until, "--until") if search.until is not None else FOREVER
-        if since > until:
-            raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+        since, until = parse_times(search.since, search.until)
         with out.progress("scanning", log_size(store)) as progress:
             return list_messages(
                 store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),

@@ -188,7 +188,7 @@ def unfolded(message: Message, content: bytes) -> Iterator[Message]:
             body=shown, body_encoding=encoding,
         ))
         at, number = at + size, number + 1
-    yield from found
+    yield from found or (message,)
 
 
 def _inner(content: bytes, at: int) -> tuple[int, int, bytes, bytes] | None:

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
+from formats import properties as props
 from formats.basics import FormatError, index_key_hash, java_string
+from formats.properties import is_number
 from formats.record import decode
 from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
-from formats.sysflag import TRANSACTION_ROLLBACK
+from formats.sysflag import INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.code import UsageRefusal
@@ -116,6 +118,16 @@ def parse_time(text: str, option: str) -> int:
     return -((_EPOCH - moment) // datetime.timedelta(milliseconds=1))
 
 
+def parse_times(since: str | None, until: str | None) -> Span:
+    """Parse --since and --until to [since, until) in ms; `UsageRefusal` (16) for one that is no time, or if they are in
+    the wrong order."""
+    first = 0 if since is None else parse_time(since, "--since")
+    stop = FOREVER if until is None else parse_time(until, "--until")
+    if first > stop:
+        raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+    return first, stop
+
+
 def selected(
     scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: ProgressCallback | None = None,
 ) -> Iterator[Selected]:
@@ -173,9 +185,9 @@ class Choice:
         mask: Rows = self._queues[rows["queue"]] & ((bits & STAND_IN) == 0)
         mask &= (offsets >= first) & (offsets < stop)
         mask &= (times >= wanted.since) & (times < wanted.until)
-        mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
-        if not wanted.unfold:
-            mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
+        first, stop = wanted.queue_offsets
+        # a batch goes on after its queue offset
+        mask &= ((rows["queue_offset"] >= first) & (rows["queue_offset"] < stop)) | ((bits & BIT_INNER_BATCH) != 0)
         for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
             if kind not in wanted.include:
                 mask &= (bits & bit) == 0
@@ -209,7 +221,8 @@ class Choice:
         """Whether a message passes the filters; it may be part of a batch, `whole`. An illegible field passes no
         filter."""
         wanted = self.wanted
-        spans = ((message.queue_offset, wanted.queue_offsets), (message.phy_offset, wanted.phy_offsets),
+        first, stop = wanted.queue_offsets
+        spans = ((message.queue_offset, (first - _following(message), stop)), (message.phy_offset, wanted.phy_offsets),
                  (message.store_time, (wanted.since, wanted.until)))
         return (
             any(self._topic.match(topic or "") for topic in (message.topic, message.stored_topic))
@@ -220,6 +233,13 @@ class Choice:
             and (wanted.msg_id in (None, message.unique_key, whole.msg_id) or wanted.msg_id.upper() == whole.msg_id)
             and all((message.properties or {}).get(name) == value for name, value in wanted.properties)
         )
+
+
+def _following(message: Message) -> int:
+    """How many messages of a batch that is stored as one record follow the first one."""
+    number = (message.properties or {}).get(props.INNER_NUM, "")
+    is_batch = (message.sys_flag or 0) & INNER_BATCH and is_number(number, props.QUEUE_ID_DIGITS)
+    return max(0, int(number) - 1) if is_batch else 0
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:

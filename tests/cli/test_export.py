@@ -496,7 +496,31 @@ def test_the_messages_inside_a_batch_come_out_one_by_one(tmp_path: Path) -> None
         m for m in folded if m["phy_offset"] not in batches]
 
 
+def test_a_queue_offset_inside_a_batch_finds_the_batch(tmp_path: Path) -> None:
+    root = unpacked("kinds/clean-batch-5.5.0")
+    where = ("--topic", "Batched", "--queue", 0, "--queue-offsets", "7:12")
+    batches = exported(tmp_path / "folded", root, *where)
+    assert [(m["queue_offset"], m["properties"]["INNER_NUM"]) for m in batches] == [(5, "5"), (10, "5")]
+    single = exported(tmp_path / "single", root, *where, "--unfold")
+    assert [m["queue_offset"] for m in single] == [7, 8, 9, 10, 11]
+    result = mqtool("query", root, "--topic", "Batched", "--queue", 0, "--offset", 7, "--scan", "--json")
+    assert [m["queue_offset"] for m in result.document["messages"]] == [5]
+
+
+def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:
+    out, part = tmp_path / "out.ndjson", tmp_path / "out.ndjson.part"
+    with output_file(out, resume=False, keeps=True) as (stream, _):
+        stream.write(b'{"a line": "cut')
+        stream.flush()
+        result = mqtool("export", unpacked(STORE), "-o", out, "--resume", "--json")
+        assert result.code == 8
+        assert str(part) in result.document["error"]["message"]
+        assert part.read_bytes() == b'{"a line": "cut'
+    assert out.exists() and not part.exists()
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
+    (("-o", "x", "--since", "10", "--until", "5"), 16), (("-o", "x", "--since", ""), 16),
     (("-o", "-", "--json"), 16), ((), 16), (("-o", "x", "--include", "ghosts"), 16),
     (("-o", "x", "--property", "K"), 16),
     (("-o", "x", "--queue-offsets", "9"), 16), (("-o", "x", "--format", "csv", "--resume"), 16),
