@@ -20,6 +20,7 @@ from formats import properties as props, sysflag
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
+from recover.change.lock import only_run
 from recover.export.messages import Message, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
@@ -203,28 +204,35 @@ class Position:
         self.path = path
         self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
         self.place, self.ended = Place(), False
-        self.went_on = path is not None and path.exists()
-        if path is not None and self.went_on:
-            self._read(path)
+        self._seen = b"" if path is None or not path.exists() else self._read(path)
+        self.went_on = self._seen != b""
         self._stream: IO[bytes] | None = None
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> bytes:
         with path.open("rb") as stream:
             head = stream.readline(1 << 16)
-            if head != self._head:
+            if head not in (b"", self._head):
                 raise UsageRefusal(f"{path} is the position file of another source",
                                    "Continue with the same source, filters and options, or name another file.")
-            lines = [line for line in stream if line.endswith(b"\n")]
+            content = stream.read()
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
             if lines:
                 done, sent, origin, state = json.loads(lines[-1])
                 self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
         except (ValueError, TypeError) as error:
             raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+        return head + content
 
     def begin(self) -> None:
-        """Open the file for a run; raises `OSError` before anything is sent."""
-        self._rewrite("under way")
+        """Open the file for a run, before anything is sent; `OSError`, or `Refusal` (8) if another run uses it."""
+        if self.path is None:
+            return
+        with self.path.open("ab") as held:
+            only_run(held, self.path)
+            if self.path.read_bytes() != self._seen:
+                raise Refusal(f"another run has used {self.path}", "Run the same command again: it continues there.")
+            self._rewrite("under way")
 
     def move(self, place: Place) -> None:
         """Record durably how far the run has come."""
@@ -254,6 +262,7 @@ class Position:
             return
         disk.write_whole(self.path, self._head + self._line(state), self.path.with_name(self.path.name + ".new"))
         self._stream = self.path.open("ab", buffering=0)
+        only_run(self._stream, self.path)
 
 
 class RejectedMessage(NamedTuple):

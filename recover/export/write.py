@@ -17,6 +17,7 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
@@ -204,28 +205,28 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     """Yield a stream to `target`.part, which is renamed to `target` when the block ends without an error.
 
     With `resume` it continues after the last whole line there. After an error the part is removed unless it `keeps` it.
-    `Refusal` (8) if `target` exists.
+    `Refusal` (8) if `target` exists, or another run writes the part.
     """
     refuse_existing(target)
     part = target.with_name(target.name + PART)
-    left = Resumed()
-    if part.exists():
-        if not resume:
-            raise Refusal(f"{part} is left of an interrupted export",
-                          "Add --resume to continue it, or remove it." if keeps else "Remove it.", path=str(part))
+    if part.exists() and not resume:
+        raise Refusal(f"{part} is left of an interrupted export",
+                      "Add --resume to continue it, or remove it." if keeps else "Remove it.", path=str(part))
+    with part.open("ab") as held:
+        only_run(held, part)
         left = _cut_to_whole_lines(part)
-    try:
-        with part.open("ab") as stream:
-            yield stream, left
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException as error:
-        if not keeps:
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(part)
-        raise
-    part.rename(target)
+        try:
+            with part.open("ab") as stream:
+                yield stream, left
+                stream.flush()
+                os.fsync(stream.fileno())
+        except BaseException as error:
+            if not keeps:
+                part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(part)
+            raise
+        part.rename(target)
 
 
 def _cut_to_whole_lines(part: Path) -> Resumed:

@@ -18,7 +18,7 @@ from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from recover.export.messages import Message
 from recover.export.send import Outbox, Outgoing, Place, Position, Rules
-from recover.findings.code import UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
@@ -219,6 +219,22 @@ def test_a_position_says_that_it_ended_and_belongs_to_one_source_and_one_set_of_
     path.write_bytes(b"something else\n")
     with pytest.raises(UsageRefusal):
         Position(path, ABOUT)
+
+
+def test_a_position_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    first, late = Position(path, {}), Position(path, {})
+    first.begin()
+    first.move(Place(1, 1, "origin"))
+    beside = Position(path, {})
+    for run in (late, beside):
+        with pytest.raises(Refusal, match="another mqtool uses"):
+            run.begin()
+    first.move(Place(2, 2, "origin"))
+    first.end()
+    with pytest.raises(Refusal, match="another run has used"):
+        beside.begin()
+    assert Position(path, {}).place == Place(2, 2, "origin")
 
 
 def test_a_position_file_stays_short(tmp_path: Path) -> None:
