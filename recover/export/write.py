@@ -171,8 +171,7 @@ def row_of(message: Message) -> bytes:
     """A row of CSV; properties are a JSON object (null if illegible), doubtful fields one text."""
     texts: dict[str, str | None] = {"properties": None, "doubtful": " ".join(message.doubtful)}
     if message.properties is not None:
-        properties = {_text(key): _text(item) for key, item in message.properties.items()}
-        texts["properties"] = msgspec.json.encode(properties).decode()
+        texts["properties"] = msgspec.json.encode(message.properties).decode()
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
 
 
@@ -183,12 +182,7 @@ def _row(cells: Iterable[Any]) -> bytes:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return '"' + _text(value).replace('"', '""') + '"' if isinstance(value, str) else str(value)
-
-
-def _text(value: Any) -> Any:
-    """Replace lone surrogates, which Java stores and UTF-8 lacks: Arrow rejects them."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    return '"' + value.replace('"', '""') + '"' if isinstance(value, str) else str(value)
 
 
 def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
