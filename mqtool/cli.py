@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 from formats.basics import FormatError
 from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
-from mqtool.printer import OutputOptions, Printer
+from mqtool.declared import OutputOptions
+from mqtool.printer import Printer
 from recover.findings.code import Refusal
 
 # --- reading -------------------------------------------------------------------------------------
