@@ -127,8 +127,11 @@ def _place(item: Finding) -> str:
 
 
 class _Console(Console):
-    def on_broken_pipe(self) -> NoReturn:
-        raise exits.StdoutClosedError
+    def on_broken_pipe(self) -> None:
+        """A closed stdout ends the command; without a reader of stderr it goes on."""
+        if not self.stderr:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def make_console(color: str, *, stderr: bool = False) -> Console:
@@ -315,11 +318,8 @@ class Printer:
             document["undo"] = self._undo._asdict()
         if failure is not None:
             document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
-        try:
-            sys.stdout.write(to_json(document) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise exits.StdoutClosedError from error
+        sys.stdout.write(to_json(document) + "\n")
+        sys.stdout.flush()
 
     def _complete(self, text: str) -> str:
         typed = shlex.join(["mqtool", *self.typed])
