@@ -561,14 +561,14 @@ def content_of(out: Path) -> Any:
     return pyarrow.parquet.read_table(out) if "parquet" in out.name else out.read_bytes()
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
-    *sampled(("clean-5.3.3", "killed-v2-ipv6-5.3.3"), (
+@pytest.mark.parametrize(("arguments", "name"), [
+    *sampled((
         (), EVERYTHING, ("--raw-body",), ("--unfold",), ("--topic", "Topic?", "--queue", "1"), ("--since", "-100w"),
         ("--queue-offsets", "5:30"), ("--phy-offsets", "100000:900000"),
-    ), quick=5), ("clean-5.3.3", ("--format", "csv", *EVERYTHING)),
-    ("killed-v2-ipv6-5.3.3", ("--format", "parquet", *EVERYTHING)),
+    ), ("clean-5.3.3", "killed-v2-ipv6-5.3.3"), quick=5),
+    (("--format", "csv", *EVERYTHING), "clean-5.3.3"), (("--format", "parquet", *EVERYTHING), "killed-v2-ipv6-5.3.3"),
 ])
-def test_compiled_lines_and_tables_are_those_of_messages(name: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_compiled_lines_and_tables_are_those_of_messages(arguments: tuple[str, ...], name: str, tmp_path: Path) -> None:
     kind = arguments[1] if "--format" in arguments else "ndjson"
     out = tmp_path / f"out.{kind}"
     assert mqtool("export", unpacked(name), *arguments, "-o", out).code == 0

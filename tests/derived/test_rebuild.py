@@ -18,7 +18,7 @@ from recover.change.preconditions import seal
 from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
-from recover.findings.code import Interrupted, UsageRefusal
+from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
@@ -152,6 +152,14 @@ def test_output_of_one_queue_holds_no_other(tmp_path: Path, store: Copy) -> None
     done = write_rebuild(store_of(root), options, tmp_path / "out")
     name = f"TopicA/1/{offset_to_name(0)}"
     assert done.files == (f"consumequeue/{name}", f"consumequeue_ext/{name}")
+
+
+def test_output_goes_into_an_empty_folder_outside_of_the_store(tmp_path: Path, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    with assert_unchanged(tmp_path):
+        for place in (root / "out", root, root.parent, tmp_path / "no" / "such"):
+            with pytest.raises(Refusal):
+                write_rebuild(store_of(root), RebuildOptions(), place)
 
 
 def test_a_stopped_output_leaves_nothing(tmp_path: Path, store: Copy) -> None:
