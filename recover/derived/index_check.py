@@ -195,11 +195,8 @@ def compare_file(
     if file.length != geometry.size:
         return None
     with FileReader(file.path) as reader:
-        head = reader.read(0, INDEX_HEADER.size)
-        if len(head) < INDEX_HEADER.size:
-            return None
-        header = INDEX_HEADER.decode(head)
-        if not 2 <= header.index_count <= geometry.entries:
+        header = _plausible_header(reader, geometry)
+        if header is None:
             return None
         expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
         few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
@@ -240,6 +237,13 @@ def compare_file(
         if ends == (header.end_timestamp, header.end_phy_offset) and (total + live) % (1 << 64) == held.sum:
             return Compared(_verdict_of(file, header, held.slots, rule, sums, unit, expired), spans, seconds)
     return None
+
+
+def _plausible_header(reader: FileReader, geometry: IndexGeometry) -> IndexHeader | None:
+    """Return the header of a file with units, at most as many as it has room for; None for any other file."""
+    head = reader.read(0, INDEX_HEADER.size)
+    header = INDEX_HEADER.decode(head) if len(head) == INDEX_HEADER.size else None
+    return header if header is not None and 2 <= header.index_count <= geometry.entries else None
 
 
 def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, Rows]]:
@@ -306,32 +310,26 @@ class TotalTask(Struct, frozen=True):
 
 
 def units_total(task: TotalTask) -> UnitsTotal | None:
-    """Return the sum and used slots of an index file's units; None as in `_units_total`. `OSError` if unreadable."""
+    """Return the sum and used slots of an index file's units; None if slots or chains do not follow from the units, or
+    other bytes before or after them are not zero. `OSError` if unreadable."""
+    geometry, slots, total = task.geometry, np.zeros(task.geometry.slots, dtype=np.int32), 0
     with FileReader(task.file.path) as reader:
-        head = reader.read(0, INDEX_HEADER.size)
-        if len(head) < INDEX_HEADER.size:
+        header = _plausible_header(reader, geometry)
+        if header is None:
             return None
-        header = INDEX_HEADER.decode(head)
-        inside = 2 <= header.index_count <= task.geometry.entries
-        return _units_total(reader, task.geometry, header, task.seed) if inside else None
-
-
-def _units_total(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> UnitsTotal | None:
-    """Return the sum and used slots of a file's units; None if slots or chains do not follow from the units, or other
-    bytes before or after them are not zero."""
-    slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
-    for at, content in _windows(reader, geometry.unit_offset(1), end):
-        part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
-        total += part
-        if wrong:
+        end = geometry.unit_offset(header.index_count)
+        for at, content in _windows(reader, geometry.unit_offset(1), end):
+            part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, task.seed)
+            total += part
+            if wrong:
+                return None
+        for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
+            own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
+            if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
+                return None
+        blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
+        if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
             return None
-    for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
-        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
-        if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
-            return None
-    blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
-    if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
-        return None
     return UnitsTotal(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
 
 

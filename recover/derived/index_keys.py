@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,8 @@ from recover.store.columns import Asking, Rows, Split
 
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
+PLACE = [native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]
+"""Where a `Place` is in the state of `put_keys`."""
 UNITS = (2 << 20) // INDEX_UNIT.size
 """Units per block."""
 
@@ -24,39 +26,38 @@ KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and the take rule of each row, or one for all."""
 
 
-class Place(Struct, frozen=True):
-    """One key: split, row in it, key of that record, and the place of the record's first hash in the split."""
+class Place(NamedTuple):
+    """A key in its split: row, key of that record, and the place of the record's first hash."""
 
-    split: int
     row: int
     key: int
     first_hash: int
+
+
+START = Place(0, 0, 0)
 
 
 class Head(Struct, frozen=True):
-    """A key as the first of a file: its place in the split, the record's store timestamp (ms), and the number of units
-    of the split before it, without tag units and with them."""
+    """A key as the first of a file: its place, the record's store timestamp (ms), and the number of units of the split
+    before it, without tag units and with them."""
 
-    row: int
-    key: int
-    first_hash: int
+    place: Place
     timestamp: int
     before: tuple[int, int]
 
 
 class Span(Struct, frozen=True):
-    """`count` consecutive keys that a `rule` takes of a split; `first` of the split's units come before them.
+    """`count` consecutive keys that a `rule` takes of a split, from `place`; `first` of the split's units come before
+    them.
 
-    They start with key `key` of row `row`, whose first hash is `first_hash`. In their file they start at unit `number`;
-    times count from `begin` (ms), and `end_offset` is the last record that the file names. `seed` is that of the sum.
+    In their file they start at unit `number`; times count from `begin` (ms), and `end_offset` is the last record that
+    the file names. `seed` is that of the sum.
     """
 
     rule: int
     first: int
     count: int
-    row: int
-    key: int
-    first_hash: int
+    place: Place
     number: int
     begin: int
     end_offset: int
@@ -75,11 +76,12 @@ class SpanSum(Struct, frozen=True):
 
 def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
     """Return the first key with that hash of the intact record at `phy_offset`; None if there is none."""
-    place = IndexStream([split]).place(phy_offset, key_hash)
-    if place is None:
+    found = IndexStream([split]).place(phy_offset, key_hash)
+    if found is None:
         return None
-    keys, every = (count + place.key for count in native.key_counts(split.records[: place.row]))
-    return Head(place.row, place.key, place.first_hash, int(split.records["store_timestamp"][place.row]), (keys, every))
+    row, key, _ = place = found[1]
+    keys, every = (count + key for count in native.key_counts(split.records[:row]))
+    return Head(place, int(split.records["store_timestamp"][row]), (keys, every))
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -111,17 +113,17 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     is left out: its tag unit might still have followed.
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
-    state[[native.STATE_NUMBER, native.STATE_BEGIN, native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = (
-        span.number, span.begin, span.row, span.key, span.first_hash)
+    row, key, first_hash = state[PLACE] = span.place
+    state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
     part = records, np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
     number, total = span.number, 0
     for block in put_units([part], np.zeros(1, dtype=np.int32), state, span.number + span.count):
         total += native.follow_units(block, number, span.seed, _NO_SLOTS)[0]
         number += len(block)
-    rows = records[span.row : int(state[native.STATE_RECORD]) + 1]
-    ends = np.cumsum(rows["hashes"], dtype=np.int64) + span.first_hash
+    rows = records[row : int(state[native.STATE_RECORD]) + 1]
+    ends = np.cumsum(rows["hashes"], dtype=np.int64) + first_hash
     tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & native.UNINDEXED) == 0) & (rows["hashes"] > 0)
-    tagged &= (ends > span.first_hash + span.key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
+    tagged &= (ends > first_hash + key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
     if span.rule == native.TAKE_KEYS:
         tagged &= rows["phy_offset"] != span.end_offset
     at = np.flatnonzero(tagged)
@@ -224,9 +226,9 @@ class IndexStream:
                 return None if int(records["bits"][row]) & BIT_STALE else (number, row)
         return None
 
-    def place(self, phy_offset: int, key_hash: int) -> Place | None:
-        """Return the place of the first key with that hash of the intact record at `phy_offset`; None if there is
-        none."""
+    def place(self, phy_offset: int, key_hash: int) -> tuple[int, Place] | None:
+        """Return the split number and place of the first key with that hash of the intact record at `phy_offset`; None
+        if there is none."""
         found = self.find(phy_offset)
         if found is None:
             return None
@@ -234,7 +236,7 @@ class IndexStream:
         hashes = self.splits[split].records["hashes"]
         first = int(hashes[:row].sum(dtype=np.int64))
         keys = np.flatnonzero(self.splits[split].hashes[first : first + int(hashes[row])] == key_hash)
-        return Place(split, row, int(keys[0]), first) if keys.size else None
+        return (split, Place(row, int(keys[0]), first)) if keys.size else None
 
     def timestamp(self, phy_offset: int) -> int | None:
         """Return the store timestamp (ms) of the record at `phy_offset`; None if there is none."""
@@ -280,7 +282,7 @@ class IndexStream:
             found = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
         for span in self._marked.pop(number, []):
             asked = np.flatnonzero(asked_of(self.splits[number].records, np.array([span.rule], dtype=np.uint8)))
-            asked = asked[np.searchsorted(asked, span.first_hash + span.key) :]
+            asked = asked[np.searchsorted(asked, span.place.first_hash + span.place.key) :]
             bits = np.zeros(8 * found.size, dtype=bool)
             bits[asked[: span.count]] = True
             found |= np.packbits(bits, bitorder="little")
@@ -309,16 +311,16 @@ class IndexStream:
         `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
         """
         found, number = [], units.start
-        row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - native.TAKE_KEYS]
+        place, before = head.place, head.before[rule - native.TAKE_KEYS]
         for split in range(first, len(self.splits)):
             own = min(units.stop - number, self.key_count(split, rule) - before)
             if own > 0:
                 begin = begins[number > 1]
-                found.append((split, Span(rule, before, own, row, key, at, number, begin, end_offset, SEED)))
+                found.append((split, Span(rule, before, own, place, number, begin, end_offset, SEED)))
                 number += own
             if number >= units.stop:
                 break
-            row = key = at = before = 0
+            place, before = START, 0
         return found
 
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
@@ -481,28 +483,29 @@ class KeyNumbers:
     def total(self) -> int:
         return int(self._starts[-1])
 
-    def place(self, number: int) -> Place:
-        """Return the place of key `number` (below `total`)."""
+    def place(self, number: int) -> tuple[int, Place]:
+        """Return the split number and place of key `number` (below `total`)."""
         split = int(np.searchsorted(self._starts, number, side="right")) - 1
         inside = number - int(self._starts[split])
         ends = self._ends(split)
         row = int(np.searchsorted(ends, inside, side="right")) - 1
         hashes = self.stream.splits[split].records["hashes"]
-        return Place(split, row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
+        return split, Place(row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
         """Return the number of a record's first key with that hash; None if there is none."""
-        place = self.stream.place(phy_offset, key_hash)
-        if place is None:
+        found = self.stream.place(phy_offset, key_hash)
+        if found is None:
             return None
-        ends = self._ends(place.split)
-        number = int(ends[place.row]) + place.key
-        return int(self._starts[place.split]) + number if number < int(ends[place.row + 1]) else None
+        split, (row, key, _) = found
+        ends = self._ends(split)
+        number = int(ends[row]) + key
+        return int(self._starts[split]) + number if number < int(ends[row + 1]) else None
 
     def timestamp(self, number: int) -> int:
         """Return the store timestamp (ms) of a key's record."""
-        place = self.place(number)
-        return int(self.stream.splits[place.split].records["store_timestamp"][place.row])
+        split, place = self.place(number)
+        return int(self.stream.splits[split].records["store_timestamp"][place.row])
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""

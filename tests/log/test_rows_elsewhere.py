@@ -56,6 +56,9 @@ class Elsewhere(Struct):
             scans.append(scan)
         return assemble(queue, scans)
 
+    def producer(self, *_: object) -> None:
+        """Build nothing elsewhere."""
+
     def _away(self, split: Split, queues: int) -> Split:
         summary = summary_of(split, queues, SEED)
         if summary is None:
