@@ -737,11 +737,11 @@ def _missing(
     missing = wanted.copy() if missing is None else missing
     for low, high in blind:
         missing[(offsets >= low) & (offsets <= high)] = 0
-    asked = np.flatnonzero(wanted)
-    lacking = np.flatnonzero(missing[asked])
-    offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
+    asked, lacks = wanted > 0, missing > 0
+    lacking = np.flatnonzero(lacks[asked])
+    offsets, missing = offsets[lacks], missing[lacks]
     files = _files_of(offsets, covered)
-    return asked.size, [
+    return int(np.count_nonzero(asked)), [
         _Run(int(files[start]), int(offsets[start]), int(offsets[stop - 1]), stop - start,
              int(missing[start:stop].sum()), int(lacking[start]), int(lacking[stop - 1]) + 1)
         for start, stop in _parts(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)

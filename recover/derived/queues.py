@@ -167,11 +167,7 @@ def _located(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
 
 def _intact_rows(rows: ExtRows, files: ExtFiles, start: int) -> int:
     """Return how many rows, from the first, have their unit at `position`, in ascending order."""
-    known = files.units
-    at = known.find(rows.position)
-    right = at >= 0
-    right &= (known.tags_code[at] == rows.tags_code) if known.position.size else False
-    right &= (known.store_timestamp[at] == rows.store_timestamp) if known.position.size else False
+    right = files.units.holds(rows.position, rows.tags_code, rows.store_timestamp)
     right &= np.diff(rows.position, prepend=start - 1) > 0
     return rows.size if right.all() else int(right.argmin())
 
@@ -554,16 +550,13 @@ def _wanted(files: ExtFiles, rows: Rows) -> tuple[Rows, Rows, Rows]:
 
 
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
-    """Return for which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    """Return which rows the units of the queue on disk name (bool array), and the tags codes of these units (int64)."""
     found = np.zeros(rows.size, dtype=bool)
     codes = np.zeros(rows.size, dtype=np.int64)
     ends = rows["queue_offset"][[0, -1]].tolist() if rows.size else ()
     for stretch in files.stretches(*ends) if ends else ():
-        at = rows["queue_offset"] - stretch.first_index
-        inside = np.flatnonzero((at >= 0) & (at < stretch.held))
-        at = at[inside]
-        same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
-        found[inside], codes[inside] = same, stretch.tags_code[at]
+        at, cells = stretch.named(rows)
+        found[at], codes[at] = True, stretch.tags_code[cells]
     return found, codes
 
 
