@@ -39,7 +39,7 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units
+from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHistory, TagRun, match_units, missing_of
 from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
@@ -683,22 +683,14 @@ def _check_file(
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count expected and missing units; yield a finding for each run of messages in one file."""
     stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
-    untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
-    found = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
-    known = dict(zip(untouched, found, strict=True))
+    whole = [stream.covered(number) for number in range(len(stream.splits))]
+    found = iter(ask([(split, partial(_missing, stream.take(number), stream.marks(number), *where))
+                      for number, split in enumerate(stream.splits) if whole[number] is None]))
     runs: list[_Run] = []
     passed = 0
-    for number, split in enumerate(stream.splits):
-        if number in known:
-            report.expected += stream.expected(number)
-            asked, own = known[number]
-        else:
-            expected, missing = stream.missing(number)
-            report.expected += expected
-            if missing is None:
-                passed += expected
-                continue
-            asked, own = _missing(stream.take(number), missing, *where, split)
+    for number, covered in enumerate(whole):
+        report.expected += stream.expected(number) if covered is None else covered
+        asked, own = next(found) if covered is None else (covered, [])
         for run in own:
             run.begin, run.end = run.begin + passed, run.end + passed
             if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):
@@ -729,15 +721,15 @@ class _Run(Struct):
 
 
 def _missing(
-    take: Rows, missing: Rows | None, blind: list[tuple[int, int]], covered: Rows, split: Split
+    take: Rows, marks: Marks, blind: list[tuple[int, int]], covered: Rows, split: Split
 ) -> tuple[int, list[_Run]]:
-    """Return how many messages of a split have units, and runs that lack some: `missing` of each (None: all), less
-    `blind`."""
-    wanted, offsets = native.wanted_of(split.records, take), split.records["phy_offset"]
-    missing = wanted.copy() if missing is None else missing
+    """Return how many messages of a split have units, and runs that lack some, by the marks; `blind` ranges of phy
+    offsets lack none."""
+    missing, offsets = missing_of(split, take, marks), split.records["phy_offset"]
+    asked = native.wanted_of(split.records, take) > 0
     for low, high in blind:
         missing[(offsets >= low) & (offsets <= high)] = 0
-    asked, lacks = wanted > 0, missing > 0
+    lacks = missing > 0
     lacking = np.flatnonzero(lacks[asked])
     offsets, missing = offsets[lacks], missing[lacks]
     files = _files_of(offsets, covered)

@@ -64,6 +64,10 @@ class Span(Struct, frozen=True):
     seed: int
 
 
+Marks = tuple[Rows | None, list[Span]]
+"""What was found of a split: bits (uint8), one a hash, None before the first; and spans that were found besides."""
+
+
 class SpanSum(Struct, frozen=True):
     """The units of a span: their sum as by `follow_units`, phy offset and store timestamp (ms) of the last record; the
     phy offset of the first record with tags, and the number of such records."""
@@ -276,17 +280,14 @@ class IndexStream:
         return np.asarray(native.wanted_of(self.splits[number].records, self.take(number)))
 
     def found(self, number: int) -> Rows:
-        """Return the found bits (uint8) of split `number`, one a hash."""
-        found = self._found.get(number)
-        if found is None:
-            found = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
-        for span in self._marked.pop(number, []):
-            asked = np.flatnonzero(asked_of(self.splits[number].records, np.array([span.rule], dtype=np.uint8)))
-            asked = asked[np.searchsorted(asked, span.place.first_hash + span.place.key) :]
-            bits = np.zeros(8 * found.size, dtype=bool)
-            bits[asked[: span.count]] = True
-            found |= np.packbits(bits, bitorder="little")
+        """Return the found bits (uint8) of split `number`, one a hash, to be set in place."""
+        found = self._found[number] = found_bits(self.splits[number], self.marks(number))
+        self._marked.pop(number, None)
         return found
+
+    def marks(self, number: int) -> Marks:
+        """Return what was found of split `number`."""
+        return self._found.get(number), self._marked.get(number, [])
 
     def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
         """Return the first key with that hash of the intact record at `phy_offset`, and the number of its split."""
@@ -332,7 +333,7 @@ class IndexStream:
         for split, span in spans:
             self._marked.setdefault(split, []).append(span)
 
-    def _covered(self, number: int) -> int | None:
+    def covered(self, number: int) -> int | None:
         """Return how many units a split should have if the marked spans cover all of them; None if its rows must be
         read to decide."""
         rule = self._rule(number)
@@ -348,32 +349,9 @@ class IndexStream:
         whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
-    def is_untouched(self, number: int) -> bool:
-        """Whether a split should have units and none was found."""
-        return number not in self._found and number not in self._marked and self._covered(number) is None
-
-    def missing(self, number: int) -> tuple[int, Rows | None]:
-        """Return how many units a split should have, and how many of each record were not found (int64), None if all
-        were."""
-        covered = self._covered(number)
-        if covered is not None:
-            return covered, None
-        asked, lacking = self.lacking(number)
-        if not lacking.size:
-            return asked.size, None
-        records = self.splits[number].records
-        ends = np.cumsum(records["hashes"], dtype=np.int64)
-        return asked.size, np.bincount(np.searchsorted(ends, asked[lacking], side="right"), minlength=records.size)
-
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""
         return np.flatnonzero(asked_of(self.splits[number].records, self.take(number)))
-
-    def lacking(self, number: int) -> tuple[Rows, Rows]:
-        """Return which hashes of a split should have a unit, and the places among them of those not found."""
-        asked = self.asked(number)
-        return asked, np.flatnonzero(~np.unpackbits(self.found(number), bitorder="little").view(bool)[asked])
-
 
 def asked_of(records: Rows, take: Rows) -> Rows:
     """Which hashes of some records should have a unit, under `take` (bool array)."""
@@ -381,6 +359,36 @@ def asked_of(records: Rows, take: Rows) -> Rows:
     asked: Rows = np.repeat(wanted > 0, hashes)
     asked[np.cumsum(hashes)[(wanted > 0) & (wanted < hashes)] - 1] = False  # the tag hash is a record's last
     return asked
+
+
+def found_bits(split: Split, marks: Marks) -> Rows:
+    """Return what was found of a split as bits (uint8), one a hash; the array of the marks if no span adds to it."""
+    found, spans = marks
+    found = np.zeros(split.hashes.size // 8 + 1, dtype=np.uint8) if found is None else found
+    for span in spans:
+        asked = np.flatnonzero(asked_of(split.records, np.array([span.rule], dtype=np.uint8)))
+        asked = asked[np.searchsorted(asked, span.place.first_hash + span.place.key) :]
+        bits = np.zeros(8 * found.size, dtype=bool)
+        bits[asked[: span.count]] = True
+        found = found | np.packbits(bits, bitorder="little")
+    return found
+
+
+def lacking(split: Split, take: Rows, marks: Marks) -> tuple[Rows, Rows]:
+    """Return which hashes of a split should have a unit (int64, ascending), and the places among them of those not
+    found."""
+    asked = np.flatnonzero(asked_of(split.records, take))
+    return asked, np.flatnonzero(~np.unpackbits(found_bits(split, marks), bitorder="little").view(bool)[asked])
+
+
+def missing_of(split: Split, take: Rows, marks: Marks) -> Rows:
+    """Return how many of the units that each record of a split should have were not found (int64)."""
+    found, spans = marks
+    if found is None and not spans:
+        return native.wanted_of(split.records, take)
+    asked, places = lacking(split, take, marks)
+    ends = np.cumsum(split.records["hashes"], dtype=np.int64)
+    return np.bincount(np.searchsorted(ends, asked[places], side="right"), minlength=split.size)
 
 
 def match_units(
@@ -519,11 +527,9 @@ class KeyNumbers:
     def lacks(self, start: int, stop: int) -> bool:
         """Whether a key in [start, stop) is in no file."""
         for split, first, last in self.spans(start, stop):
-            if self.stream.is_untouched(split):
-                return True
-            if self.stream.missing(split)[1] is not None:
-                lacking = self.stream.lacking(split)[1]
-                if np.searchsorted(lacking, first) < np.searchsorted(lacking, last):
+            if self.stream.covered(split) is None:
+                _, places = lacking(self.stream.splits[split], self.stream.take(split), self.stream.marks(split))
+                if np.searchsorted(places, first) < np.searchsorted(places, last):
                     return True
         return False
 
