@@ -106,7 +106,9 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
     values = record.property_map()
     stored = record.topic_name
     topic, queue, kind = real_destination(stored, record.queue_id, values)
-    content, compression, problem = _body(record, raw_body)
+    is_compressed = record.sys_flag & sysflag.COMPRESSED
+    compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown") if is_compressed else None
+    content, problem = (record.body, "as stored, on request") if raw_body and is_compressed else plain_body(record)
     text, encoding = encoded(content)
     return Message(
         topic, queue, record.queue_offset, record.phy_offset, record.total_size, state, record.store_timestamp,
@@ -140,15 +142,6 @@ def has_real_topic(stored: str) -> bool:
 def is_system(topic: str) -> bool:
     """Whether brokers created this topic for themselves (`TopicValidator.isSystemTopic`)."""
     return topic in _SYSTEM or topic.startswith(SYSTEM_PREFIX)
-
-
-def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
-    """Return the content, its compression as stored (None: not compressed), and why it is returned as stored."""
-    if not record.sys_flag & sysflag.COMPRESSED:
-        return record.body, None, None
-    compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
-    content, problem = (record.body, "as stored, on request") if raw else plain_body(record)
-    return content, compression, problem
 
 
 def plain_body(record: Record) -> tuple[bytes, str | None]:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -162,15 +163,15 @@ def _type(message: Message) -> str:
 
 def read_messages(path: Path) -> Iterator[Message | str]:
     """Yield the messages of an NDJSON export; for a damaged one only "damaged". `Refusal` (8) for any other line."""
-    decoder = msgspec.json.Decoder(Message)
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), start=1):
             try:
-                message = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if _is_damaged(line):
-                    yield "damaged"
+                value = msgspec.json.decode(line)
+                if isinstance(value, dict) and value.get("state") == "damaged":
+                    yield "damaged"  # fields of it may be null
                     continue
+                message = msgspec.convert(value, Message)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a complete NDJSON export; nothing after this line was read.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
@@ -178,14 +179,6 @@ def read_messages(path: Path) -> Iterator[Message | str]:
                 yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
             else:
                 yield message
-
-
-def _is_damaged(line: bytes) -> bool:
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return isinstance(value, dict) and value.get("state") == "damaged"
 
 
 class Place(NamedTuple):
@@ -303,13 +296,15 @@ class Cluster:
             futures = [(number, self._start(messages[number])) for number in left]
             left, trouble = [], ""
             for number, future in futures:
-                topic = messages[number].topic
-                answer = future if isinstance(future, (RejectedMessage, str)) else _answer(future, topic)
-                if isinstance(answer, RejectedMessage):
-                    results[number] = answer
-                elif answer is not None:
-                    left.append(number)
-                    trouble = answer
+                try:
+                    future.result(timeout=120)
+                except Exception as error:  # the client raises plain Exception, too
+                    judged = _judged(error, messages[number].topic)
+                    if isinstance(judged, RejectedMessage):
+                        results[number] = judged
+                    else:
+                        left.append(number)
+                        trouble = judged
             self._answered |= len(left) < len(futures)
             if not left:
                 return results
@@ -323,8 +318,8 @@ class Cluster:
         raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
                       + "Then run the same command again: with --position it continues where it stopped.")
 
-    def _start(self, message: Outgoing) -> Any:
-        """Return the future of one message, or the result of `_judged` for a failure."""
+    def _start(self, message: Outgoing) -> Future[Any]:
+        """Return the future of one message."""
         from rocketmq.v5.model import Message as Sent
 
         try:
@@ -337,21 +332,15 @@ class Cluster:
             sent.properties.update(message.properties)
             if message.deliver_at is not None and message.deliver_at > time.time() * 1000:
                 sent.delivery_timestamp = -(-message.deliver_at // 1000)
-            return self._producer.send_async(sent)
+            sending: Future[Any] = self._producer.send_async(sent)
+            return sending
         except Exception as error:
-            return _judged(error, message.topic)
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def close(self) -> None:
         self._producer.shutdown()
-
-
-def _answer(future: Any, topic: str) -> RejectedMessage | str | None:
-    """Return None for an acknowledgement, why the message is not taken, or an error text: try again."""
-    try:
-        future.result(timeout=120)
-        return None
-    except Exception as error:
-        return _judged(error, topic)
 
 
 def _judged(error: Exception, topic: str) -> RejectedMessage | str:
