@@ -160,6 +160,13 @@ def encoded(content: bytes) -> tuple[str, str]:
         return base64.b64encode(content).decode("ascii"), "base64"
 
 
+def decoded(text: str, encoding: str) -> bytes:
+    """Return the bytes that `encoded` was given; `ValueError` for a text that it does not return."""
+    if encoding not in ("utf-8", "base64"):
+        raise ValueError(f"body_encoding {encoding} is neither utf-8 nor base64")
+    return text.encode() if encoding == "utf-8" else base64.b64decode(text, validate=True)
+
+
 _host = functools.lru_cache(maxsize=4096)(host_text)
 
 

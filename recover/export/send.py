@@ -6,7 +6,6 @@ file advances, so a run that was killed sends again at most what was in flight.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
@@ -22,7 +21,7 @@ from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.change.lock import only_run
-from recover.export.messages import Message, is_system, unfolded
+from recover.export.messages import Message, decoded, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
 ORIGIN = "MQTOOL_ORIGIN"
@@ -95,7 +94,8 @@ class Outbox:
         key = message.unique_key
         if message.kind == "recall":
             # topic+key, before 5.3 the key alone (TimerMessageStore.buildDeleteKey)
-            self._ended[message.properties[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]] = "recalled by its producer"
+            recalled = message.properties.get(props.TIMER_DEL_UNIQKEY, "").rpartition("+")[2]
+            self._ended[recalled] = "recalled by its producer"
         elif key is not None and message.kind in ("delayed", "timer"):
             self._waiting[key] = message.phy_offset
         elif key is not None and message.kind is None and key in self._waiting:
@@ -110,7 +110,7 @@ class Outbox:
         topic = self._rules.topics.get(topic, topic)
         if is_system(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"topic {topic} belongs to the brokers"
-        body = base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
+        body = decoded(message.body, message.body_encoding)
         if not body:
             return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
@@ -171,12 +171,12 @@ def read_messages(path: Path) -> Iterator[Message | str]:
                     yield "damaged"  # fields of it may be null
                     continue
                 message = msgspec.convert(value, Message)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                body = decoded(message.body, message.body_encoding)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a complete NDJSON export; nothing after this line was read.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
-                encoded = message.body_encoding == "base64"
-                yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
+                yield from unfolded(message, body)
             else:
                 yield message
 
