@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -22,17 +22,14 @@ from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
 from formats.sysflag import INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
-from recover.export.sources import Scanned, Source, scan_source
+from recover.export.sources import Scanned
 from recover.findings.code import UsageRefusal
 from recover.findings.model import count
 from recover.log.file_scan import FileScan, ProgressCallback
-from recover.log.scan import Engine
 from recover.look.query import FOREVER as FOREVER, Answer, Found
-from recover.store.columns import DEFAULT_MEMORY, Rows, Split
-from recover.store.config_files import LMQ_PREFIX
+from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.store import Store
 
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
@@ -270,16 +267,15 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
 
 
 def scan_for(
-    store: Store, wanted: Wanted, *, engine: Engine, memory: int = DEFAULT_MEMORY, topic: str | None = None,
-    queue: int | None = None, only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
-    lists: str | None = None,
+    scanned: Scanned, wanted: Wanted, *, topic: str | None = None, queue: int | None = None, only_stale: bool = False,
+    limit: int = 0, lists: str | None = None,
 ) -> Answer:
-    """Return every wanted intact message stored under `topic` and `queue`, in log order; at most `limit`.
+    """Return every wanted intact message of a scanned store that is stored under `topic` and `queue`, in log order; at
+    most `limit`.
 
     With `lists` (a topic) all are counted, and messages for that topic that are stored under another one are included.
     """
     answer = Answer("scan" if lists is None else "list")
-    scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
     for line in scanned.unread:
         answer.incomplete(line)
     answer.damaged_ranges = len(scanned.log.damaged)
@@ -307,10 +303,7 @@ def scan_for(
     return answer
 
 
-def list_messages(store: Store, topic: str, wanted: Wanted, **how: Any) -> Answer:
+def list_messages(scanned: Scanned, topic: str, wanted: Wanted, limit: int) -> Answer:
     """Return the live messages of `topic` that pass the filters, in log order."""
-    if topic.startswith(LMQ_PREFIX):
-        raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
-                           "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
     wanted = structs.replace(wanted, topics=(glob.escape(topic),), include=frozenset({"system"}))
-    return scan_for(store, wanted, lists=topic, **how)
+    return scan_for(scanned, wanted, lists=topic, limit=limit)
