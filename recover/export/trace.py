@@ -12,6 +12,7 @@ from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, de
 from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
+    TOPIC_CHECK_MAX,
     TOPIC_ROCKSDB_HALF,
     TOPIC_ROCKSDB_OP_HALF,
     TOPIC_TIMER,
@@ -46,7 +47,8 @@ _MOST = 500_000
 
 
 class Event(Struct):
-    """One record of a life. `stage`: sent, half, op, committed, waiting, recall, delivered, retry, dead-letter.
+    """One record of a life. `stage`: sent, half, discarded, op, committed, waiting, recall, delivered, retry,
+    dead-letter.
 
     `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
     delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
@@ -174,6 +176,8 @@ def _event(store: Store, record: Record) -> Event:
         checks = values.get(props.TRANSACTION_CHECK_TIMES)
         often = f", checked {checks} time{'' if checks == '1' else 's'}" if checks else ""
         event.note = f"producer group {values.get(props.PGROUP)}{often}"
+    elif topic == TOPIC_CHECK_MAX:
+        event.stage = "discarded"
     elif topic == TOPIC_SCHEDULE:
         event.stage, event.note = "waiting", f"delay level {values.get(props.DELAY)}"
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
@@ -272,6 +276,8 @@ def _ended(events: list[Event], *, sure: bool) -> str:
         if "op" in stages:
             return "rolled back: an op message ends it, and there is no commit" if sure else \
                 "ended by an op message: rolled back, or its commit cannot be read"
+        if "discarded" in stages:
+            return "given up by the broker: its producer did not answer any check"
         return "open: neither committed nor rolled back" if sure else \
             "open, unless the commit or op message that ends it cannot be read"
     if "recall" in stages and "delivered" not in stages:
