@@ -33,7 +33,7 @@ from recover.store.reader import FileReader, ReadFailure
 
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
-_BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_BACK = re.compile(r"-(\d{1,15}(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 Span = tuple[int, int]
@@ -90,10 +90,15 @@ def parse_span(text: str, option: str) -> Span:
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
         raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
-    span = (int(first or 0), int(last) if last else FOREVER)
+    span = (_number(first or "0"), _number(last) if last else FOREVER)
     if span[0] > span[1]:
         raise UsageRefusal(f"{option} {text}: the end is before the start", "Write the smaller offset first.")
     return span
+
+
+def _number(text: str) -> int:
+    """A number of any length, at most FOREVER."""
+    return min(int(text), FOREVER) if len(text) < 1000 else FOREVER
 
 
 def parse_time(text: str, option: str) -> int:
@@ -101,7 +106,7 @@ def parse_time(text: str, option: str) -> int:
     w); `UsageRefusal` (16) otherwise."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
-        return int(text)
+        return _number(text)
     if back := _BACK.fullmatch(text):
         return int(time.time() * 1000) - int(float(back[1]) * _UNITS[back[2]])
     try:

@@ -549,7 +549,20 @@ def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None
     assert out.exists() and not part.exists()
 
 
+@pytest.mark.parametrize(("option", "value", "messages"), [
+    ("--since", "9" * 5000, 0), ("--until", "9" * 5000, 3), ("--phy-offsets", "9" * 5000 + ":", 0),
+    ("--queue-offsets", ":" + "9" * 5000, 3), ("--limit", "9" * 30, 3), ("--until", "9999-12-31T23:59:59-12:00", 3),
+])
+def test_a_filter_takes_a_number_of_any_length(option: str, value: str, messages: int, tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for _ in range(3):
+        writer.put("Topic", b"body")
+    writer.close()
+    assert len(exported(tmp_path / "out.ndjson", tmp_path / "store", option, value)) == messages
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
+    (("-o", "x", "--since", f"-{'9' * 400}w"), 16),
     (("-o", "x", "--since", "10", "--until", "5"), 16), (("-o", "x", "--since", ""), 16),
     (("-o", "-", "--json"), 16), ((), 16), (("-o", "x", "--include", "ghosts"), 16),
     (("-o", "x", "--property", "K"), 16),
