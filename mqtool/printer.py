@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msgspec import structs
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as Text
 
 from mqtool import exits, version
 from mqtool.declared import OutputOptions
-from mqtool.next_steps import NOTHING_GIVEN, Given, Step
+from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
+_NARROWEST = 20
+"""The least width of a column whose text is wrapped."""
 _QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
@@ -145,19 +149,35 @@ def make_console(color: str, *, stderr: bool = False) -> Console:
     )
 
 
-def _laid_out(table: Table) -> RichTable:
+def _laid_out(table: Table, width: int) -> RichTable | Group:
+    """The table, of which only `*` columns are wrapped; one row below the other if that takes more than `width`."""
     columns = table.columns or ("", "*")
+    rows = [[*map(cell, row)] for row in table.rows]
+    needs = [max(cell_len(line) for text in column for line in text.plain.split("\n"))
+             for column in zip([Text(name.lstrip(">*")) for name in columns], *rows, strict=True)]
+    least = [min(need, _NARROWEST) if name.startswith("*") else need for name, need in zip(columns, needs, strict=True)]
+    if sum(least) + 3 * (len(least) - 1) > width:
+        return _stacked(table.title, columns, rows)
     result = RichTable(title=table.title or None, title_justify="left", title_style="bold", header_style="bold",
                        pad_edge=False, show_edge=False, show_header=bool(table.columns),
                        box=box.SIMPLE_HEAD if table.columns else None)
     for name in columns:
         result.add_column(name.lstrip(">*"), justify="right" if name.startswith(">") else "left", overflow="fold",
-                          ratio=1 if name.startswith("*") else None)
-    if not table.columns:
-        result.columns[0].style, result.columns[0].no_wrap = "dim", True
-    for row in table.rows:
-        result.add_row(*map(cell, row))
+                          no_wrap=not name.startswith("*"), style="" if name or table.columns else "dim")
+    for row in rows:
+        result.add_row(*row)
     return result
+
+
+def _stacked(title: str, columns: Sequence[str], rows: list[list[Text]]) -> Group:
+    """Each row as names and values, and below them, indented, the values of its `*` columns."""
+    lines: list[Text | Padding] = [Text(title, style="bold")] if title else []
+    for row in rows:
+        pairs = [(name, value) for name, value in zip(columns, row, strict=True) if value.plain not in ("", "-")]
+        lines.append(Text("  ").join(Text.assemble((name.lstrip(">") + " " * bool(name), "dim"), value)
+                                     for name, value in pairs if not name.startswith("*")))
+        lines += [Padding(value, (0, 0, 0, 2)) for name, value in pairs if name.startswith("*")]
+    return Group(*lines)
 
 
 def cell(value: object) -> Text:
@@ -247,7 +267,8 @@ class Printer:
         if self._screen is None:
             self._screen = make_console(self.options.color)
         for thing in things:
-            self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing), soft_wrap=soft_wrap)
+            self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing, self._screen.width),
+                               soft_wrap=soft_wrap)
 
     def say(self, *messages: str) -> None:
         """Print lines that are not part of the answer to stderr; each only once."""

@@ -132,7 +132,7 @@ def _parts(report: StoreReport) -> Table:
     rows = [(part.path, part.files, human_size(part.size), part.what,
              Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts]
-    return table("parts", ["part", ">files", ">size", "what", ""], rows)
+    return table("parts", ["part", ">files", ">size", "*what", ""], rows)
 
 
 def _pointers(report: StoreReport) -> Table:
@@ -296,7 +296,7 @@ def _detail(out: Printer, item: Item) -> None:
     out.show(Text(title, style="bold") if item.ok else Text(f"{title}: {_why(item)}", style="bold red"))
     if item.fields:
         rows = [(field.offset, field.size, field.name, Text(_field_text(field)), field.note) for field in item.fields]
-        out.show(table("", [">at", ">bytes", "field", "*value", "*meaning"], rows))
+        out.show(table("", [">at", ">bytes", "*field", "*value", "*meaning"], rows))
     if item.checks:
         checks = [(check.name, Text(*_MARKS[check.ok]), check.detail) for check in item.checks]
         out.show(table("", ["check", "verdict", "*detail"], checks))
