@@ -430,21 +430,22 @@ _PLAIN_EVERY = 2.0
 
 
 class Line:
-    """One line on stderr that is redrawn, from any thread. `wanted` None: only if stderr is a terminal. If requested
-    where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds."""
+    """One line on stderr that is redrawn. `wanted` None: only if stderr is a terminal. If requested where nothing can
+    be redrawn (a log file, a pipe), it is a plain line every few seconds."""
 
     def __init__(self, wanted: bool | None, console: Callable[[], Console]) -> None:
         stream = sys.stderr
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
         self._console = console
         self._live: Live | None = None
-        self._plain = -math.inf
+        self._printed = -math.inf
+        self._line = ""
 
     def __enter__(self) -> Self:
         if self.active and (console := self._console()).is_terminal:
             from rich.live import Live
 
-            self._live = Live(Text(""), console=console, transient=True, auto_refresh=False)
+            self._live = Live(get_renderable=lambda: Text(clean(self.text())), console=console, transient=True)
             self._live.start()
         return self
 
@@ -452,55 +453,50 @@ class Line:
         if self._live is not None:
             self._live.stop()
 
+    def text(self) -> str:
+        """The line as it is now; a terminal shows it four times a second."""
+        return self._line
+
     def show(self, line: str) -> None:
-        if self._live is not None:
-            self._live.update(Text(clean(line)), refresh=True)
-        elif self.active and (now := time.monotonic()) - self._plain >= _PLAIN_EVERY:
-            self._plain = now
-            self._console().print(Text(clean(line)))
+        self._line = line
+        self._print()
+
+    def _print(self, every: float = _PLAIN_EVERY) -> None:
+        if self.active and self._live is None and (now := time.monotonic()) - self._printed >= every:
+            self._printed = now
+            self._console().print(Text(clean(self.text())))
 
 
 class Progress(Line):
-    """A scan of `total` bytes; call it with the bytes and records done since the last call."""
+    """A scan of `total` bytes; call it with the bytes and records done since the last call, from any thread."""
 
     def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console], total: int) -> None:
         super().__init__(wanted, console)
-        self.title, self.total = title, total
-        self._start, self._shown = time.monotonic(), 0.0
+        self.title, self.total, self._start = title, total, time.monotonic()
         self._done = self._records = self._queues = 0
         self._lock = threading.Lock()
 
     def __call__(self, size: int, records: int) -> None:
-        """Add finished work; redraws at most five times a second."""
         with self._lock:
             self._done += size
             self._records += records
-            now = time.monotonic()
-            if now - self._shown >= 0.2 or self._done >= self.total:
-                self._shown = now
-                self.show(self.line(now))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._queues and self.active and self._live is None:
-            # a log file ends with the total, however few seconds the queues took
-            self._plain = -math.inf
-            self._show_queues()
-        super().__exit__(kind)
+            self._print()
 
     def queue(self) -> None:
+        """Add a checked queue; from the first one on, the line counts these."""
         with self._lock:
             self._queues += 1
-            now = time.monotonic()
-            if now - self._shown >= 0.2:
-                self._shown = now
-                self._show_queues()
+            self._print()
 
-    def _show_queues(self) -> None:
-        self.show(f"{self.title}  {self._queues:,} queues checked")
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._queues:
+            self._print(0)  # a log file ends with the total, however few seconds the queues took
+        super().__exit__(kind)
 
-    def line(self, now: float) -> str:
-        """The text of the line at `now` (monotonic seconds)."""
-        elapsed = max(now - self._start, 1e-6)
+    def text(self) -> str:
+        if self._queues:
+            return f"{self.title}  {self._queues:,} queues checked"
+        elapsed = max(time.monotonic() - self._start, 1e-6)
         share = f"{100 * self._done / self.total:3.0f} %  " if self.total else ""
         parts = [f"{self.title}  {share}{human_size(self._done)} of {human_size(self.total)}",
                  f"{human_size(int(self._done / elapsed))}/s"]
