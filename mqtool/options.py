@@ -19,14 +19,8 @@ import typer
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.declared import (
-    OutputOptions,
-    argument as argument,
-    flag as flag,
-    option as option,
-    parse_size as parse_size,
-)
-from mqtool.next_steps import NOTHING_GIVEN, Given
+from mqtool.declared import OutputOptions, argument, flag, option, parse_size
+from mqtool.next_steps import NOTHING_GIVEN, READS, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
@@ -47,7 +41,6 @@ if TYPE_CHECKING:
 PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
 CHANGE = "Before anything is changed"
 _GENTLE = 15
-_READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace", "groups", "report")
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -187,7 +180,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """Usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) for a
         changing command on a Spark Connect server."""
         if self.on_spark:
-            if self.spark_settings().over_connect and command not in (*_READ_ANYWHERE, "export"):
+            if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
                               "Leave the Spark engine out, or name the cluster itself: --master spark://HOST:7077.")
         elif self.master is not None or self.conf:
@@ -298,7 +291,7 @@ class Command:
         parts = [part for group in groups if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
-        if store is not None and is_remote(store) and name not in _READ_ANYWHERE and not values.get("output"):
+        if store is not None and is_remote(store) and name not in READS and not values.get("output"):
             refuse_change(store)
         for group in groups:
             if isinstance(group, StoreChoice):

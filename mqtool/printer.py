@@ -277,6 +277,10 @@ class Printer:
                 self._said.add(message)
                 self.stderr_console().print(Text(clean(message), style="dim"))
 
+    def scene(self, phase: str, code: int = 0, **more: Any) -> Scene:
+        """What the next steps depend on, from the store and the findings so far; `more`: other fields of `Scene`."""
+        return structs.replace(Scene(phase, self.given, code, list(self.findings), self.typed), **more)
+
     def found(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from formats.index import IndexGeometry
 from mqtool import exits
-from mqtool.next_steps import Scene, Step, next_steps
+from mqtool.next_steps import Step, next_steps
 from mqtool.options import StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
@@ -96,7 +96,7 @@ def _show_store(out: Printer, choice: StoreChoice) -> int:
         out.show(table("incomplete config files", ["file", "state", ".bak", "*if lost"], rows))
     out.show(_starts(report))
     gone = any(item.code == NO_LOG for item in found)
-    out.summary(_summary(report, len(bad), gone=gone), next_steps(Scene("inspected", out.given)))
+    out.summary(_summary(report, len(bad), gone=gone), next_steps(out.scene("inspected")))
     return found.bits
 
 

@@ -96,6 +96,12 @@ def test_usage_errors_are_16(line: list[str]) -> None:
     assert "--help" in result.stderr
 
 
+def test_a_mistyped_command_is_met_with_the_nearest() -> None:
+    result = mqtool("verfy", "/data/store")
+    assert result.code == 16
+    assert "Did you mean 'verify'" in result.stderr
+
+
 def test_usage_error_with_json_is_a_document_too() -> None:
     result = mqtool("exit-codes", "--json", "--nonsense")
     assert result.code == 16
