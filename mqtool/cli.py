@@ -44,7 +44,7 @@ def load(name: str, entry: Entry) -> Any:
     lines += ["", "[bold]Exit codes[/bold] (a bitmask)"]
     lines += [f"  {row.bit:>3}  {escape(row.meaning)}" for row in exits.TABLE if row.bit in command.bits]
     one.command(name, help=command.__doc__ or entry.help, short_help=entry.help, epilog="\n".join(lines),
-                rich_help_panel=entry.panel)(command.for_typer())
+                rich_help_panel=entry.panel)(command)
     return typer.main.get_command(one)
 
 

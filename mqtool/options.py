@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 from msgspec import Struct, structs
@@ -262,21 +262,14 @@ class Command:
                        for item in [*signature(function).parameters.values()][1:]]
         every = [*_nested([*self._takes, *_fields(OutputOptions)])]
         self._has_store = any(item.annotation is StoreChoice for item in every)
-        self.parameters = [item for item in every if not _is_group(item.annotation)]
-
-    def for_typer(self) -> Callable[..., int]:
-        """A function with all options as flat parameters; the context's object is the printer."""
-
-        def run(ctx: typer.Context, **values: Any) -> int:
-            return self(ctx.obj, str(ctx.info_name), values)
-
+        # what typer reads: every option, those of groups too, is a parameter beside the context
         context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-        run.__signature__ = Signature([context, *self.parameters])  # type: ignore[attr-defined]
-        run.__annotations__ = {item.name: item.annotation for item in (context, *self.parameters)}
-        return run
+        self.__signature__ = Signature([context, *(item for item in every if not _is_group(item.annotation))])
+        self.__annotations__ = {item.name: item.annotation for item in self.__signature__.parameters.values()}
 
-    def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
-        """Run with one value for each parameter; return the exit code."""
+    def __call__(self, ctx: typer.Context, **values: Any) -> int:
+        """Run with one value for each option; return the exit code. The context's object is the printer."""
+        out, name = cast("Printer", ctx.obj), str(ctx.info_name)
         output = OutputOptions(**_gathered(_fields(OutputOptions), values, []))
         if self._beside_store and not _is_place(values["store"]):
             beside = values[self._beside_store]
@@ -298,7 +291,7 @@ class Command:
                 out.given = given.with_log_of_conf(group.options())
             if isinstance(group, EngineChoice):
                 group.check(name)
-        return out.finish(self._function(out, **arguments))
+        return out.end(self._function(out, **arguments))
 
 
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:

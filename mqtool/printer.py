@@ -289,10 +289,6 @@ class Printer:
         the question was answered, and says nothing about the store."""
         self._summary, self._steps, self._undo, self._clean = line, list(steps), undo, clean
 
-    def finish(self, code: int) -> int:
-        self._end(code, None)
-        return code
-
     def fail(self, failure: exits.Failure) -> int:
         """End with an error: the document with the results so far, or a message on stderr."""
         if failure.kind == "interrupted" and not self.writing:
@@ -307,10 +303,11 @@ class Printer:
             self._complain(failure)
         else:
             self._summary = self._summary or failure.message
-            self._end(failure.code, failure)
+            self.end(failure.code, failure)
         return failure.code
 
-    def _end(self, code: int, failure: exits.Failure | None) -> None:
+    def end(self, code: int, failure: exits.Failure | None = None) -> int:
+        """Print what is left of the answer; return the exit code."""
         self._ended = True
         if self.options.findings_out is not None and self.command:
             with self.options.findings_out.open("w", encoding="ascii") as stream:
@@ -324,6 +321,7 @@ class Printer:
                 self._print_summary(code)
         if failure is not None:
             self._complain(failure)
+        return code
 
     def _print_document(self, code: int, failure: exits.Failure | None) -> None:
         findings = self.findings.sorted()
