@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("COLUMNS") == "0":  # a terminal without a size: rich would print nothing
+        del os.environ["COLUMNS"]
     printer = Printer(sys.argv[1:] if argv is None else argv)
     try:
         with exits.signals():

@@ -181,7 +181,7 @@ def _starts(report: StoreReport) -> Table:
     rows = []
     for first, behind in zip_longest(firsts, firsts[1:]):
         until = f" to before {behind.broker}" if behind else ""
-        note = "" if first.matched or first.file is None else "no file matches: the oldest that it may read"
+        note = "" if first.matched or first.file is None else "no file matches: begins with the oldest that it may read"
         name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
             else str(first.broker)
         rows.append((name, first.mode, first.file, note))

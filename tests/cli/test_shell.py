@@ -343,6 +343,12 @@ def test_a_table_wider_than_the_screen_shows_one_row_below_the_other_with_no_nam
     assert "what is wrong in row 0 code damaged-record" in text
 
 
+@pytest.mark.parametrize("line", [["exit-codes"], ["--help"]])
+def test_a_terminal_without_a_size_gets_the_answer_too(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "mqtool" in mqtool(*line).stdout
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_only_columns_of_sentences_are_wrapped(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
