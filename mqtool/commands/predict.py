@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.next_steps import Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.next_steps import Step, next_steps
+from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
@@ -30,7 +30,7 @@ from recover.check.parts import (
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
-from recover.export.sources import Scanned, Source
+from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
@@ -86,7 +86,7 @@ def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterato
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store
-        scanned = Scanned(Source(str(store.root), store.commitlog, store), analysis.log, (), analysis.by_names)
+        scanned = Scanned(source_of(store), analysis.log, (), analysis.by_names)
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
@@ -99,15 +99,15 @@ def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterato
     ],
     bits=_BITS,
 )
-def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
+def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossChoice) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
     queue offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
-    opened = store.settled(broker, engine)
-    settings, assumed = settings_of(opened, *broker.said)
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
     analysis = checked.analysis
@@ -150,7 +150,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
-    scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
     return code
 
@@ -220,14 +220,14 @@ class RowFilters(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: RowFilters) -> int:
+def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
     that ends before its messages. 4: the start forgets the offsets, lowers queues, or fails.
     """
-    opened = store.settled(broker, engine)
-    settings, assumed = settings_of(opened, *broker.said)
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = analyse(opened, scan)
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
@@ -243,7 +243,7 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     out.say(*found.unread)
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line
-    steps = Scene("checked", out.given, code, found.findings).by_hand(NO_LOG) if NO_LOG in codes else []
+    steps = out.scene("checked", code).by_hand(NO_LOG) if NO_LOG in codes else []
     steps += [Step(command, why) for of, command, why in (
         ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
          "shows how to complete the queues; writes nothing"),

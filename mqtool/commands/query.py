@@ -13,15 +13,17 @@ from formats.record import host_text
 from formats.record.message import offset_id
 from mqtool import exits
 from mqtool.next_steps import Step
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
-from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
+from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import LMQ_PREFIX
 from recover.store.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
@@ -69,6 +71,9 @@ class Search(Struct, frozen=True, kw_only=True):
         if way != "list" and (self.since is not None or self.until is not None):
             raise UsageRefusal("--since and --until go with --topic alone",
                                "--key takes --begin and --end; a list takes neither --key nor another search.")
+        if way == "list" and str(self.topic).startswith(LMQ_PREFIX):
+            raise UsageRefusal(f"{self.topic} is a light queue: its messages are stored under other topics",
+                               "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
         if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
             raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "
                                "with --scan.")
@@ -91,14 +96,14 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
 )
-def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
+def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
     Every hit is read and checked. Exit 0 means that the search was complete, even if it found nothing; 8 that it
     was not complete.
     """
     way = search.check()
-    opened = store.settled(broker, engine) if search.scan else store.open(broker)
+    opened = store.settled(engine) if search.scan else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -121,14 +126,9 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if way == "phy-offset":
         return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
-        since = parse_time(search.since, "--since") if search.since is not None else 0
-        until = parse_time(search.until, "--until") if search.until is not None else FOREVER
-        if since > until:
-            raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
-        with out.progress("scanning", log_size(store)) as progress:
-            return list_messages(
-                store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),
-                memory=engine.memory or DEFAULT_MEMORY, limit=search.limit, progress=progress)
+        since, until = parse_times(search.since, search.until)
+        return list_messages(_scanned(out, store, engine), topic,
+                             Wanted(queue=search.queue, since=since, until=until), search.limit)
     if search.scan or search.include_stale:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
@@ -144,15 +144,22 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
+        return placed
     stale = {"stale"} if search.include_stale else set()
     wanted = Wanted(
-        key=search.msg_id or search.key, since=search.begin or 0,
+        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
+    return scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
+                    only_stale=way == "stale", limit=search.limit)
+
+
+def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:
     with out.progress("scanning", log_size(store)) as progress:
-        return scan_for(store, wanted, engine=engine.scanner(), topic=search.topic, queue=search.queue,
-                        only_stale=way == "stale", limit=search.limit, progress=progress)
+        return scan_source(source_of(store), engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
+                           progress=progress)
 
 
 def _summary(answer: look.Answer) -> str:
@@ -202,7 +209,7 @@ def _verify(out: Printer) -> list[Step]:
     beside_store="name",
 )
 def trace(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    out: Printer, store: StoreChoice, engine: EngineChoice,
     name: Annotated[str, argument("ID", "A message id, unique key, or key.")] = "",
     scan: Annotated[bool, flag(
         "--scan", "Scan the whole log instead of using the index.", "What")] = False,
@@ -214,9 +221,8 @@ def trace(
     """
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
-    opened = store.settled(broker, engine) if scan else store.open(broker)
-    with out.progress("scanning", log_size(opened)) as progress:
-        lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
+    opened = store.settled(engine) if scan else store.open()
+    lives, found = trace_message(opened, name.strip(), _scanned(out, opened, engine) if scan else None)
     found.way = found.way if not found.messages or found.way != "id" else "index"
     look.note_unread(opened, found)
     out.answer(lives=to_builtins(lives), complete=found.complete, way="scan" if scan else "index",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Struct, structs
 
 from mqtool import exits, version
-from mqtool.next_steps import STOPS, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, option, parse_size
+from mqtool.next_steps import STOPS, next_steps
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
@@ -42,7 +42,6 @@ Part = Enum("Part", {"commitlog": "commitlog", "consumequeue": "consumequeue", "
 def verify(
     out: Printer,
     store: StoreChoice,
-    broker: BrokerChoice,
     engine: EngineChoice,
     only: Annotated[list[Part] | None, option("--only", "Check this part only; repeat for several.", _WHAT)] = None,
     include_deleted: Annotated[bool, flag(
@@ -53,7 +52,7 @@ def verify(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    opened = store.settled(broker, engine)
+    opened = store.settled(engine)
     with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
         report = verify_store(opened, scan, [part.value for part in only or Part])
     document, code = report.json(), report.exit_code
@@ -66,7 +65,7 @@ def verify(
     line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
-    out.summary(line, next_steps(Scene(phase, out.given, code, list(report.findings), unread=report.unread)))
+    out.summary(line, next_steps(out.scene(phase, code, unread=report.unread)))
     return code
 
 
@@ -161,7 +160,7 @@ def fleet(out: Printer, which: Fleet) -> int:
     out.summary(
         f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
         f"{human_seconds(seconds)} of one core), {total['unchanged']:,} not read because their listing is unchanged; "
-        f"tables in {which.into}", next_steps(Scene("fleet", out.given, code, found)))
+        f"tables in {which.into}", next_steps(out.scene("fleet", code, findings=found)))
     return code
 
 

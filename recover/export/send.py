@@ -6,11 +6,11 @@ file advances, so a run that was killed sends again at most what was in flight.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -18,9 +18,10 @@ import msgspec
 
 from formats import properties as props, sysflag
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
+from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
-from recover.export.messages import Message, is_system, unfolded
+from recover.change.lock import only_run
+from recover.export.messages import Message, decoded, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
 ORIGIN = "MQTOOL_ORIGIN"
@@ -39,7 +40,8 @@ RESERVED = frozenset({
 })
 """`MessageConst.STRING_HASH_SET` of 5.5.0: a proxy refuses these as properties of a client's message."""
 _OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__"}
-_LONGEST_LINE = 256 << 20
+# a zero byte of a body takes six in its line
+_LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
@@ -75,24 +77,29 @@ def origin_of(message: Message) -> str:
 
 
 class Outbox:
-    """Decides what to send. Every message goes through `examine` before the first one goes through `take`.
+    """Decides what to send. To keep delays, every message of the source goes through `examine` before the first one
+    goes through `take`.
 
-    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. Copies are matched
-    by unique key, so memory grows only with the delayed messages.
+    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. A timer stores a
+    message again each time that its wheel has turned; the last copy is the one sent. Copies are matched by unique key,
+    so memory grows only with the delayed messages.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._delayed: set[str] = set()
-        self._delivered: set[str] = set()
+        self._waiting: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
 
     def examine(self, message: Message) -> None:
-        if message.unique_key is None:
-            return
-        if message.kind in ("delayed", "timer"):
-            self._delayed.add(message.unique_key)
-        elif message.kind is None and message.unique_key in self._delayed:
-            self._delivered.add(message.unique_key)
+        key = message.unique_key
+        if message.kind == "recall":
+            # topic+key, before 5.3 the key alone (TimerMessageStore.buildDeleteKey)
+            recalled = message.properties.get(props.TIMER_DEL_UNIQKEY, "").rpartition("+")[2]
+            self._ended[recalled] = "recalled by its producer"
+        elif key is not None and message.kind in ("delayed", "timer"):
+            self._waiting[key] = message.phy_offset
+        elif key is not None and message.kind is None and key in self._waiting:
+            self._ended[key] = "delivered since"
 
     def take(self, message: Message) -> Outgoing | str:
         """Return the message to send, or the reason why it is not sent."""
@@ -103,12 +110,13 @@ class Outbox:
         topic = self._rules.topics.get(topic, topic)
         if is_system(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"topic {topic} belongs to the brokers"
-        body = base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
+        body = decoded(message.body, message.body_encoding)
         if not body:
             return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
         own[ORIGIN] = origin_of(message)
-        keys = tuple(dict.fromkeys((message.keys or "").split()))
+        # the client takes no blank key
+        keys = tuple(dict.fromkeys(filter(str.strip, (message.keys or "").split(props.KEY_SEPARATOR))))
         return Outgoing(topic, body, message.tags, keys, own, self._deliver_at(message), own[ORIGIN], _type(message))
 
     def _left_out(self, message: Message) -> str | None:
@@ -122,7 +130,10 @@ class Outbox:
         if kind in ("delayed", "timer") and self._rules.keep_delay:
             if message.unique_key is None:
                 return f"{kind}, without the key that shows whether it was delivered"
-            return f"{kind}, delivered since" if message.unique_key in self._delivered else None
+            ended = self._ended.get(message.unique_key)
+            if ended is None and self._waiting.get(message.unique_key, message.phy_offset) != message.phy_offset:
+                ended = "stored again later"
+            return None if ended is None else f"{kind}, {ended}"
         return f"{kind} copy"
 
     def _deliver_at(self, message: Message) -> int | None:
@@ -152,30 +163,22 @@ def _type(message: Message) -> str:
 
 def read_messages(path: Path) -> Iterator[Message | str]:
     """Yield the messages of an NDJSON export; for a damaged one only "damaged". `Refusal` (8) for any other line."""
-    decoder = msgspec.json.Decoder(Message)
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), start=1):
             try:
-                message = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if _is_damaged(line):
-                    yield "damaged"
+                value = msgspec.json.decode(line)
+                if isinstance(value, dict) and value.get("state") == "damaged":
+                    yield "damaged"  # fields of it may be null
                     continue
+                message = msgspec.convert(value, Message)
+                body = decoded(message.body, message.body_encoding)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a complete NDJSON export; nothing after this line was read.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
-                encoded = message.body_encoding == "base64"
-                yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
+                yield from unfolded(message, body)
             else:
                 yield message
-
-
-def _is_damaged(line: bytes) -> bool:
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return isinstance(value, dict) and value.get("state") == "damaged"
 
 
 class Place(NamedTuple):
@@ -194,28 +197,35 @@ class Position:
         self.path = path
         self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
         self.place, self.ended = Place(), False
-        self.went_on = path is not None and path.exists()
-        if path is not None and self.went_on:
-            self._read(path)
+        self._seen = b"" if path is None or not path.exists() else self._read(path)
+        self.went_on = self._seen != b""
         self._stream: IO[bytes] | None = None
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> bytes:
         with path.open("rb") as stream:
             head = stream.readline(1 << 16)
-            if head != self._head:
+            if head not in (b"", self._head):
                 raise UsageRefusal(f"{path} is the position file of another source",
                                    "Continue with the same source, filters and options, or name another file.")
-            lines = [line for line in stream if line.endswith(b"\n")]
+            content = stream.read()
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
             if lines:
                 done, sent, origin, state = json.loads(lines[-1])
                 self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
         except (ValueError, TypeError) as error:
             raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+        return head + content
 
     def begin(self) -> None:
-        """Open the file for a run; raises `OSError` before anything is sent."""
-        self._rewrite("under way")
+        """Open the file for a run, before anything is sent; `OSError`, or `Refusal` (8) if another run uses it."""
+        if self.path is None:
+            return
+        with self.path.open("ab") as held:
+            only_run(held, self.path)
+            if self.path.read_bytes() != self._seen:
+                raise Refusal(f"another run has used {self.path}", "Run the same command again: it continues there.")
+            self._rewrite("under way")
 
     def move(self, place: Place) -> None:
         """Record durably how far the run has come."""
@@ -245,6 +255,7 @@ class Position:
             return
         disk.write_whole(self.path, self._head + self._line(state), self.path.with_name(self.path.name + ".new"))
         self._stream = self.path.open("ab", buffering=0)
+        only_run(self._stream, self.path)
 
 
 class RejectedMessage(NamedTuple):
@@ -285,13 +296,15 @@ class Cluster:
             futures = [(number, self._start(messages[number])) for number in left]
             left, trouble = [], ""
             for number, future in futures:
-                topic = messages[number].topic
-                answer = future if isinstance(future, (RejectedMessage, str)) else _answer(future, topic)
-                if isinstance(answer, RejectedMessage):
-                    results[number] = answer
-                elif answer is not None:
-                    left.append(number)
-                    trouble = answer
+                try:
+                    future.result(timeout=120)
+                except Exception as error:  # the client raises plain Exception, too
+                    judged = _judged(error, messages[number].topic)
+                    if isinstance(judged, RejectedMessage):
+                        results[number] = judged
+                    else:
+                        left.append(number)
+                        trouble = judged
             self._answered |= len(left) < len(futures)
             if not left:
                 return results
@@ -305,8 +318,8 @@ class Cluster:
         raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
                       + "Then run the same command again: with --position it continues where it stopped.")
 
-    def _start(self, message: Outgoing) -> Any:
-        """Return the future of one message, or the result of `_judged` for a failure."""
+    def _start(self, message: Outgoing) -> Future[Any]:
+        """Return the future of one message."""
         from rocketmq.v5.model import Message as Sent
 
         try:
@@ -319,21 +332,15 @@ class Cluster:
             sent.properties.update(message.properties)
             if message.deliver_at is not None and message.deliver_at > time.time() * 1000:
                 sent.delivery_timestamp = -(-message.deliver_at // 1000)
-            return self._producer.send_async(sent)
+            sending: Future[Any] = self._producer.send_async(sent)
+            return sending
         except Exception as error:
-            return _judged(error, message.topic)
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def close(self) -> None:
         self._producer.shutdown()
-
-
-def _answer(future: Any, topic: str) -> RejectedMessage | str | None:
-    """Return None for an acknowledgement, why the message is not taken, or an error text: try again."""
-    try:
-        future.result(timeout=120)
-        return None
-    except Exception as error:
-        return _judged(error, topic)
 
 
 def _judged(error: Exception, topic: str) -> RejectedMessage | str:

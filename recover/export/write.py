@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import Counter, deque
@@ -18,11 +17,13 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from formats.sysflag import COMPRESSED
+from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -54,22 +55,22 @@ class Writer:
         """A message encoded in this format."""
         return item.content
 
-    def take(self, lines: bytes, count: int) -> None:
-        """Write whole lines, `count` of them."""
+    def take(self, lines: bytes | memoryview) -> None:
+        """Write whole lines."""
         self._stream.write(lines)
 
     def write(self, item: Selected) -> None:
-        self.take(self.line_of(item), 1)
+        self.take(self.line_of(item))
 
     def close(self) -> None:
         """The base class buffers nothing."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """The whole lines of an interrupted export, and the log offset in the last one, None if it has none."""
+    """How many whole lines an interrupted export has, and the last one."""
 
     lines: int = 0
-    phy_offset: int | None = None
+    last: bytes = b""
 
 
 class Ndjson(Writer):
@@ -77,18 +78,18 @@ class Ndjson(Writer):
 
     def __init__(self, stream: IO[bytes], left: Resumed) -> None:
         super().__init__(stream)
-        self._skip, self._last = left.lines, left.phy_offset
+        self._skip, self._last = left.lines, left.last
 
     def line_of(self, item: Selected) -> bytes:
         return msgspec.json.encode(item.message) + b"\n"
 
-    def take(self, lines: bytes, count: int) -> None:
-        """Write whole lines, `count` of them; `Refusal` (8) if they differ from the earlier run."""
+    def take(self, lines: bytes | memoryview) -> None:
+        """Write whole lines; `Refusal` (8) if they differ from the earlier run."""
         if self._skip:
-            split = lines.splitlines(keepends=True) if count >= self._skip else []
-            if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
+            split = bytes(lines).splitlines(keepends=True)
+            if len(split) >= self._skip and split[self._skip - 1] != self._last:
                 raise Refusal("the messages differ from those of the interrupted export", _SAME)
-            lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
+            lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - len(split))
         self._stream.write(lines)
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Table(Writer):
     def line_of(self, item: Selected) -> bytes:
         return row_of(item.message)
 
-    def take(self, lines: bytes, count: int) -> None:
+    def take(self, lines: bytes | memoryview) -> None:
         self._lines += lines
         if len(self._lines) >= _FLUSH:
             self._take_lines()
@@ -147,11 +148,13 @@ class Table(Writer):
 
     def _take_lines(self) -> None:
         if self._lines:
-            self.take_table(self.from_rows(bytes(self._lines)))
+            lines = bytes(self._lines)
             self._lines.clear()
+            self.take_table(self.from_rows(lines))
 
     def take_table(self, table: Any) -> None:
-        """Write a table, batched with others if it is small."""
+        """Write a table after the lines that were taken, batched with others if it is small."""
+        self._take_lines()
         self._tables.append(table)
         if sum(item.nbytes for item in self._tables) >= _GROUP:
             self._put_tables()
@@ -171,8 +174,7 @@ def row_of(message: Message) -> bytes:
     """A row of CSV; properties are a JSON object (null if illegible), doubtful fields one text."""
     texts: dict[str, str | None] = {"properties": None, "doubtful": " ".join(message.doubtful)}
     if message.properties is not None:
-        properties = {_text(key): _text(item) for key, item in message.properties.items()}
-        texts["properties"] = msgspec.json.encode(properties).decode()
+        texts["properties"] = msgspec.json.encode(message.properties).decode()
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
 
 
@@ -183,12 +185,7 @@ def _row(cells: Iterable[Any]) -> bytes:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return '"' + _text(value).replace('"', '""') + '"' if isinstance(value, str) else str(value)
-
-
-def _text(value: Any) -> Any:
-    """Replace lone surrogates, which Java stores and UTF-8 lacks: Arrow rejects them."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    return '"' + value.replace('"', '""') + '"' if isinstance(value, str) else str(value)
 
 
 def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
@@ -205,28 +202,28 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     """Yield a stream to `target`.part, which is renamed to `target` when the block ends without an error.
 
     With `resume` it continues after the last whole line there. After an error the part is removed unless it `keeps` it.
-    `Refusal` (8) if `target` exists.
+    `Refusal` (8) if `target` exists, or another run writes the part.
     """
-    part = target.with_name(target.name + PART)
     refuse_existing(target)
-    left = Resumed()
-    if part.exists():
-        if not resume:
-            raise Refusal(f"{part} is left of an interrupted export", "Add --resume to continue it, or remove it.",
-                          path=str(part))
+    part = target.with_name(target.name + PART)
+    if part.exists() and not resume:
+        raise Refusal(f"{part} is left of an interrupted export",
+                      "Add --resume to continue it, or remove it." if keeps else "Remove it.", path=str(part))
+    with part.open("ab") as held:
+        only_run(held, part)
         left = _cut_to_whole_lines(part)
-    try:
-        with part.open("ab") as stream:
-            yield stream, left
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException as error:
-        if not keeps:
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(part)
-        raise
-    part.rename(target)
+        try:
+            with part.open("ab") as stream:
+                yield stream, left
+                stream.flush()
+                os.fsync(stream.fileno())
+        except BaseException as error:
+            if not keeps:
+                part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(part)
+            raise
+        part.rename(target)
 
 
 def _cut_to_whole_lines(part: Path) -> Resumed:
@@ -237,12 +234,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
                 break
             lines, end, last = lines + 1, end + len(line), line
     os.truncate(part, end)
-    if not lines:
-        return Resumed()
-    try:
-        return Resumed(lines, json.loads(last)["phy_offset"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageRefusal(f"{part} is not an export of mqtool", "Remove it, and export again.") from error
+    return Resumed(lines, last)
 
 
 # --- Messages in bulk, at the speed of the disk: compiled code encodes ranges of the log, several at a time. Records
@@ -277,13 +269,16 @@ def export_lines(
     reached = scanned.log.min_offset
 
     def take() -> None:
-        nonlocal size, reached
         future, rows = waiting.popleft()
         written = future.result()
         if not isinstance(writer, Table):
-            writer.take(written.lines, written.topics.total())
+            writer.take(written.lines)
         elif written.table is not None:
             writer.take_table(written.table)
+        record(written, rows)
+
+    def record(written: Written, rows: Rows) -> None:
+        nonlocal size, reached
         topics.update(written.topics)
         size += written.size
         for line in written.notes:
@@ -303,6 +298,15 @@ def export_lines(
                 continue
             with reader:
                 for rows in (stretch for *_, some in found for stretch in near(some)):
+                    if not wanted.raw_body and (rows["sys_flag"] & COMPRESSED).any():
+                        # a little log may be many times as much text, so it is not collected
+                        while waiting:
+                            take()
+                        written = Written()
+                        for lines in maker.lines(written, reader, scan.mapped_file, rows):
+                            writer.take(lines)
+                        record(written, rows)
+                        continue
                     waiting.append((pool.submit(maker.make, reader, scan.mapped_file, rows), rows))
                     if len(waiting) > 2 * threads:
                         take()
@@ -336,7 +340,7 @@ class LineMaker:
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or their table."""
         written = Written()
-        pieces = list(self._lines(written, reader, mapped_file, rows))
+        pieces = list(self.lines(written, reader, mapped_file, rows))
         lines = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.tables is None:
             written.lines = bytes(lines)
@@ -351,10 +355,11 @@ class LineMaker:
             room = self._kept.room = np.empty(_LINES, dtype=np.uint8)
         return room
 
-    def _lines(
+    def lines(
         self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows,
     ) -> Iterator[bytes | memoryview]:
-        """The lines in pieces; the last one may be a view of this thread's buffer."""
+        """The lines in pieces, each of at most 16 MiB or one message; the last one may be a view of this thread's
+        buffer."""
         first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:

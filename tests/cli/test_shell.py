@@ -19,16 +19,18 @@ import pytest
 import typer
 from rich.console import Console
 
+from fixtures.damage import damage
 from formats.basics import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
+from mqtool.declared import OutputOptions
 from mqtool.next_steps import Given
 from mqtool.options import command
-from mqtool.printer import OutputOptions, Printer, Progress, table
+from mqtool.printer import Printer, Progress, table
 from mqtool.text import clean
 from recover.findings.code import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
-from tests.support.stores import unpacked
+from tests.support.stores import real_store, unpacked
 
 # --- The frame around every command: help, exit codes, errors, one document.
 
@@ -92,6 +94,12 @@ def test_usage_errors_are_16(line: list[str]) -> None:
     assert result.code == 16
     assert result.stdout == ""
     assert "--help" in result.stderr
+
+
+def test_a_mistyped_command_is_met_with_the_nearest() -> None:
+    result = mqtool("verfy", "/data/store")
+    assert result.code == 16
+    assert "Did you mean 'verify'" in result.stderr
 
 
 def test_usage_error_with_json_is_a_document_too() -> None:
@@ -215,14 +223,31 @@ def test_every_code_can_be_explained() -> None:
         assert listed[0]["code"] in one.stdout
 
 
-def test_closed_stdout_ends_quietly() -> None:
+def without_reader(stream: str, *line: object) -> subprocess.CompletedProcess[bytes]:
+    """Run `mqtool LINE` with nobody at the other end of `stream`."""
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "mqtool", "exit-codes"], stdout=write, stderr=subprocess.PIPE,
-                          cwd=ROOT, timeout=60, check=False)
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}
+    done = subprocess.run([sys.executable, "-m", "mqtool", *map(str, line)], cwd=ROOT, timeout=60, check=False,
+                          **streams)
     os.close(write)
+    return done
+
+
+@pytest.mark.parametrize("line", ["exit-codes", "exit-codes --json", "--help", "verify --help"])
+def test_closed_stdout_ends_quietly(line: str) -> None:
+    done = without_reader("stdout", *line.split())
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_answer_does_not_need_a_reader_of_stderr(form: tuple[str, ...], tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 1)
+    done = without_reader("stderr", "verify", root, "--progress", *form)
+    assert done.returncode & exits.MESSAGES
+    assert b"bad-body-crc" in done.stdout
 
 
 @pytest.mark.parametrize("line", ["verify STORE", "verify STORE --json", "export STORE -o -", "--help"])
@@ -299,6 +324,40 @@ def test_a_table_that_is_cut_says_how_many_rows_it_leaves_out_and_where_they_are
         printer.show(table("t", ["name"], ([f"row {n}"] for n in range(rows)), 20, of, "the tables in d hold all"))
     assert screen.getvalue().count("row ") == 20
     assert (f"… {left} more: the tables in d hold all" in screen.getvalue()) is bool(left)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_table_wider_than_the_screen_shows_one_row_below_the_other_with_no_name_broken(
+    width: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ["code", "where", *(f">number {n}" for n in range(9)), "*what"]
+    rows = [["damaged-record", "commitlog/0000001", *range(9), f"what is wrong in row {n}"] for n in range(2)]
+    printer, screen = Printer(), io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        printer.show(table("t", columns, rows))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(screen.getvalue().split())
+    assert text.count("damaged-record") == text.count("commitlog/0000001") == text.count("number 8 8") == 2
+    assert "what is wrong in row 0 code damaged-record" in text
+
+
+@pytest.mark.parametrize("line", [["exit-codes"], ["--help"]])
+def test_a_terminal_without_a_size_gets_the_answer_too(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "mqtool" in mqtool(*line).stdout
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_only_columns_of_sentences_are_wrapped(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    printer, screen = Printer(), io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        printer.show(table("t", ["code", "*what"], [["damaged-record", "a long sentence " * 9]]))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines[3:] if line[0] != " "] == ["damaged-record"]
 
 
 # --- Progress: calm estimates, nothing where nobody looks; sizes and times in words.
