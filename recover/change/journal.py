@@ -31,9 +31,8 @@ from recover.change.model import InPlace, Plan, Step, canonical, document, exist
 from recover.change.places import RESERVE, Places
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
-from recover.store.reader import read_small
 from recover.store.reading import crc32c, file_crc, identity
-from recover.store.source import url_of
+from recover.store.source import read_small, url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
 
 State = Literal["applied", "unfinished", "undone", "undoing"]

@@ -37,6 +37,7 @@ from recover.change.content import (
 from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR
 
 
@@ -481,7 +482,7 @@ def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
 def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
     """Yield a step that zeroes the file at `path` from `start` to its last nonzero byte; `OSError` from reading."""
     stop = start
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         for first, last in reader.data_ranges(start, reader.length):
             for at in range(first, last, _CHUNK):
                 content = reader.read(at, min(_CHUNK, last - at)).rstrip(b"\0")
@@ -501,7 +502,7 @@ def changed_file(path: Path, size: int, changes: Sequence[InPlace], allocated: i
 
     def pieces() -> Iterator[Buffer]:
         position = 0
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             for change in ordered:
                 yield from _as_it_is(reader, position, min(change.start, size))
                 left = max(0, size - change.start)

@@ -19,7 +19,7 @@ from pathlib import Path
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
 from recover.findings.code import Refusal
 from recover.findings.model import Finding
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
 _PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
@@ -230,5 +230,5 @@ def check_space(root: Path, plan: Plan) -> None:
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:
-    with FileReader(path, again=False) as reader:
+    with open_file(path) as reader:
         return sum(last - first for first, last in reader.data_ranges(start, min(stop, reader.length)))

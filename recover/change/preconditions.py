@@ -32,8 +32,8 @@ from recover.change.model import (
 )
 from recover.findings.code import BY_HAND, Refusal
 from recover.store.memo import Stamp, stamp_of
-from recover.store.reader import FileReader
 from recover.store.reading import READ, crc32c, file_crc, kind_of
+from recover.store.source import open_file
 
 
 def detach(plan: Plan, root: Path) -> Plan:
@@ -61,7 +61,7 @@ def detach(plan: Plan, root: Path) -> Plan:
 
 
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
-    with FileReader(path, again=False) as reader:
+    with open_file(path) as reader:
         old = reader.length
         data = sum(last - first for first, last in reader.data_ranges(0, old))
     written = sum(step.stop - step.start for step in steps if step.content is not None)

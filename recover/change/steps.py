@@ -23,8 +23,8 @@ from recover.change.journal import Run
 from recover.change.model import InPlace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.code import Refusal
-from recover.store.reader import FileReader
 from recover.store.reading import between_extents, file_crc, identity, read_chunks
+from recover.store.source import open_file
 
 LARGEST = 512
 """Most steps in a batch."""
@@ -228,7 +228,7 @@ class _InPlace(Work):
         # the blocks whose allocation the step can change
         block = status.st_blksize or 4096
         low, high = step.start // block * block, -(-step.stop // block) * block
-        with FileReader(self.path, again=False) as reader:
+        with open_file(self.path) as reader:
             extents = [*reader.data_ranges(low, min(high, status.st_size))]
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
@@ -262,7 +262,7 @@ class _InPlace(Work):
         if not old_size <= self.path.stat().st_size <= max(old_size, *ends):
             return False
         at = step.start
-        with FileReader(self.path, again=False) as now, FileReader(self.preimage, again=False) as old:
+        with open_file(self.path) as now, open_file(self.preimage) as old:
             for new in step.new_bytes():
                 # after the old end of a file that grows, old bytes are zeros, or missing
                 a, b = (np.frombuffer(bytes(reader.read(place, len(new))).ljust(len(new), b"\0"), np.uint8)

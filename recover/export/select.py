@@ -29,7 +29,8 @@ from recover.look.query import FOREVER as FOREVER, Answer, Found
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader, ReadFailure
+from recover.store.reader import ReadFailure
+from recover.store.source import open_file
 from recover.store.store import Store
 
 WINDOW = 8 << 20
@@ -227,7 +228,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
         return
     base = mapped_file.file_from_offset
     try:
-        reader = FileReader(mapped_file.path)
+        reader = open_file(mapped_file.path)
     except OSError as error:
         note(f"{mapped_file.path} could not be opened: {error.strerror}")
         return

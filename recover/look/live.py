@@ -10,6 +10,7 @@ index up to that end. Timers are not checked: they change in several places at o
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from recover.log.judge import LogReader
 from recover.look.store import end_of_log, queue_ends
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFileQueue
-from recover.store.reader import read_small
-from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath
+from recover.store.reader import FileReader, LocalFile
+from recover.store.source import Entry, LocalTree, StorePath, read_small
 from recover.store.store import Store
 
 _LARGEST_TEXT = 64 << 20
@@ -99,7 +100,7 @@ class _AsItWas(LocalTree):
             return len(head) < INDEX_HEADER.size or INDEX_HEADER.decode(head).begin_phy_offset >= self.end
         return False
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         path = self.behind(name)
         if path in self._texts:
             return _Text(self._texts[path])
@@ -110,7 +111,7 @@ class _AsItWas(LocalTree):
         return _Unwritten(path, self.end) if path.is_relative_to(self._queues) else LocalFile(path)
 
 
-class _Text(Source):
+class _Text(FileReader):
     """A file with the content that was read before."""
 
     def __init__(self, content: bytes) -> None:
@@ -127,7 +128,7 @@ class _Text(Source):
 class _Shown(LocalFile):
     """A file whose `read` differs from the bytes on the disk."""
 
-    read_into = Source.read_into
+    read_into = FileReader.read_into
 
 
 class _Ended(_Shown):
@@ -141,8 +142,8 @@ class _Ended(_Shown):
         content = super().read(offset, length)
         return content[: max(0, self._end - offset)].ljust(len(content), b"\0")
 
-    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        return super().stored(start, min(stop, self._end)) if start < self._end else []
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        return super().data_ranges(start, min(stop, self._end))
 
 
 class _Unwritten(_Shown):

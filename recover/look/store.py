@@ -44,8 +44,8 @@ from recover.look.items import next_data
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, ReadFailure, read_small
-from recover.store.source import files_below, names_in
+from recover.store.reader import FileReader, ReadFailure
+from recover.store.source import files_below, names_in, open_file, read_small
 from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, logs_beside_remedy
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
@@ -148,7 +148,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
         yield Trace("5.2.0", "records with a property CRC")
     plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
     stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
-    with FileReader(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
+    with open_file(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
             yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
@@ -400,7 +400,7 @@ NO_LOG = "commitlog-empty-queues-left"
 def _holds_data(mapped_file: MappedFile) -> bool:
     """Whether a file has a byte that is not zero, or cannot be read."""
     try:
-        with FileReader(mapped_file.path) as reader:
+        with open_file(mapped_file.path) as reader:
             return next_data(reader, 0, mapped_file.length) < mapped_file.length
     except OSError:
         return True
@@ -527,7 +527,7 @@ def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUn
     for mapped_file in reversed(files):
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:
-            with FileReader(mapped_file.path) as reader:
+            with open_file(mapped_file.path) as reader:
                 units = range(mapped_file.length // CQ_UNIT.size)
                 count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
                 if count:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.store.reader import FileReader, spend
+from recover.store.reader import FileReader
 from recover.store.reading import power, times
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
 
@@ -168,7 +169,7 @@ def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
 def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] | None) -> None:
     digest, at = hashlib.sha256(), 0
     try:
-        with FileReader(path, again=False) as reader:
+        with open_file(path) as reader:
             while chunk := reader.read(at, _CHUNK):
                 digest.update(chunk)
                 at += len(chunk)
@@ -242,15 +243,12 @@ class RangeSums:
         """Return the sum of the bytes between the origin and `position`."""
         block = position // _BLOCK * _BLOCK
         while self._end < block:
-            content = memoryview(self._read_blocks(self._end, min(_AT_ONCE, block - self._end)))
+            length = min(_AT_ONCE, block - self._end)
+            content = memoryview(self.read(self._end, length).ljust(length, b"\0"))
             for at in range(0, len(content), _BLOCK):
                 self._sums.append(zlib.crc32(content[at : at + _BLOCK], self._sums[-1]))
         known = self._sums[(block - self._origin) // _BLOCK]
         return zlib.crc32(self.read(block, position - block), known) if position > block else known
-
-    def _read_blocks(self, start: int, length: int) -> bytes:
-        spend(length)
-        return self.read(start, length).ljust(length, b"\0")
 
 
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:

@@ -22,8 +22,17 @@ from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
-from recover.store.reader import FileReader, read_small
-from recover.store.source import LocalTree, StorePath, entries, existing_entries, mount, names_in, unmount
+from recover.store.source import (
+    LocalTree,
+    StorePath,
+    entries,
+    existing_entries,
+    mount,
+    names_in,
+    open_file,
+    read_small,
+    unmount,
+)
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -356,7 +365,7 @@ def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | Non
 def named_by_record(path: Path) -> int | None:
     """Return the physical offset that the record at the start of a file states; None if no record begins there."""
     try:
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             begin = reader.read(0, HEAD.size)
     except OSError:
         return None
@@ -367,7 +376,7 @@ def named_by_record(path: Path) -> int | None:
 def _is_truncated(path: Path) -> bool:
     """Whether a log file ends unlike a whole one: neither in many zeros nor with an end mark that fills it."""
     try:
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             end = reader.read(max(0, reader.length - _TAIL), _TAIL)
     except OSError:
         return False
