@@ -193,7 +193,6 @@ Numbers = np.ndarray[Any, Any]
 """Positions in the file (int64), or sums (uint32)."""
 
 _BLOCK = 4096
-_STEP = 64
 _AT_ONCE = 1 << 20
 _CRC32 = 0xEDB88320
 
@@ -253,19 +252,13 @@ class RangeSums:
 
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
     """Return the sums up to each of some positions in the content; `seed` is the sum up to its start."""
-    sums = [seed]
-    whole = memoryview(content.data)
-    for at in range(0, content.size - _STEP + 1, _STEP):
-        sums.append(zlib.crc32(whole[at : at + _STEP], sums[-1]))
-    steps = np.minimum(positions // _STEP, len(sums) - 1)
-    found: Numbers = ~np.array(sums, dtype=np.uint32)[steps]
-    place, left = steps * _STEP, positions - steps * _STEP
-    for done in range(int(left.max(initial=0))):
-        more = np.flatnonzero(left > done)
-        low = (found[more] ^ content[place[more] + done]) & 0xFF
-        found[more] = _table()[low] ^ (found[more] >> 8)
-    found ^= np.uint32(0xFFFFFFFF)
-    return found
+    whole, at, sums = memoryview(content.data), 0, []
+    places, which = np.unique(positions, return_inverse=True)
+    for place in places.tolist():
+        seed = zlib.crc32(whole[at:place], seed)
+        sums.append(seed)
+        at = place
+    return np.array(sums, dtype=np.uint32)[which]
 
 
 def _times_each(a: Numbers, b: Numbers) -> Numbers:
@@ -293,9 +286,3 @@ def _powers(counts: Numbers) -> Numbers:
 def _byte_powers(number: int) -> Numbers:
     """Return x to the 8 * count * 256^number for each count below 256."""
     return np.array([power(count * 256**number, _CRC32) for count in range(256)], dtype=np.uint32)
-
-
-@lru_cache(maxsize=1)
-def _table() -> Numbers:
-    """Return the CRC table: the effect of each byte value on a sum of zeros."""
-    return np.array([zlib.crc32(bytes([low ^ 0xFF])) ^ 0xFF000000 for low in range(256)], dtype=np.uint32)
