@@ -58,7 +58,9 @@ def _await_dispatch(store: Store, end: int) -> None:
 def _dispatched_to(store: Store) -> int:
     """The end in the log of the last message that a unit names; 0 if queues cannot be listed."""
     with suppress(OSError):
-        return max((reached or 0 for _, _, reached in queue_ends(store, [])), default=0)
+        # listed anew: the broker may have created a file, or a queue
+        now = Store(store.root, store.options)
+        return max((reached or 0 for _, _, reached in queue_ends(now, [])), default=0)
     return 0
 
 

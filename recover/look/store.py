@@ -416,10 +416,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     holds = any(map(_holds_data, files)) if store.commitlog.min_offset else any(file.length for file in files)
     if holds or COMMITLOG in held_elsewhere(store):
         return
-    queue_files = sum(
-        1 for folder in store.queue_folders for mapped_file in MappedFileQueue.load((folder.path,), 0).files
-        if mapped_file.length
-    )
+    queue_files = sum(1 for _, queue in store.list_queues() for mapped_file in queue.files if mapped_file.length)
     queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
@@ -515,9 +512,8 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
 def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
     """Yield each queue, the queue offset after its last unit, and the end in the log of that unit's message (None
     without a unit). `OSError` if queues cannot be listed; read errors go to `unread`."""
-    for folder in store.queue_folders:
-        files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-        end, unit = last_unit(files, unread)
+    for folder, queue in store.list_queues():
+        end, unit = last_unit(queue.files, unread)
         yield folder, end, None if unit is None or is_pre_blank(unit) else unit.phy_offset + unit.size
 
 
