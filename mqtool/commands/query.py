@@ -13,7 +13,7 @@ from formats.record import host_text
 from formats.record.message import offset_id
 from mqtool import exits
 from mqtool.next_steps import Step
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
@@ -91,14 +91,14 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
 )
-def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
+def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
     Every hit is read and checked. Exit 0 means that the search was complete, even if it found nothing; 8 that it
     was not complete.
     """
     way = search.check()
-    opened = store.settled(broker, engine) if search.scan else store.open(broker)
+    opened = store.settled(engine) if search.scan else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -202,7 +202,7 @@ def _verify(out: Printer) -> list[Step]:
     beside_store="name",
 )
 def trace(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    out: Printer, store: StoreChoice, engine: EngineChoice,
     name: Annotated[str, argument("ID", "A message id, unique key, or key.")] = "",
     scan: Annotated[bool, flag(
         "--scan", "Scan the whole log instead of using the index.", "What")] = False,
@@ -214,7 +214,7 @@ def trace(
     """
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
-    opened = store.settled(broker, engine) if scan else store.open(broker)
+    opened = store.settled(engine) if scan else store.open()
     with out.progress("scanning", log_size(opened)) as progress:
         lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
     found.way = found.way if not found.messages or found.way != "id" else "index"
