@@ -19,7 +19,7 @@ from recover.change import disk
 from recover.change.content import FileContent
 from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, record_all, runs, start, tidy
 from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
-from recover.change.model import InPlace, Plan, resolve
+from recover.change.model import InPlace, Plan
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
@@ -361,11 +361,11 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
             progress(done, len(begun), f"restore {steps[left[0]].file}")
         _revert(run, left)
     for directory, mtime_ns in run.header["directories"].items():
-        disk.set_times(resolve(run.root, directory), mtime_ns)
-        disk.fsync_dir(resolve(run.root, directory))
+        disk.set_times(run.root / directory, mtime_ns)
+        disk.fsync_dir(run.root / directory)
     record(run, "undone")
     files = sorted({steps[number].file for number in begun})
-    removed = [file for file in files if not os.path.lexists(resolve(run.root, file))]
+    removed = [file for file in files if not os.path.lexists(run.root / file)]
     return Undone(run.info(), tuple(files), tuple(removed))
 
 

@@ -27,7 +27,7 @@ from recover import version
 from recover.change import disk
 from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, resolve, stage
+from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, stage
 from recover.change.places import RESERVE, Places
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
@@ -341,7 +341,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
     existing = existing_folders(root)
     # the folders in which steps create or remove names
     touched = sorted({".", *(existing(step.file) for step in plan.steps if not isinstance(step, InPlace))})
-    directories = {path: os.stat(resolve(root, path)).st_mtime_ns for path in touched}
+    directories = {path: os.stat(root / path).st_mtime_ns for path in touched}
     first = not (root / JOURNAL_DIR).exists()
     # the name keeps the root's mtime, which creating this directory changes, for `tidy`
     home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
@@ -412,12 +412,12 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
             continue
         if not isinstance(step, InPlace):
             # owner and mode as the broker left them on the old file or its neighbours, and the old file's xattrs
-            target = resolve(run.root, step.file)
+            target = run.root / step.file
             if target.exists():
                 disk.set_owner_like(path, os.stat(target))
                 disk.copy_xattrs(target, path)
             else:
-                disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
+                disk.set_owner_like(path, neighbour(run.root / existing(step.file)))
         if number not in run.read_back:
             run.read_back[number] = identity(path)
             if file_crc(path) != made[path] or made[path][0] != content.size:
