@@ -17,7 +17,7 @@ from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, l
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
-from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
@@ -121,10 +121,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if way == "phy-offset":
         return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
-        since = parse_time(search.since, "--since") if search.since is not None else 0
-        until = parse_time(search.until, "--until") if search.until is not None else FOREVER
-        if since > until:
-            raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+        since, until = parse_times(search.since, search.until)
         with out.progress("scanning", log_size(store)) as progress:
             return list_messages(
                 store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),
@@ -144,9 +141,11 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
+        return placed
     stale = {"stale"} if search.include_stale else set()
     wanted = Wanted(
-        key=search.msg_id or search.key, since=search.begin or 0,
+        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
