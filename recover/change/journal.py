@@ -80,6 +80,7 @@ class Run(Struct, dict=True):
     path: Path
     parts: tuple[str, ...] = ()
     records: list[dict[str, Any]] = field(default_factory=list)
+    state: State = "unfinished"
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
     read_back: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class Run(Struct, dict=True):
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
         event = record["event"]
+        self.state = _STATES.get(event, self.state)
         if event == "start":
             self.statuses = ["untouched"] * int(record["steps"])
         if event in _STATUS:
@@ -119,8 +121,7 @@ class Run(Struct, dict=True):
         places.check_plan(plan)
         for step in plan.steps:
             own.update(places.folders_of(step))
-        made = (name for facts in self.begins.values() for name in facts.get("mkdirs", ()))
-        for name in (*self.header["directories"], *made):
+        for name in (*self.header["directories"], *self.promised):
             if name not in own:
                 raise self._made_up(f"names {name!r}, which its plan does not change")
         self._check_folder()
@@ -162,16 +163,8 @@ class Run(Struct, dict=True):
         """The first record: plan, command, number of steps, mtimes of the directories that the steps change."""
         return self.records[0]
 
-    @property
-    def state(self) -> State:
-        state: State = "unfinished"
-        for record in self.records:
-            state = _STATES.get(record["event"], state)
-        return state
-
     def info(self) -> RunInfo:
-        state = self.state
-        last = self.records[-1]
+        state, last = self.state, self.records[-1]
         reasons = [record["reason"] for record in self.records if "reason" in record]
         return RunInfo(
             id=self.id, plan_id=str(self.header["plan"]), command=str(self.header["command"]), state=state,
