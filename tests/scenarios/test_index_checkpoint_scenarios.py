@@ -260,6 +260,19 @@ def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
     assert code in found and all(name.startswith("timer-") for name in found)
     assert count is None or found[code]["facts"]["count"] == count  # type: ignore[index]
     assert verify(root).code == exits.DERIVED
+
+
+@pytest.mark.parametrize("earlier", [5 * 60_000, 10 * 24 * 3_600_000])
+def test_a_timercheck_from_before_messages_that_the_log_has_as_delivered_is_found(earlier: int, folder: Path) -> None:
+    """5.3.3 delivered 40 messages a second time with a time before they were due, whether 10 days or 56 years."""
+    root = real_store("clean-5.3.3", folder)
+    assert timer_findings(root) == {}
+    path = root / "config" / "timercheck"
+    content = path.read_bytes()
+    check = TIMER_CHECK.decode(content)
+    before = check._replace(last_read_timestamp=check.last_read_timestamp - earlier)
+    path.write_bytes(TIMER_CHECK.encode(before) + content[TIMER_CHECK.size:])
+    assert timer_findings(root).keys() == {"timer-check-wrong"}
     said = mqtool("predict", root, "--broker", "5.5.0", "--json")
     assert said.code & exits.UNSUPPORTED and "timer" in str(said.document["unsupported"])
     assert "lose nothing" not in mqtool("predict", root, "--broker", "5.5.0", "--quiet").stdout
