@@ -124,14 +124,11 @@ class Statement:
         count: int = 1,
     ) -> None:
         """Add `count` messages; `offsets` and `times` (store timestamps, ms) are the first and last of them."""
-        entry = self._entries.get((topic, queue))
         first, last = offsets or (None, None)
-        if entry is None:
-            self._entries[topic, queue] = {
-                "topic": topic, "queue": queue, "messages": count, "first_offset": first, "last_offset": last,
-                "begin": times[0], "end": times[1], "cause": cause,
-            }
-            return
+        entry = self._entries.setdefault((topic, queue), {
+            "topic": topic, "queue": queue, "messages": 0, "first_offset": first, "last_offset": last,
+            "begin": times[0], "end": times[1], "cause": cause,
+        })
         entry["messages"] += count
         if offsets is not None:
             entry["first_offset"] = min(entry["first_offset"], first)

@@ -373,13 +373,13 @@ def _is_same(state: QueueState, later: QueueState | None, stretches: Rows) -> bo
 def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
     """Skip units that still lead to the same bytes in the same place, all at once; read the few that are left."""
     same = now[now["known"]]
-    doubtful = was[~_among(_hashed(was), _hashed(same))]
+    doubtful = was[~np.isin(_hashed(was), _hashed(same))]
     # a unit in the place of another of its queue: the message must be somewhere in the queue
     moved = doubtful["own"] != doubtful["offset"]
-    doubtful = doubtful[~(moved & _among(_hashed(doubtful, place=False), _hashed(same, place=False)))]
+    doubtful = doubtful[~(moved & np.isin(_hashed(doubtful, place=False), _hashed(same, place=False)))]
     if not doubtful.size:
         return
-    changed = now[~now["known"] | ~_among(_hashed(now), _hashed(was))]
+    changed = now[~now["known"] | ~np.isin(_hashed(now), _hashed(was))]
     changed = changed[np.isin(changed["queue"], doubtful["queue"])]
     digests = {(queue, offset, _digest(after, phy_offset, size))
                for queue, offset, _, phy_offset, size, _ in changed.tolist()}
@@ -419,12 +419,6 @@ def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
         mixed = (mixed ^ deliveries[name].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return mixed
-
-
-def _among(hashes: Rows, others: Rows) -> Rows:
-    """Which hashes are among the others (bool array)."""
-    ordered = np.append(np.sort(others), np.uint64(0))
-    return np.asarray(ordered[np.searchsorted(ordered[:-1], hashes)] == hashes)
 
 
 def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueState]) -> Rows:
