@@ -29,6 +29,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
 from recover.log.file_scan import FileScan
@@ -224,10 +225,11 @@ def refuse_worse(
     loss = statement.entries()
     dropped = len(missed) + made.lost_messages
     if max_loss is not None and dropped > max_loss:
-        offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
+        offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
         for topic, queue, offset in sorted(missed):
-            _extend(offsets[topic, queue], offset)
-        listed = [{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss]
+            offsets[topic, queue].append(offset)
+        listed = [{**entry, "offsets": [[first, stop - 1] for first, stop in ranges(
+            np.array(offsets[entry["topic"], entry["queue"]]))]} for entry in loss]
         found = (
             finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed,
                     limit=dropped) if delivered
@@ -238,14 +240,6 @@ def refuse_worse(
         raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
     plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
     return structs.replace(made, plan=plan, lost_messages=dropped)
-
-
-def _extend(ranges: list[list[int]], offset: int) -> None:
-    """Add an offset to ranges [first, last] in ascending order."""
-    if ranges and ranges[-1][1] == offset - 1:
-        ranges[-1][1] = offset
-    else:
-        ranges.append([offset, offset])
 
 
 def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
