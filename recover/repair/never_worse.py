@@ -75,7 +75,7 @@ class _Overlaid(Source):
 def _bytes(change: InPlace, first: int, last: int) -> bytes:
     if not isinstance(change, WriteRange):
         return bytes(last - first)
-    return b"".join(change.content.chunks())[first - change.start : last - change.start]
+    return change.content.part(first - change.start, last - change.start)
 
 
 class _Planned(LocalTree):
