@@ -6,7 +6,7 @@ changed log needs, and an ordinary verify afterwards proves it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -348,12 +348,15 @@ def log_after(log: LogView, changes: LogChanges) -> LogView:
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
     scans = []
-    new = {change.mapped_file for change in changes.replaced} - {scan.mapped_file for scan in log.files}
+    by_file: dict[MappedFile, list[Replaced]] = defaultdict(list)
+    for change in changes.replaced:
+        by_file[change.mapped_file].append(change)
+    new = by_file.keys() - {scan.mapped_file for scan in log.files}
     all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
     for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
         if str(scan.mapped_file.path) in changes.dropped:
             continue
-        own = [change for change in changes.replaced if change.mapped_file == scan.mapped_file]
+        own = by_file[scan.mapped_file]
         ranges = sorted((change.start, change.stop) for change in own)
         starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
         replaced = partial(within, starts=starts, stops=np.maximum.accumulate(stops))

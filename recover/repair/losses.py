@@ -146,8 +146,9 @@ def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     for split in log.splits():
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
         rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
-        for number in np.unique(rows["queue"]).tolist():
-            own = rows[rows["queue"] == number]
+        rows = rows[np.argsort(rows["queue"], kind="stable")]
+        numbers, starts = np.unique(rows["queue"], return_index=True)
+        for number, own in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=False):
             topic, queue_id = log.queues[number]
             statement.add(
                 topic_text(topic), queue_id, _span(own["queue_offset"]), _span(own["store_timestamp"]), "cut", own.size

@@ -305,12 +305,12 @@ def _changed(
             files.append(scan)
             continue
         kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
+        starts, stops = base + np.array([*sorted(within[path]), (scan.file_size, scan.file_size)], dtype=np.int64).T
         for split in scan.splits:
             rows = split.records
-            begin = rows["phy_offset"] - base
-            keep = np.ones(rows.size, dtype=bool)
-            for start, stop in within[path]:
-                keep &= (begin >= stop) | (begin + rows["size"] <= start)
+            # the first range that ends after a record begins must not begin before the record ends
+            following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
+            keep = rows["phy_offset"] + rows["size"] <= starts[following]
             kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
         kept.queues = scan.queues
         files.append(kept)
