@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.next_steps import Scene, Step, next_steps
+from mqtool.next_steps import Step, next_steps
 from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
@@ -150,7 +150,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
-    scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
     return code
 
@@ -243,7 +243,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     out.say(*found.unread)
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line
-    steps = Scene("checked", out.given, code, found.findings).by_hand(NO_LOG) if NO_LOG in codes else []
+    steps = out.scene("checked", code).by_hand(NO_LOG) if NO_LOG in codes else []
     steps += [Step(command, why) for of, command, why in (
         ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
          "shows how to complete the queues; writes nothing"),
