@@ -97,7 +97,7 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
                           problem=problem,
                           value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
         if check is not None:
-            yield from _negative(check)
+            yield from _too_low(check)
             yield from _delivered_later(log, check, state)
             yield from _missing(log, check, state)
     except OSError as error:
@@ -105,13 +105,14 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         yield finding("part-unreadable", part, None, part=part, error=error.strerror)
 
 
-def _negative(check: timer.TimerCheck) -> Iterator[Finding]:
-    """The two fields that make brokers deliver again when they are below 0 (5.3.3 and 5.5.0 were asked); the others
-    count as 0, or the timerlog outranks them."""
-    for name, says in (("last_read_timestamp", "all was delivered up to {} (ms)"),
-                       ("master_timer_queue_offset", "the master took up the timer queue to {}")):
+def _too_low(check: timer.TimerCheck) -> Iterator[Finding]:
+    """The two fields that make brokers deliver again when they are too low (5.3.3 and 5.5.0 were asked); the others
+    count as 0, or the timerlog outranks them. The offset of the queue never exceeds that of the master."""
+    taken_up = max(0, check.last_timer_queue_offset)
+    for name, says, least in (("last_read_timestamp", "all was delivered up to {} (ms)", 0),
+                              ("master_timer_queue_offset", "the master took up the timer queue to {}", taken_up)):
         value = getattr(check, name)
-        if value < 0:
+        if value < least:
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset(name),
                           problem=f"says that {says.format(value)}, which no broker writes", value=value)
 
