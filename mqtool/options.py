@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
@@ -305,6 +306,7 @@ def _is_place(word: str) -> bool:
     return is_remote(word) or (bool(word) and Path(word).exists())
 
 
+@cache
 def _fields(group: type[Struct]) -> list[Parameter]:
     return [Parameter(item.name, Parameter.KEYWORD_ONLY, annotation=item.type,
                       default=Parameter.empty if item.required else item.default) for item in structs.fields(group)]

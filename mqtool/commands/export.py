@@ -103,7 +103,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
             since=since, until=until, key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
-            include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
+            include=parse_kinds(self.include, "--include", KINDS), limit=min(self.limit, FOREVER),
         )
 
 

@@ -30,7 +30,7 @@ from recover.check.parts import (
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
-from recover.export.sources import Scanned, Source
+from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
@@ -86,7 +86,7 @@ def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterato
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store
-        scanned = Scanned(Source(str(store.root), store.commitlog, store), analysis.log, (), analysis.by_names)
+        scanned = Scanned(source_of(store), analysis.log, (), analysis.by_names)
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
