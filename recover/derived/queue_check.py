@@ -420,13 +420,13 @@ class _Checker:
             verdict.end = stretch.first_index + used
             self._count(verdict, stretch, classes, broken)
             self._check_end(verdict, stretch, used)
-            for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
+            for start, end in ranges(np.flatnonzero(broken & (classes == WRONG))):
                 self._report_broken(verdict, stretch, ext, start, end)
         self._check_last_file(verdict, files)
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
         verdict.missing_offsets = rows["queue_offset"][missing]
-        self._missing(verdict, files, _ranges(verdict.missing_offsets))
+        self._missing(verdict, files, ranges(verdict.missing_offsets))
 
     def _classify(
         self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows, bridge: tuple[int, int] | None
@@ -472,7 +472,7 @@ class _Checker:
                 if kind == WRONG:
                     verdict.wrong_tags += stretch.tags_code[cells].tolist()
             facts = {"log_end": self.log.log_end} if kind == BEYOND_LOG else {}
-            for start, stop in _ranges(cells):
+            for start, stop in ranges(cells):
                 mapped_file, position = stretch.place(start)
                 self._report(verdict, code, mapped_file.path, position,
                              (stretch.first_index + start, stretch.first_index + stop),
@@ -500,8 +500,8 @@ class _Checker:
             self._report(verdict, "consumequeue-missing-units", path, position, (first, stop))
 
 
-def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
-    """Yield ascending numbers as ranges [start, stop)."""
+def ranges(cells: Rows) -> Iterator[tuple[int, int]]:
+    """Yield ascending numbers (int64) as ranges [start, stop)."""
     if not cells.size:
         return
     cuts = np.flatnonzero(np.diff(cells) != 1) + 1
