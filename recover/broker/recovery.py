@@ -85,6 +85,10 @@ class StartFile(Struct, frozen=True):
     matched: bool
 
 
+class BrokenStartError(Exception):
+    """The broker throws here and does not start."""
+
+
 def start_file(
     log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> StartFile:
@@ -111,6 +115,26 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
     return max(0, files - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
 
 
+def first_position(
+    log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint,
+) -> int:
+    """Return the position (bytes) in the start file at which the scan begins; `BrokenStartError` where a broker throws.
+
+    It is 0 unless recovery is accelerated (ConsumeQueueStore.getDispatchFromPhyOffset, CommitLog.recoverAbnormally).
+    """
+    accelerated = settings.version.has(versions.ACCELERATED_BY_CHECKPOINT) and mode == "abnormal"
+    if not (accelerated and settings.flag("enableAcceleratedRecovery")):
+        return 0
+    offset = checkpoint.logics_physical_offset
+    if offset <= 0 < checkpoint.physic_msg_timestamp:
+        raise BrokenStartError("enableAcceleratedRecovery=true needs an offset of the queues in the checkpoint")
+    position = offset - log.files[index].file_from_offset
+    if position > log.file_size:
+        raise BrokenStartError(f"enableAcceleratedRecovery=true begins at {offset}, outside of "
+                               f"{log.files[index].name}")
+    return max(0, position)
+
+
 def _matches(
     log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
@@ -122,6 +146,9 @@ def _matches(
         return log.files[index].file_from_offset <= max_of_queues
     else:
         begins, timestamp = log.files[index].file_from_offset, _first_store_timestamp(log.read_at(index), settings)
+    if begins > 0 and _has_databases(settings):
+        # none has seen a message yet (IndexRocksDBStore.isMappedFileMatchedRecover); one with data is not read
+        return False
     indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
     if timestamp == 0 or (indexed and timestamp > checkpoint.index_msg_timestamp):
         return False
@@ -132,6 +159,13 @@ def _matches(
     if checkpoint.logics_physical_offset > 0:
         return begins <= checkpoint.logics_physical_offset
     return timestamp <= checkpoint.logics_msg_timestamp
+
+
+def _has_databases(settings: BrokerSettings) -> bool:
+    """Whether databases of index or transactions affect the choice of the start file."""
+    alone = settings.version.has(versions.TRANSACTIONS_CHOOSE_START)
+    return settings.flag("indexRocksDBEnable") or (
+        settings.flag("transRocksDBEnable") and (alone or not settings.flag("transWriteOriginTransHalfEnable")))
 
 
 def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
@@ -199,27 +233,28 @@ def end_of(run: Rows) -> int:
 
 
 def scan(
-    log: LogSource, first: int, rules: CheckRules, target: DispatchTarget, *, own_file_only: bool = False,
+    log: LogSource, first: int, rules: CheckRules, target: DispatchTarget, *, position: int = 0,
+    own_file_only: bool = False,
 ) -> ScanEnd:
-    """Read from file `first` on as recovery does, up to the first failure or the end of the last file.
+    """Read from `position` (bytes) in file `first` on as recovery does, up to the first failure or the end of the last
+    file.
 
     `own_file_only` is checkCommitLogOffsetOnRecover: a record that states a position outside its file ends the scan.
     """
     for index in range(first, len(log.files)):
         # a separate call, so that the rows of one file are freed before the next file's are loaded
-        end = _scan_file(log, index, rules, target, own_file_only)
+        end = _scan_file(log, index, rules, target, own_file_only, position if index == first else 0)
         if end.reason != _END:
             break
     return end
 
 
 def _scan_file(
-    log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool,
+    log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool, position: int,
 ) -> ScanEnd:
     base = log.files[index].file_from_offset
     runs = Runs(log.rows(index), rules)
     read = log.read_at(index)
-    position = 0
     while True:
         run = runs.at(base + position, base + log.file_size)
         if run.size:

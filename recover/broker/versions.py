@@ -124,6 +124,14 @@ START_BY_LOGICS_OFFSET = _behaviour(
     "start-by-logics-offset", "the checkpoint's queue offset (or else its queue time alone) selects the start file",
     since="5.5.0",
 )
+TRANSACTIONS_CHOOSE_START = _behaviour(
+    "transactions-choose-start", "with transRocksDBEnable the database of transactions affects the choice of the start "
+    "file; before, only without transWriteOriginTransHalfEnable", since="5.5.0",
+)
+ACCELERATED_BY_CHECKPOINT = _behaviour(
+    "accelerated-by-checkpoint", "with enableAcceleratedRecovery an abnormal recovery begins at the checkpoint's queue "
+    "offset, in the middle of the start file; before, only with queues in RocksDB", since="5.5.0",
+)
 CONFIRM_END_COMPARED = _behaviour(
     "confirm-end-compared", "with duplicationEnable the end of a record is compared with the confirm offset of the "
     "checkpoint; before, nothing was dispatched at all", since="5.1.1",

@@ -14,9 +14,11 @@ from formats.index import INDEX_HEADER
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
 from recover.broker.recovery import (
+    BrokenStartError,
     DispatchTarget,
     Mode,
     ScanEnd,
+    first_position,
     max_offset,
     oldest_searched,
     scan,
@@ -57,7 +59,7 @@ from recover.predict.dispatch import (
     reput,
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
-from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
+from recover.predict.queues import QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reader import descriptor_cache, read_small
@@ -152,8 +154,10 @@ class _Start:
         for state in self.states.values():
             state.recover()
         found = {key: state.max_offset for key, state in self.states.items()}
-        end = self._recover_log() if self.log.files else self._without_log()
-        if end is None:
+        try:
+            end = self._recover_log() if self.log.files else self._without_log()
+        except BrokenStartError as error:
+            self._refuse(str(error))
             return
         self.prediction.min_phy, self.prediction.cut_at = self.log.min_offset, end
         self.prediction.max_phy = max_offset(self.log, end)
@@ -176,7 +180,7 @@ class _Start:
             self._report_index(index_deleted, end)
         self.ended = True
 
-    def _recover_log(self) -> int | None:
+    def _recover_log(self) -> int:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
         start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
@@ -186,7 +190,9 @@ class _Start:
                          f"{start.index} older files are not read")
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
         own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
-        found = scan(self.log, start.index, self.rules, self._target(max_of_queues), own_file_only=own_only)
+        position = first_position(self.log, start.index, mode, self.settings, self.checkpoint)
+        found = scan(self.log, start.index, self.rules, self._target(max_of_queues), position=position,
+                     own_file_only=own_only)
         self.prediction.end_reason = found.reason
         if found.reason == "no-property-crc":
             self._assume(f"forceVerifyPropCRC=true: the record at {found.process_offset} has no property CRC, "
@@ -195,8 +201,7 @@ class _Start:
             self._assume(f"the record at {found.process_offset} makes the broker allocate {found.size} bytes; "
                          "with a smaller heap it would not start")
         if found.fatal:
-            self._refuse(f"a record at {found.process_offset} needs more memory than any heap has")
-            return None
+            raise BrokenStartError(f"a record at {found.process_offset} needs more memory than any heap has")
         self._truncate(found, max_of_queues)
         return found.process_offset
 
@@ -485,9 +490,8 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
     if settings.unknown:
         yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
-    for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
-        if settings.flag(name):
-            yield f"{name}=true is not emulated; the prediction is made without it"
+    if settings.flag("rocksdbCQDoubleWriteEnable"):
+        yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):
         if item.severity != "info":
             yield f"the files before {item.file} are missing on purpose: {item.message}"

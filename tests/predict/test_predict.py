@@ -198,6 +198,23 @@ def test_a_last_file_whose_name_no_log_file_can_have_ends_the_log_elsewhere(
     assert mqtool("verify", root, "--mapped-file-size", "65536").code == mqtool("verify", root).code
 
 
+@pytest.mark.parametrize(("offset", "outcome"), [
+    (0, (False, 0, 4)), (-1, (False, 0, 4)), (1 << 40, (False, 0, 4)),
+    (MIB, (True, 0, 0)), (MIB + 3, (True, 1402, 4)), (2 * MIB, (True, 0, 2)),
+])
+def test_accelerated_recovery_of_5_5_0_trusts_the_offset_of_the_checkpoint(
+    store: Callable[[str], Path], offset: int, outcome: tuple[bool, int, int]
+) -> None:
+    """As 5.5.0 had it. It begins there even inside of a record, and refuses an offset that no file holds."""
+    root = store("killed-5.5.0")
+    write_at(root / "checkpoint", 40, offset.to_bytes(8, "big", signed=True))
+    found = ask(root, "5.5.0", enableAcceleratedRecovery="true")
+    assert (found.starts, found.lost_messages, found.exit_code) == outcome
+    assert not any("enableAcceleratedRecovery" in text for text in found.assumptions)
+    for version in ("5.3.3", "5.4.0"):
+        assert ask(root, version, enableAcceleratedRecovery="true").starts
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()
