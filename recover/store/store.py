@@ -261,7 +261,7 @@ class Store:
 
     def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
         """Return the present files of each queue folder; settles `queue_file_size` as well. `OSError`."""
-        queues = [(folder, MappedFileQueue.load((folder.path,), 1)) for folder in self.queue_folders]
+        queues = [(folder, MappedFileQueue.load((folder.path,), 1, CQ_UNIT.size)) for folder in self.queue_folders]
         if "queue_file_size" not in self.__dict__:
             self.queue_file_size = self.queue_file_size_of(Counter(chain.from_iterable(
                 queue.lengths for _, queue in queues

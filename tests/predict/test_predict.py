@@ -215,6 +215,19 @@ def test_accelerated_recovery_of_5_5_0_trusts_the_offset_of_the_checkpoint(
         assert ask(root, version, enableAcceleratedRecovery="true").starts
 
 
+@pytest.mark.parametrize(("moved", "missed"), [(7, 1), (100, 5)])
+def test_units_before_the_name_of_their_file_are_unreachable(
+    store: Callable[[str], Path], moved: int, missed: int
+) -> None:
+    """A broker takes the position of a unit modulo the file size, in the file that begins at or before it."""
+    root = store("clean-5.3.3")
+    path = root / "consumequeue" / "Orders-2026" / "0" / f"{0:020d}"
+    path.rename(path.with_name(f"{moved:020d}"))
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert found.unreachable == {"Orders-2026/0": missed}
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()
