@@ -34,7 +34,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE, FOLDER
-from recover.store.store import Store
+from recover.store.store import CONSUMEQUEUE_EXT, Store
 
 # --- What a broker loads before it recovers, and why it may refuse (MappedFileQueue.load, DefaultMessageStore.load).
 
@@ -63,6 +63,7 @@ class Loaded(Struct):
     refusal: Stop | None = None
     by_hand: list[Finding] = field(default_factory=list)
     odd_index: list[Finding] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
 
 def _load_files(
@@ -110,9 +111,17 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     # of equal names in several folders the first counts
     loaded.log = [f for at, f in enumerate(log) if at == 0 or f.file_from_offset != log[at - 1].file_from_offset]
     size = queue_file_size(store, settings)
+    with_ext = settings.flag("enableConsumeQueueExt") or (
+        "enableConsumeQueueExt" not in settings.given and store.consumequeue_ext_dir.is_dir())
+    ext_size = settings.stated_number("mappedFileSizeConsumeQueueExt") or store.ext_file_size
     for folder in store.queue_folders:
         files = read([folder.path], size, odd_queue_name)
         if files is None:
+            return loaded
+        ext = store.consumequeue_ext_dir / folder.topic / str(folder.queue_id)
+        if with_ext and read([ext], ext_size, odd_queue_name) is None:
+            if "enableConsumeQueueExt" not in settings.given:
+                loaded.assumptions.append(f"enableConsumeQueueExt=true, because {CONSUMEQUEUE_EXT}/ exists")
             return loaded
         state = QueueState(
             folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings

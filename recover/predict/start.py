@@ -100,6 +100,7 @@ def predict(
     configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
     loaded = load(store, settings)
+    prediction.assumptions += loaded.assumptions
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]

@@ -215,6 +215,38 @@ def test_accelerated_recovery_of_5_5_0_trusts_the_offset_of_the_checkpoint(
         assert ask(root, version, enableAcceleratedRecovery="true").starts
 
 
+@pytest.mark.parametrize("change", ["cut", "longer", "stray"])
+def test_a_file_that_does_not_belong_in_consumequeue_ext_stops_a_broker_that_uses_it(
+    store: Callable[[str], Path], change: str
+) -> None:
+    """As 4.5.1, 4.9.7, 5.3.3 and 5.5.0 did. Where no setting says that it is used, that it is there does."""
+    root = store("killed-ext-5.5.0")
+    path = root / "consumequeue_ext" / "Audit" / "0" / f"{0:020d}"
+    if change == "stray":
+        path = path.with_name("notes.bak")
+        path.write_bytes(b"1")
+    else:
+        os.truncate(path, path.stat().st_size + (100 if change == "longer" else -100))
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert found.stop is not None and f"consumequeue_ext/Audit/0/{path.name}" in found.stop.reason
+        assert any("enableConsumeQueueExt=true" in text for text in found.assumptions)
+        assert not ask(root, version, enableConsumeQueueExt="true").starts
+        assert ask(root, version, enableConsumeQueueExt="false").starts
+
+
+@pytest.mark.parametrize("name", ["abort", "checkpoint"])
+def test_a_link_to_a_disk_that_is_not_mounted_leaves_the_start_open(store: Callable[[str], Path], name: str) -> None:
+    """5.3.3 and 5.5.0 start with neither, 4.x without a checkpoint does not."""
+    root = store("clean-5.3.3")
+    (root / name).unlink(missing_ok=True)
+    (root / name).symlink_to(root / "not-mounted" / name)
+    assert ask(root).exit_code & exits.UNSUPPORTED
+    code = {"abort": "part-unreadable", "checkpoint": "checkpoint-unreadable"}[name]
+    found = mqtool("verify", root, "--json")
+    assert found.code == exits.OPERATIONAL and found.found(code)[0]["file"] == name
+
+
 @pytest.mark.parametrize(("moved", "missed"), [(7, 1), (100, 5)])
 def test_units_before_the_name_of_their_file_are_unreachable(
     store: Callable[[str], Path], moved: int, missed: int
