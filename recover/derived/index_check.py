@@ -768,12 +768,13 @@ def _coverage(verdicts: list[IndexFileVerdict]) -> Rows:
         (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
         for number, v in enumerate(verdicts) if v.first_right is not None
     )
-    # the last entry serves offsets before the first
-    return np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+    # the first entry serves offsets before those of all files
+    return np.array([(-1, -1, -1), *spans], dtype=np.int64).T
 
 
 def _files_of(offsets: Rows, covered: Rows) -> Rows:
-    """Return the verdict number of the file that covers each phy offset, -1 for none."""
-    lows, numbers, highs = covered
-    at = np.searchsorted(lows, offsets, side="right") - 1
-    return np.where(offsets <= highs[at], numbers[at], -1)
+    """Return the verdict number of the file that covers each phy offset, -1 for none; the offsets ascend."""
+    lows, *columns = covered
+    counts = np.diff(np.searchsorted(offsets, lows), append=offsets.size)
+    numbers, highs = (np.repeat(column, counts) for column in columns)
+    return np.where(offsets <= highs, numbers, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> 
 
 def classify_units(
     first_index: int, phy_offsets: Rows, sizes: Rows, tags_codes: Rows, rows: Rows, row_tags: Rows,
-    bounds: tuple[int, int, Rows, Rows], *, bridged: bool,
+    bounds: tuple[int, int, Rows, Rows], *, bridged: bool, bridge: tuple[int, int] | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the class (uint8) of every cell of a stretch of one queue, and which rows have no unit (bool array).
 
@@ -110,8 +111,9 @@ def classify_units(
     all inside or after the stretch), `row_tags` the tags codes of their units. The cell of a lost message may name the
     marker or repeat a neighbour. The unit of an expired message is wrong in place of a live one or between live ones. A
     cell that no record claims may repeat a neighbour between live ones or, with `bridged` (the log is or was damaged),
-    anywhere. `bounds`: physical offsets of the start and end of the log, and of the starts and stops of its damage. The
-    first cell with size <= 0 ends the queue: it and all later cells are NOTHING.
+    anywhere. In a queue that lost all its messages it may name the `bridge`, (phy offset, size). `bounds`: physical
+    offsets of the start and end of the log, and of the starts and stops of its damage. The first cell with size <= 0
+    ends the queue: it and all later cells are NOTHING.
     """
     min_offset, log_end, starts, stops = bounds
     ended = np.flatnonzero(sizes <= 0)
@@ -133,6 +135,9 @@ def classify_units(
     blank = _are_pre_blank(offset, size, tags)
     damaged = within(offset, starts, stops)
     right = named & (tags == of_rows(row_tags))
+    stands_in = (bridged | inside) & repeats
+    if bridge is not None:
+        stands_in |= (offset == bridge[0]) & (size == bridge[1])
     # the first condition that holds decides; if none does, the cell is wrong
     cases = [
         (blank, PRE_BLANK_UNIT),  # padding before a queue's first unit, not a position
@@ -143,7 +148,7 @@ def classify_units(
         (offset > log_end - size, BEYOND_LOG),  # ends past the end of the log, whatever record belongs here
         (~expected & damaged, LOST),  # its record was in a damaged range
         (right, RIGHT),  # place, size and tags code of the record that belongs here
-        (~expected & (bridged | inside) & repeats, LOST),  # no record left, as recover writes it
+        (~expected & stands_in, LOST),  # no record left, as recover writes it
     ]
     classes = np.zeros(sizes.size, dtype=np.uint8)
     classes[:used] = np.select(
@@ -259,8 +264,7 @@ class _Checker:
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
-        # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
-        self.stands_in = log.tally.fillers + log.tally.markers > 0 or bool(log.damaged)
+        self.has_bridge = log.tally.fillers + log.tally.markers > 0
         self.listed = self._list() if log.files else {}
 
     def _list(self) -> dict[QueueKey, MappedFileQueue]:
@@ -308,6 +312,11 @@ class _Checker:
                     known[key] = self._verdict(key, own, failed.get(key))
                 self.tick()
             yield key, known[key]
+
+    @cached_property
+    def bridge(self) -> tuple[int, int] | None:
+        """The record that the units of a queue without any message left name."""
+        return self.log.first_bridge_record() if self.has_bridge else None
 
     def _files(self, key: QueueKey) -> QueueFiles:
         files = QueueFiles(self.store, key.topic, key.queue_id)
@@ -422,6 +431,7 @@ class _Checker:
         taken = 0
         ended = False
         first = True
+        bridge = None if rows.size else self.bridge
         for stretch in files.stretches():
             if first:
                 verdict.min_index = stretch.first_index
@@ -430,7 +440,7 @@ class _Checker:
                 break
             stop = int(np.searchsorted(rows["queue_offset"], stretch.first_index + stretch.cells))
             part = slice(taken, stop)
-            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part])
+            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part], bridge)
             taken, ended = stop, used < stretch.cells
             verdict.end = stretch.first_index + used
             self._count(verdict, stretch, classes, broken)
@@ -444,7 +454,7 @@ class _Checker:
         self._missing(verdict, files, _ranges(verdict.missing_offsets))
 
     def _classify(
-        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
+        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows, bridge: tuple[int, int] | None
     ) -> tuple[Rows, int, Rows]:
         """Return the class of each cell, how many are in use, and which of them name a broken ext unit."""
         tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
@@ -455,9 +465,10 @@ class _Checker:
         else:
             self._learn(stretch, rows, tags)
         bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops
+        # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
         classes, lacking = classify_units(
             stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, self.delays.tags_codes(rows), bounds,
-            bridged=self.stands_in,
+            bridged=self.has_bridge or bool(self.log.damaged), bridge=bridge,
         )
         missing[:] = lacking
         return classes, int(np.count_nonzero(classes)), broken

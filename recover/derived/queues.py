@@ -456,8 +456,7 @@ class QueueBuilder:
     def _fill(
         self, key: QueueKey, first: int, count: int, rows: Rows, old: Stretch | None, *, from_nothing: bool = False
     ) -> QueueCells:
-        cells = np.empty(count, dtype=CQ_UNIT.dtype)
-        cells[:] = PRE_BLANK
+        cells = np.repeat(np.array([PRE_BLANK], dtype=CQ_UNIT.dtype), count)
         evidence = np.zeros(count, dtype=bool)
         if old is not None:
             self._keep_old(cells, evidence, first, old, rows)

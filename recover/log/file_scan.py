@@ -176,6 +176,7 @@ class Gap(Struct):
 
     `ended_by`: what is at `stop`, "record", "blank", or "file-end". `has_frame`: the bytes at `start` are a whole frame
     in which only a checksum or a field fails. `last_data`: end of the last non-zero byte, `start` if all are zero.
+    `bridged_by_units`: queue units show that the records after it continue the log, whatever their times are.
     """
 
     start: int
@@ -185,6 +186,7 @@ class Gap(Struct):
     has_frame: bool
     last_data: int
     facts: dict[str, Any] = {}  # a separate one for each gap: msgspec copies it
+    bridged_by_units: bool = False
 
 
 class FileScan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -249,7 +249,8 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     stale -= sum(map(_weigh_marks, scans))
     superseded, counts = in_order(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    log_end = _log_end(scans, min_offset)
+    last = last_live([split for scan in scans for split in scan.splits])
+    log_end = min_offset if last is None else last[1]
     damaged, tail = _damage(scans, log_end, stale > 0)
     behind = _intact_after(scans, [damage.stop for damage in damaged])
     for damage, intact in zip(damaged, behind, strict=True):
@@ -290,16 +291,16 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     return superseded, counts
 
 
-def _log_end(scans: list[FileScan], min_offset: int) -> int:
-    for scan in reversed(scans):
-        for split in reversed(scan.splits):
-            if split.summary is not None:
-                return split.summary.end
-            live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
-            if live.size:
-                last = split.records[live[-1]]
-                return int(last["phy_offset"]) + int(last["size"])
-    return min_offset if scans else 0
+def last_live(splits: Sequence[Split]) -> tuple[int, int] | None:
+    """Return start and end (phy offsets) of the last record that is not stale; None without one."""
+    for split in reversed(splits):
+        if split.summary is not None:
+            return split.summary.last, split.summary.end
+        live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
+        if live.size:
+            last = split.records[live[-1]]
+            return int(last["phy_offset"]), int(last["phy_offset"]) + int(last["size"])
+    return None
 
 
 def _intact_after(scans: list[FileScan], places: list[int]) -> list[int]:
