@@ -253,23 +253,39 @@ def _scan_file(
     log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool, position: int,
 ) -> ScanEnd:
     base = log.files[index].file_from_offset
-    runs = Runs(log.rows(index), rules)
-    read = log.read_at(index)
-    while True:
-        run = runs.at(base + position, base + log.file_size)
-        if run.size:
-            target.rows(run)
-            position = end_of(run) - base
-            continue
-        message = check_message(read, position, log.file_size, rules)
-        if not message.ok or (message.size > 0 and own_file_only
-                              and not base <= message.phy_offset <= base + log.file_size):
-            reason = message.reason or "foreign-phy-offset"
-            return ScanEnd(base + position, reason, message.fatal, message.size)
-        if message.size == 0:
-            return ScanEnd(base + position, _END)
-        target.checked(message)
-        position += message.size
+    file = FileWalk(log, index, log.file_size, rules, target)
+    position, message = file.walk(position, range(base, base + log.file_size + 1) if own_file_only else None)
+    if message.ok and message.size == 0:
+        return ScanEnd(base + position, _END)
+    return ScanEnd(base + position, message.reason or "foreign-phy-offset", message.fatal, message.size)
+
+
+class FileWalk:
+    """The records of one log file of which `readable` bytes count as written, passed on to `target` in order."""
+
+    def __init__(self, log: LogSource, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
+        self.base = log.files[index].file_from_offset
+        self.readable = readable
+        self.rules = rules
+        self.target = target
+        self._runs = Runs(log.rows(index), rules)
+        self._read = log.read_at(index)
+
+    def walk(self, position: int, own: range | None = None) -> tuple[int, Checked]:
+        """Pass on the messages from `position` (bytes in the file) on; return where they end and the result of the
+        check there. A message that states an offset outside of `own` ends them, too."""
+        while True:
+            run = self._runs.at(self.base + position, self.base + self.readable)
+            if run.size:
+                self.target.rows(run)
+                position = end_of(run) - self.base
+                continue
+            message = check_message(self._read, position, self.readable, self.rules)
+            is_message = message.ok and message.size > 0
+            if not is_message or (own is not None and message.phy_offset not in own):
+                return position, message
+            self.target.checked(message)
+            position += message.size
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
