@@ -90,11 +90,12 @@ class BrokenStartError(Exception):
 
 
 def start_file(
-    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int, *,
+    fresh: bool = True,
 ) -> StartFile:
     """Return the file where the scan begins; `max_of_queues`: largest unit end over all queues, -1 without a unit.
 
-    The log must have a file.
+    `fresh`: no database of index or transactions has seen a message yet. The log must have a file.
     """
     version = settings.version
     last = len(log.files) - 1
@@ -104,7 +105,7 @@ def start_file(
     if version.has(versions.START_SEARCH_LIMITED):
         oldest = oldest_searched(settings, len(log.files))
     for index in range(last, oldest - 1, -1):
-        if _matches(log, index, mode, settings, checkpoint, max_of_queues):
+        if _matches(log, index, mode, settings, checkpoint, max_of_queues, fresh):
             return StartFile(index, True)
     return StartFile(oldest, False)
 
@@ -137,6 +138,7 @@ def first_position(
 
 def _matches(
     log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    fresh: bool,
 ) -> bool:
     """Whether the scan may begin at this file, judged by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
@@ -146,8 +148,8 @@ def _matches(
         return log.files[index].file_from_offset <= max_of_queues
     else:
         begins, timestamp = log.files[index].file_from_offset, _first_store_timestamp(log.read_at(index), settings)
-    if begins > 0 and _has_databases(settings):
-        # none has seen a message yet (IndexRocksDBStore.isMappedFileMatchedRecover); one with data is not read
+    if begins > 0 and fresh and _has_databases(settings):
+        # they match no other file (IndexRocksDBStore.isMappedFileMatchedRecover)
         return False
     indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
     if timestamp == 0 or (indexed and timestamp > checkpoint.index_msg_timestamp):

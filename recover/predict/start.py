@@ -65,7 +65,7 @@ from recover.store.mapped_files import OddName
 from recover.store.reader import descriptor_cache, read_small
 from recover.store.reading import FILE
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
-from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
+from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
 LARGE_RECORD = 64 << 20
 
@@ -184,7 +184,9 @@ class _Start:
     def _recover_log(self) -> int:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
-        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
+        databases = self.store.root / "rocksdbstore"
+        fresh = not (databases.is_dir() and rocksdb_data(databases))
+        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues, fresh=fresh)
         self.prediction.search_limited = not start.matched and start.index > 0
         if self.prediction.search_limited:
             self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
