@@ -90,11 +90,12 @@ class BrokenStartError(Exception):
 
 
 def start_file(
-    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int, *,
+    fresh: bool = True,
 ) -> StartFile:
     """Return the file where the scan begins; `max_of_queues`: largest unit end over all queues, -1 without a unit.
 
-    The log must have a file.
+    `fresh`: no database of index or transactions has seen a message yet. The log must have a file.
     """
     version = settings.version
     last = len(log.files) - 1
@@ -104,7 +105,7 @@ def start_file(
     if version.has(versions.START_SEARCH_LIMITED):
         oldest = oldest_searched(settings, len(log.files))
     for index in range(last, oldest - 1, -1):
-        if _matches(log, index, mode, settings, checkpoint, max_of_queues):
+        if _matches(log, index, mode, settings, checkpoint, max_of_queues, fresh):
             return StartFile(index, True)
     return StartFile(oldest, False)
 
@@ -137,6 +138,7 @@ def first_position(
 
 def _matches(
     log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    fresh: bool,
 ) -> bool:
     """Whether the scan may begin at this file, judged by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
@@ -146,8 +148,8 @@ def _matches(
         return log.files[index].file_from_offset <= max_of_queues
     else:
         begins, timestamp = log.files[index].file_from_offset, _first_store_timestamp(log.read_at(index), settings)
-    if begins > 0 and _has_databases(settings):
-        # none has seen a message yet (IndexRocksDBStore.isMappedFileMatchedRecover); one with data is not read
+    if begins > 0 and fresh and _has_databases(settings):
+        # they match no other file (IndexRocksDBStore.isMappedFileMatchedRecover)
         return False
     indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
     if timestamp == 0 or (indexed and timestamp > checkpoint.index_msg_timestamp):
@@ -253,23 +255,39 @@ def _scan_file(
     log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool, position: int,
 ) -> ScanEnd:
     base = log.files[index].file_from_offset
-    runs = Runs(log.rows(index), rules)
-    read = log.read_at(index)
-    while True:
-        run = runs.at(base + position, base + log.file_size)
-        if run.size:
-            target.rows(run)
-            position = end_of(run) - base
-            continue
-        message = check_message(read, position, log.file_size, rules)
-        if not message.ok or (message.size > 0 and own_file_only
-                              and not base <= message.phy_offset <= base + log.file_size):
-            reason = message.reason or "foreign-phy-offset"
-            return ScanEnd(base + position, reason, message.fatal, message.size)
-        if message.size == 0:
-            return ScanEnd(base + position, _END)
-        target.checked(message)
-        position += message.size
+    file = FileWalk(log, index, log.file_size, rules, target)
+    position, message = file.walk(position, range(base, base + log.file_size + 1) if own_file_only else None)
+    if message.ok and message.size == 0:
+        return ScanEnd(base + position, _END)
+    return ScanEnd(base + position, message.reason or "foreign-phy-offset", message.fatal, message.size)
+
+
+class FileWalk:
+    """The records of one log file of which `readable` bytes count as written, passed on to `target` in order."""
+
+    def __init__(self, log: LogSource, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
+        self.base = log.files[index].file_from_offset
+        self.readable = readable
+        self.rules = rules
+        self.target = target
+        self._runs = Runs(log.rows(index), rules)
+        self._read = log.read_at(index)
+
+    def walk(self, position: int, own: range | None = None) -> tuple[int, Checked]:
+        """Pass on the messages from `position` (bytes in the file) on; return where they end and the result of the
+        check there. A message that states an offset outside of `own` ends them, too."""
+        while True:
+            run = self._runs.at(self.base + position, self.base + self.readable)
+            if run.size:
+                self.target.rows(run)
+                position = end_of(run) - self.base
+                continue
+            message = check_message(self._read, position, self.readable, self.rules)
+            is_message = message.ok and message.size > 0
+            if not is_message or (own is not None and message.phy_offset not in own):
+                return position, message
+            self.target.checked(message)
+            position += message.size
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:

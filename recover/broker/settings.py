@@ -178,11 +178,11 @@ class BrokerSettings(Struct, frozen=True):
     @property
     def too_new(self) -> dict[str, str]:
         """Given settings that only later releases have: this broker ignores them."""
-        return {name: value for name, value in self.given.items() if name in KNOWN and not self._is_known(name)}
+        return {name: value for name, value in self.given.items() if name in KNOWN and not self.knows(name)}
 
     def text(self, name: str) -> str:
         """Return the value of a setting of `KNOWN`."""
-        if name in self.given and self._is_known(name):
+        if name in self.given and self.knows(name):
             return self.given[name]
         return KNOWN[name].default
 
@@ -204,9 +204,9 @@ class BrokerSettings(Struct, frozen=True):
         """Delay level -> ms (`messageDelayLevel`)."""
         return parse_levels(self.text("messageDelayLevel"))
 
-    def _is_known(self, name: str) -> bool:
-        since = KNOWN[name].since
-        return not since or BrokerVersion.parse(since) <= self.version
+    def knows(self, name: str) -> bool:
+        """Whether this release has a setting of `KNOWN`."""
+        return self.version.has_reached(KNOWN[name].since)
 
 
 def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterable[str] = ()) -> BrokerSettings:

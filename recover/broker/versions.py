@@ -44,6 +44,10 @@ class BrokerVersion(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
 
+    def has_reached(self, since: str) -> bool:
+        """Whether this is the release `since` or a later one; "" for all."""
+        return not since or BrokerVersion.parse(since) <= self
+
     def has(self, behaviour: Behaviour) -> bool:
         """Whether this release has the behaviour."""
         return behaviour.since <= self and (behaviour.until is None or self < behaviour.until)
@@ -179,6 +183,11 @@ COMBINED_QUEUES = _behaviour(
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
     "invalid-config-deleted", "an invalid or empty config file is deleted, unless its backup prevents the start",
+    since="5.4.0",
+)
+
+EXPANDED_JSON = _behaviour(
+    "expanded-json", "config files are written with each key and each item on a line of its own (fastjson2)",
     since="5.4.0",
 )
 

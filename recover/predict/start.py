@@ -26,7 +26,7 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
-from recover.check.config import judged_pairs, other_offsets
+from recover.check.config import LMQ_OFFSETS_FILE, OFFSETS_FILE, judged_pairs, other_offsets
 from recover.check.log import (
     first_file_findings,
     misnamed_findings,
@@ -65,7 +65,7 @@ from recover.store.mapped_files import OddName
 from recover.store.reader import descriptor_cache, read_small
 from recover.store.reading import FILE
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
-from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
+from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
 LARGE_RECORD = 64 << 20
 
@@ -184,7 +184,9 @@ class _Start:
     def _recover_log(self) -> int:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
-        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
+        databases = self.store.root / "rocksdbstore"
+        fresh = not (databases.is_dir() and rocksdb_data(databases))
+        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues, fresh=fresh)
         self.prediction.search_limited = not start.matched and start.index > 0
         if self.prediction.search_limited:
             self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
@@ -323,19 +325,13 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
 
 
 _SNAPSHOT = f"{TIMERWHEEL}."
-_FIRST_WITH_ALL = versions.BrokerVersion(5, 0, 0)
-_STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
-_STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
 def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
-    """The config files that exist, or should, and stop this broker if they do not load
-    (BrokerController.initialize)."""
-    names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
-    if settings.version >= _FIRST_WITH_ALL:
-        names.update(_STOPPING_5)
-    pairs = judged_pairs(store, topics, log)
-    return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
+    """The config files that exist, or should, and stop this broker if they do not load."""
+    not_read = OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE
+    return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
+        pair.present and pair.known.stops and settings.version.has_reached(pair.known.since) and pair.name != not_read)]
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
@@ -442,7 +438,7 @@ def _stops(
     for item in needed:
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
-    if settings.flag("timerWheelEnable") and settings.version >= _FIRST_WITH_ALL:
+    if settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable"):
         for found in check_lengths(store):
             if found.file is not None and not found.file.startswith(_SNAPSHOT):
                 yield Stop(found.message, found.remedy)
@@ -463,7 +459,7 @@ def unread_beside(store: Store) -> Iterator[str]:
 
 def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
     """Damage of the timer, whose effect on pending messages is not predicted."""
-    if settings.version >= _FIRST_WITH_ALL and has_timer(store):
+    if settings.knows("timerWheelEnable") and has_timer(store):
         for item in check_timer(store, log):
             if item.severity != "info":
                 yield f"timer: {item.message}"

@@ -117,6 +117,8 @@ def test_a_database_that_has_seen_no_message_matches_the_first_record_alone(
     assert start_file(log, "normal", settings("5.5.0"), EMPTY, LOG_END).index == 3
     assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END).index == 0
     assert start_file(log, "normal", settings("5.3.3", **{setting: "true"}), EMPTY, LOG_END).index == 3
+    # what one with messages has seen is not read
+    assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END, fresh=False).index == 3
 
 
 def test_transactions_in_a_database_alone_choose_the_start_file_of_5_4_0(store: Callable[[str], Path]) -> None:
