@@ -134,7 +134,7 @@ class ConfigFile(Struct, frozen=True):
 
     `required`: the top-level keys of every version, `optional`: those of some. `since`: first broker version; "" for
     all. `comes_back`: clients and broker restore it by themselves. `stops`: a broker that reads it does not start if
-    neither it nor its backup loads (BrokerController.initialize, ScheduleMessageService.load).
+    neither it nor its backup loads (BrokerController.initialize, ScheduleMessageService.load, TimerMessageStore.load).
     """
 
     name: str
@@ -174,7 +174,8 @@ CONFIG_FILES = (
     ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),
                "the queues of static topics on this broker, and their logical offsets", "5.0.0", stops=True),
     ConfigFile("timermetrics", "TimerMetrics", ("timingCount",), ("dataVersion",),
-               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
+               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0", comes_back=True,
+               stops=True),
     ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
                "counts of pending transactions; a statistic", "5.x"),
     ConfigFile("tieredStoreMetadata.json", "tiered store", (),

@@ -43,6 +43,7 @@ OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
 GROUPS_FILE = "subscriptionGroup.json"
 DELAYS_FILE = "delayOffset.json"
 MAPPING_FILE = "topicQueueMapping.json"
+TIMER_METRICS_FILE = "timermetrics"
 
 
 class AboveMax(Struct, frozen=True):

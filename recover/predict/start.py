@@ -26,7 +26,7 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
-from recover.check.config import LMQ_OFFSETS_FILE, OFFSETS_FILE, judged_pairs, other_offsets
+from recover.check.config import LMQ_OFFSETS_FILE, OFFSETS_FILE, TIMER_METRICS_FILE, judged_pairs, other_offsets
 from recover.check.log import (
     first_file_findings,
     misnamed_findings,
@@ -36,7 +36,7 @@ from recover.check.log import (
     unknown_size_findings,
 )
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
-from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
+from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES
@@ -64,6 +64,7 @@ from recover.store.config_files import ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reader import descriptor_cache, read_small
 from recover.store.reading import FILE
+from recover.store.source import names_in
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
@@ -329,9 +330,12 @@ _SNAPSHOT = f"{TIMERWHEEL}."
 
 def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
     """The config files that exist, or should, and stop this broker if they do not load."""
-    not_read = OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE
+    not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
+    if not _has_timer_service(settings):
+        not_read.add(TIMER_METRICS_FILE)
     return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
-        pair.present and pair.known.stops and settings.version.has_reached(pair.known.since) and pair.name != not_read)]
+        pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
+        and pair.name not in not_read)]
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
@@ -438,10 +442,18 @@ def _stops(
     for item in needed:
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
-    if settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable"):
-        for found in check_lengths(store):
-            if found.file is not None and not found.file.startswith(_SNAPSHOT):
+    if _has_timer_service(settings):
+        last = f"{TIMERLOG}/{max(names_in(store.root / TIMERLOG), default='')}"
+        for found in check_files(store):
+            deleted = found.file == last and found.facts.get("length") == 0 and settings.version.has(
+                versions.EMPTY_LAST_FILE_DELETED)
+            skipped = found.severity == "info" or (found.file or "").startswith(_SNAPSHOT)
+            if not (deleted or skipped):
                 yield Stop(found.message, found.remedy)
+
+
+def _has_timer_service(settings: BrokerSettings) -> bool:
+    return settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")
 
 
 def unread_beside(store: Store) -> Iterator[str]:

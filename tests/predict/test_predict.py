@@ -235,6 +235,27 @@ def test_a_file_that_does_not_belong_in_consumequeue_ext_stops_a_broker_that_use
         assert ask(root, version, enableConsumeQueueExt="false").starts
 
 
+def test_timer_files_that_5_0_and_later_load_stop_them_too(store: Callable[[str], Path]) -> None:
+    """A whole broker of 5.5.0 started with an empty last file, and neither with a stray one nor with timermetrics and
+    its backup both cut."""
+    root = store("killed-5.5.0")
+    last = max((root / "timerlog").iterdir())
+    (root / "timerlog" / f"{int(last.name) + last.stat().st_size:020d}").touch()
+    assert ask(root, "5.5.0").starts and not ask(root, "5.1.0").starts
+    stray = root / "timerlog" / "notes.bak"
+    stray.write_bytes(b"1")
+    found = ask(root, "5.5.0")
+    assert found.stop is not None and "timerlog/notes.bak" in (found.stop.remedy or "")
+    assert mqtool("verify", root, "--json").found("timer-odd-name")[0]["file"] == "timerlog/notes.bak"
+    assert ask(root, "5.5.0", timerWheelEnable="false").starts and ask(root, "4.9.7").starts
+    stray.unlink()
+    for name in ("timermetrics", "timermetrics.bak"):
+        (root / "config" / name).write_bytes(b'{"timingCount":{')
+    refused = ask(root, "5.5.0")
+    assert refused.stop is not None and "config/timermetrics" in refused.stop.reason
+    assert ask(root, "5.5.0", timerWheelEnable="false").starts and ask(root, "4.9.7").starts
+
+
 @pytest.mark.parametrize("name", ["abort", "checkpoint"])
 def test_a_link_to_a_disk_that_is_not_mounted_leaves_the_start_open(store: Callable[[str], Path], name: str) -> None:
     """5.3.3 and 5.5.0 start with neither, 4.x without a checkpoint does not."""
