@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
-from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
 from recover.derived.index_files import index_geometry, list_index_files
+from recover.derived.index_keys import IndexStream
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView, last_live
 from recover.store.reader import read_small
@@ -112,16 +112,6 @@ def _wrong_values(
                       value=checkpoint.logics_physical_offset, **facts(checkpoint))
 
 
-def is_record_start(log: LogView, offset: int) -> bool:
-    """Whether an intact, live record starts at this physical offset."""
-    for split in log.splits():
-        if split.size and split.first <= offset <= split.last:
-            starts = split.records["phy_offset"]
-            at = int(np.searchsorted(starts, offset))
-            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_STALE
-    return False
-
-
 def _zero_is_normal(store: Store) -> bool:
     """Whether all zeros are normal, as in 5.5. Few of its stores show a trace that 5.4 does not leave, so a trace of
     5.4 is enough."""
@@ -139,7 +129,7 @@ def offset_is_sound(log: LogView, offset: int) -> bool:
         return True
     if offset < 0 or offset >= log.log_end:
         return False
-    return bool(log.in_damage(np.array([offset]))[0]) or is_record_start(log, offset)
+    return bool(log.in_damage(np.array([offset]))[0]) or IndexStream(log.splits()).find(offset) is not None
 
 
 def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -222,10 +212,7 @@ def _dispatched(log: LogView, before: Checkpoint) -> int:
     """Return the right @40: 0 stays (never set); an unsound one becomes the last record, the latest that 5.5 can
     set."""
     offset = before.logics_physical_offset
-    if offset == 0:
-        return 0
-    in_damage = bool(log.in_damage(np.array([offset]))[0])
-    if 0 < offset < log.log_end and not in_damage and offset_is_sound(log, offset):
+    if offset == 0 or (offset_is_sound(log, offset) and not log.in_damage(np.array([offset]))[0]):
         return offset
     last = last_live([*log.splits()])
     return 0 if last is None else last[0]
