@@ -473,15 +473,19 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
             f"checked as of the start of this command, the log up to {store.settled_at}, without timers")
         yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
-    if not (with_abort and store.has_abort):
+    if not with_abort:
         return
     wrote = None
     try:
         wrote = checkpoint_format.process_id(read_small(store.abort_path, 64))
+    except FileNotFoundError:
+        return
     except FormatError:
         pass
     except OSError as error:
         yield finding("part-unreadable", ABORT, None, part=ABORT, error=error.strerror)
+        if not store.has_abort:  # a link to nothing, which brokers do not see
+            return
     of = f" (process {wrote})" if wrote is not None else ""
     if pid is not None:
         yield finding("abort-present", ABORT, None, severity="info", pid=wrote,

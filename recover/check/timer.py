@@ -80,7 +80,7 @@ class _State(Struct):
 def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
     """Findings about timerlog, timerwheel and timercheck; none if these do not exist."""
     try:
-        yield from check_lengths(store)
+        yield from check_files(store)
         queue = _timerlog(store)
         check, problem = _check_of(store)
         # no delivery is later than the newest message, because a delivery stores one; without messages nothing is known
@@ -148,8 +148,9 @@ def _timerlog(store: Store) -> MappedFileQueue:
     return MappedFileQueue.load((store.root / TIMERLOG,), size)
 
 
-def check_lengths(store: Store) -> Iterator[Finding]:
-    """Timer files with a wrong length; snapshots aside, no release from 5.0.0 on starts with one. `OSError`."""
+def check_files(store: Store) -> Iterator[Finding]:
+    """Timer files with a wrong length, and what is no file of the timerlog; snapshots and folders aside, no release
+    from 5.0.0 on starts with one. `OSError`."""
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
@@ -160,6 +161,9 @@ def check_lengths(store: Store) -> Iterator[Finding]:
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
                           expected=timer.WHEEL_FILE_SIZE)
     queue = _timerlog(store)
+    for odd in queue.odd:
+        yield finding("timer-odd-name", store.relative(odd.path), None, severity="info" if odd.is_directory else None,
+                      name=odd.path.name)
     for wrong in queue.wrong_lengths():
         yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)

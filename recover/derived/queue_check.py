@@ -46,13 +46,16 @@ from recover.store.derived_files import (
 )
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ReadFailure
+from recover.store.reading import FILE
 from recover.store.source import expect
 from recover.store.store import Store
 
 
 def odd_queue_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong among the files of a queue."""
-    why = f"it is {odd.kind}" if odd.counts_as_file else "the name is not 20 digits"
+    why = "the name is not 20 digits"
+    if odd.counts_as_file:
+        why = "no unit begins at the offset in its name" if odd.kind == FILE else f"it is {odd.kind}"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
                    remedy=BY_HAND if odd.by_hand else None)
 

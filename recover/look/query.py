@@ -220,7 +220,7 @@ class _Queue:
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
                 "There is no queue of that topic; `{typed} --scan` scans the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
-        self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
+        self.files = MappedFileQueue.load((folder.path,), store.queue_file_size, CQ_UNIT.size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset, _ = last_unit(self.files.files, [])
         self.unit = partial(unit_at, self.files)

@@ -9,6 +9,7 @@ import numpy as np
 from formats.basics import MAX_OFFSET
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
 from formats.index import INDEX_HEADER
+from recover.broker.recovery import BrokenStartError
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
 from recover.store.columns import Rows
@@ -103,10 +104,6 @@ def _padded(units: Rows, count: int) -> Rows:
 
 RECOVERED_BY_LAST_FILES = 3
 LARGEST_OFFSET = MAX_OFFSET // UNIT
-
-
-class BrokenStartError(Exception):
-    """The broker throws here and does not start."""
 
 
 class QueueState:

@@ -96,7 +96,7 @@ class QueueFiles(Struct, dict=True):
     def mapped_files(self) -> MappedFileQueue:
         """The queue's files; the file size is that of all consume queues of the store."""
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
-        return MappedFileQueue.load((folder,), self.store.queue_file_size)
+        return MappedFileQueue.load((folder,), self.store.queue_file_size, UNIT_SIZE)
 
     def stretches(self, first: int = 0, last: int | None = None) -> Iterator[Stretch]:
         """Yield the units of the queue, one stretch for each run of adjoining files.

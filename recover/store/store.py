@@ -260,7 +260,7 @@ class Store:
 
     @cached_property
     def _queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
-        return [(folder, MappedFileQueue.load((folder.path,), 1)) for folder in self.queue_folders]
+        return [(folder, MappedFileQueue.load((folder.path,), 1, CQ_UNIT.size)) for folder in self.queue_folders]
 
     def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
         """Return the present files of each queue folder, listed once. `OSError`."""
