@@ -182,7 +182,7 @@ def test_t27_old_checkpoint_costs_time_and_is_no_damage(drill: Start) -> None:
 # --- Pending timer messages that a broker would not deliver, or deliver twice: found, and never predicted away.
 #
 # With the timerlog gone real brokers delivered 0 of 40, with timercheck gone 80, with a timercheck a day ahead 0, with
-# five rotten units 35; with a master offset of -1 80, with a time of -1 again the 40 that had come before.
+# five rotten units 35; with a master offset of -1 80, of 20 60, with a time of -1 again the 40 that had come before.
 
 
 TIMERS, PENDING = "kinds/clean-timers-5.5.0", 40
@@ -227,6 +227,7 @@ def five_units_rotten(root: Path) -> None:
     (cut(CHECK, 0), "timer-check-wrong", None), (with_check(later), "timer-check-wrong", None),
     (with_check(lambda check: check._replace(last_read_timestamp=-1)), "timer-check-wrong", None),
     (with_check(lambda check: check._replace(master_timer_queue_offset=-1)), "timer-check-wrong", None),
+    (with_check(lambda check: check._replace(master_timer_queue_offset=20)), "timer-check-wrong", None),
     (five_units_rotten, "timer-units-missing", 5),
 ])
 def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
@@ -238,6 +239,21 @@ def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
     assert code in verified.codes and all(name.startswith("timer-") for name in verified.notable - {"abort-present"})
     assert count is None or verified.found(code)[0]["facts"]["count"] == count
     assert verified.code == exits.DERIVED
+    assert_no_start_is_recommended(root)
+
+
+@pytest.mark.parametrize("ms", [5 * 60_000, 10 * 24 * 3_600_000])
+def test_a_timercheck_from_before_messages_that_the_log_has_as_delivered_is_found(ms: int, folder: Path) -> None:
+    """5.3.3 delivered 40 messages a second time with a time before they were due, whether 10 days or 56 years."""
+    root = real_store("clean-5.3.3", folder)
+    assert verify(root).notable <= {"abort-present"}
+    with_check(lambda check: check._replace(last_read_timestamp=check.last_read_timestamp - ms))(root)
+    assert verify(root).notable - {"abort-present"} == {"timer-check-wrong"}
+    assert_no_start_is_recommended(root)
+
+
+def assert_no_start_is_recommended(root: Path) -> None:
+    """Nor is anything of a timer that is wrong repaired."""
     said = mqtool("predict", root, "--broker", "5.5.0", "--json")
     assert said.code & exits.UNSUPPORTED and "timer" in str(said.document["unsupported"])
     assert "lose nothing" not in mqtool("predict", root, "--broker", "5.5.0", "--quiet").stdout
