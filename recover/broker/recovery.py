@@ -24,7 +24,7 @@ from recover.broker.record_check import Checked, CheckRules, ReadAt, check_messa
 from recover.broker.settings import BrokerSettings
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 
 Mode = Literal["normal", "abnormal"]
 
@@ -43,7 +43,7 @@ class LogFiles:
         path = self.files[index].path
 
         def read(position: int, length: int) -> Buffer:
-            with FileReader(path) as reader:
+            with open_file(path) as reader:
                 return reader.read(position, max(0, length))
 
         return read

@@ -28,8 +28,7 @@ from recover.store.config_files import (
     tables_of,
     topic_text,
 )
-from recover.store.reader import read_small
-from recover.store.source import names_in
+from recover.store.source import names_in, read_small
 from recover.store.store import CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 

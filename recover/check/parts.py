@@ -44,8 +44,7 @@ from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader, read_small
-from recover.store.source import files_below
+from recover.store.source import files_below, open_file, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
@@ -384,7 +383,7 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
     for scan in bare:
         # the very first write of a broker can be torn before its magic
         if any(gap.last_data > gap.start + BLANK_SIZE for gap in scan.gaps):
-            with FileReader(scan.mapped_file.path) as reader:
+            with open_file(scan.mapped_file.path) as reader:
                 head = reader.read(0, BLANK_SIZE)
                 if BLANK.decode(head).magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
                     yield scan.mapped_file, foreign(reader)

@@ -25,7 +25,8 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, read_small
+from recover.store.reader import FileReader
+from recover.store.source import open_file, read_small
 from recover.store.store import CONFIG, Store
 
 TIMERLOG = "timerlog"
@@ -154,7 +155,7 @@ def check_files(store: Store) -> Iterator[Finding]:
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
             continue
-        with FileReader(path) as reader:  # which a broker opens, too
+        with open_file(path) as reader:  # which a broker opens, too
             length = reader.length
         if length not in (0, timer.WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
@@ -183,7 +184,7 @@ def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
 
 def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _State) -> Iterator[Finding]:
     name = store.relative(mapped_file.path)
-    with FileReader(mapped_file.path) as reader:
+    with open_file(mapped_file.path) as reader:
         for units in _units(reader, mapped_file.length):
             at = units.position.size
             state.units += at

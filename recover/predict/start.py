@@ -62,9 +62,8 @@ from recover.predict.prediction import Prediction, count_lost, count_unreachable
 from recover.predict.queues import QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.mapped_files import OddName
-from recover.store.reader import descriptor_cache, read_small
 from recover.store.reading import FILE
-from recover.store.source import names_in
+from recover.store.source import names_in, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
@@ -74,7 +73,6 @@ LARGE_RECORD = 64 << 20
 Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 
-@descriptor_cache()
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
     started: Started | None = None,

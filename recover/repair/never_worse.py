@@ -42,14 +42,15 @@ from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath, missing, status_of, unmount
+from recover.store.reader import FileReader, LocalFile
+from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
 
 
-class _Overlaid(Source):
+class _Overlaid(FileReader):
     """A file with changes laid over it; a read touches only the changes in its range."""
 
-    def __init__(self, below: Source, changes: Iterable[InPlace]) -> None:
+    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
         self._changes = sorted(changes, key=lambda change: change.start)
         self._starts = [change.start for change in self._changes]
         self._reached = [*accumulate((change.stop for change in self._changes), max)]
@@ -125,7 +126,7 @@ class _Planned(LocalTree):
                 found.append(Entry(inner, self.status(f"{name}/{inner}")))
         return found
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         """See `Tree`. `Refusal` (8) where the scratch folder has no room."""
         path, installed, within = self._steps(name)
         if installed is None:

@@ -43,8 +43,8 @@ from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
-from recover.store.reader import FileReader
 from recover.store.reading import Piece, in_order, zeros
+from recover.store.source import open_file
 from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
@@ -219,7 +219,7 @@ class NewStore:
 
 
 def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]:
-    with FileReader(scan.mapped_file.path) as reader:
+    with open_file(scan.mapped_file.path) as reader:
         for at in range(start - base, stop - base, _PIECE):
             yield at, bytes(reader.read(at, min(_PIECE, stop - base - at)))
 

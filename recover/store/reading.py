@@ -31,7 +31,7 @@ Piece = tuple[int, Buffer]
 """Position in a file, and the bytes."""
 
 
-def open_file(path: Path | str) -> int:
+def open_descriptor(path: Path | str) -> int:
     """Return a descriptor for reading a regular file; for anything else, an `OSError` that names its kind. Never
     blocks.
 
@@ -100,7 +100,7 @@ def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -
 
 def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
-    fd = open_file(path)
+    fd = open_descriptor(path)
     try:
         position = start
         while stop is None or position < stop:
@@ -130,7 +130,7 @@ def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
     """Return (size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
-    fd = open_file(path)
+    fd = open_descriptor(path)
     try:
         end = os.fstat(fd).st_size
         stop = end if stop is None else min(stop, end)
