@@ -351,6 +351,7 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compactionLog")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compaction*")),
     ("clean-v2-5.5.0", "kvStore", ("popConsumerKVServiceInit=true",), gone("kvStore")),
+    ("clean-v2-5.5.0", "kvStore", ("popConsumerKVServiceInit=TRUE",), gone("kvStore")),
     (ACL, "config/users", ("authenticationMetadataProvider=org.example.LocalAuthenticationMetadataProvider",),
      gone("config/users")),
     ("kinds/clean-config2-5.5.0", "config/rdb", ("configManagerVersion=v2",), gone("config/rdb")),
