@@ -325,8 +325,15 @@ class Topics(Struct, dict=True):
         return frozenset(filter(is_users_topic, self.folders or logged))
 
     def lmq_counts(self, queue: str) -> bool:
-        """Whether units of this LMQ queue are expected: its folder exists, or there is no folder at all."""
-        return queue in self.folders or not self.folders
+        """Whether units of this LMQ queue are expected: its folder exists, even if no broker finds the queue in it
+        by its name, or there is no folder at all."""
+        return not self.folders or queue in self.folders or queue in self._misnamed
+
+    @cached_property
+    def _misnamed(self) -> frozenset[str]:
+        folder = self.store.consumequeue_dir
+        return frozenset(name for name in names_in(folder) if name.startswith(LMQ_PREFIX)
+                         and name not in self.folders and names_in(folder / name))
 
     def deleted(self, topics: Collection[str]) -> list[str]:
         """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""

@@ -343,6 +343,19 @@ def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Pat
     assert not found.starts and found.reason is not None and "topics.json" in found.reason
 
 
+@pytest.mark.parametrize("folder", ["00", "+0", "x0"])
+def test_a_queue_folder_of_another_name_than_its_number_is_not_found(tmp_path: Path, folder: str) -> None:
+    root = real_store("killed-lmq-4.9.7", tmp_path)
+    (root / "consumequeue" / "%LMQ%one" / "0").rename(root / "consumequeue" / "%LMQ%one" / folder)
+    found = ask(root, "4.9.7")
+    assert (found.missing_lmq_units, found.exit_code) == (150, 4)
+    assert ask(root, "4.9.7", enableMultiDispatch="true", enableLmq="true").missing_lmq_units == 0
+    (missing,) = mqtool("verify", root, "--json").found("consumequeue-missing-units")
+    assert missing["file"].startswith("consumequeue/%LMQ%one/0")
+    assert mqtool("recover", root, "--yes").code == 1
+    assert ask(root, "4.9.7").exit_code == 0
+
+
 @pytest.mark.parametrize(("version", "state", "gone"), [
     ("5.5.0", "zeros", True), ("5.4.0", "cut", True), ("5.5.0", "empty", True), ("5.3.3", "zeros", False),
     ("5.5.0", "sound", False), ("5.5.0", "flipped-name", False),
