@@ -143,7 +143,8 @@ def _queues(store: Store, log: LogView) -> Iterator[Needed]:
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
-    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
+    batches = topics.batch | topics.configured_batch
+    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in batches]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
             if not _has_data(folder / str(queue_id))}
     for folder in sorted(bare):
@@ -512,10 +513,9 @@ def _would_truncate(log: LogView, setting: str, what: str, refused: Callable[[Ro
     first: int | None = None
     count = 0
     for split in log.live():
-        without = np.flatnonzero((split.records["bits"] & BIT_PROP_CRC) == 0)
+        without = np.flatnonzero(refused(split.records))
         if without.size:
             count += int(without.size)
             first = int(split.records["phy_offset"][without[0]]) if first is None else first
     if first is not None:
-        yield finding("settings-would-truncate", COMMITLOG, first, setting=f"{_VERIFY_PROPERTY_CRC}=true", value=first,
-                      count=count)
+        yield finding("settings-would-truncate", COMMITLOG, first, setting=setting, what=what, value=first, count=count)

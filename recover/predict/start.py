@@ -107,7 +107,7 @@ def predict(
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message
-    refusal = loaded.refusal or next(_stops(store, settings, needed, configs), None)
+    refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -415,15 +415,26 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
 
 
 def _stops(
-    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
+    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair], topics: Topics
 ) -> Iterator[Stop]:
     """Reasons not to start in config and timer files, unread parts and settings."""
     for pair in configs:
-        if not pair.starts:
+        queue_type = pair.main.state == "odd-queue-type"
+        if not pair.starts and not (queue_type and not settings.version.has(versions.INNER_BATCHES)):
             name = f"{CONFIG}/{pair.name}"
             # recover repairs nothing beside a DLedger log
-            yield Stop(f"{name} and its backup are not valid JSON",
+            yield Stop(f"{name} {STATE_TEXT[pair.main.state]}" if queue_type else
+                       f"brokers read neither {name} nor its backup",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
+    if settings.version.has(versions.INNER_BATCHES) and settings.text("storeType") != ROCKSDB_QUEUES:
+        batches, folder = topics.configured_batch, store.batchconsumequeue_dir
+        # ConsumeQueueStore.queueTypeShouldBe
+        wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
+        wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
+                  if topic not in batches and names_in(folder / topic)]
+        for path, kind in wrong:
+            yield Stop(f"{store.relative(path)} holds queues, but topics.json gives the topic the queue.type {kind}",
+                       f"Correct its queue.type in {CONFIG}/topics.json, or move the folder out of the store.")
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):

@@ -311,8 +311,13 @@ class Topics(Struct, dict=True):
 
     @cached_property
     def batch(self) -> frozenset[str]:
-        """Topics whose queues are batch consume queues."""
-        named = {
+        """Topics whose queues are batch consume queues: by their folder, or by their settings if they have no other."""
+        return (self.configured_batch - self.folders).union(names_in(self.store.batchconsumequeue_dir))
+
+    @cached_property
+    def configured_batch(self) -> frozenset[str]:
+        """Topics whose settings say so."""
+        return frozenset(
             topic for topic, settings in (self.configured or {}).items()
             if isinstance(settings, dict) and "BatchCQ" in json.dumps(settings.get("attributes", ""))
         }

@@ -343,6 +343,31 @@ def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Pat
     assert not found.starts and found.reason is not None and "topics.json" in found.reason
 
 
+@pytest.mark.parametrize(("name", "version", "starts"), [
+    ("clean-5.3.3", "4.9.7", True), ("clean-5.3.3", "5.3.3", False), ("clean-5.3.3", "5.5.0", False),
+    ("kinds/clean-batch-5.5.0", "5.5.0", False),
+])
+def test_queues_of_another_type_than_their_topic_has_stop_5_0_and_later(
+    tmp_path: Path, name: str, version: str, starts: bool
+) -> None:
+    root = real_store(name, tmp_path)
+    assert ask(root, version).starts
+    for path in (root / "config").glob("topics.json*"):
+        text = json.loads(path.read_bytes())
+        topics = text["topicConfigTable"]
+        if name == "clean-5.3.3":
+            topics["TopicA"]["attributes"] = {"queue.type": "BatchCQ"}
+        else:
+            topics.pop("Batched", None)
+        path.write_text(json.dumps(text))
+    found = ask(root, version)
+    assert (found.starts, bool(found.exit_code & 4)) == (starts, not starts)
+    assert mqtool("verify", root).code != 0
+    queues = sorted(path.read_bytes() for path in root.glob("consumequeue/*/*/*"))
+    mqtool("recover", root, "--yes")
+    assert sorted(path.read_bytes() for path in root.glob("consumequeue/*/*/*")) == queues
+
+
 @pytest.mark.parametrize("folder", ["00", "+0", "x0"])
 def test_a_queue_folder_of_another_name_than_its_number_is_not_found(tmp_path: Path, folder: str) -> None:
     root = real_store("killed-lmq-4.9.7", tmp_path)
