@@ -60,7 +60,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
-from recover.store.config_files import ConfigPair, Topics
+from recover.store.config_files import STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small

@@ -343,6 +343,37 @@ def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Pat
     assert not found.starts and found.reason is not None and "topics.json" in found.reason
 
 
+@pytest.mark.parametrize("copies", ["both", "main", "bak"])
+@pytest.mark.parametrize(("name", "field", "value", "by_main", "in_4_9"), [
+    ("topics.json", None, None, True, False), ("topics.json", "perm", "x", True, False),
+    ("topics.json", "attributes", {"queue.type": "Foo"}, False, True),
+    ("subscriptionGroup.json", None, None, True, False),
+    ("topics.json", "attributes", {"queue.type": "SimpleCQ"}, True, True),
+])
+def test_a_member_of_the_wrong_kind_makes_a_broker_reject_the_text(
+    store: Callable[[str], Path], copies: str, name: str, field: str | None, value: object, by_main: bool, in_4_9: bool,
+) -> None:
+    """Seen on whole brokers of 4.5.1, 4.9.7, 5.3.3 and 5.5.0: with both copies none starts, with the main one alone all
+    start from the backup; a queue.type is read by 5.x only, after the choice of the copy."""
+    root = store("clean-5.3.3")
+    for path in (root / "config" / name, root / "config" / f"{name}.bak"):
+        if copies != ("main" if path.suffix == ".bak" else "bak"):
+            text = json.loads(path.read_bytes())
+            table = text["topicConfigTable" if name == "topics.json" else "subscriptionGroupTable"]
+            member = next(iter(table))
+            table[member] = {**table[member], field: value} if field else value
+            path.write_text(json.dumps(text))
+    sound = value == {"queue.type": "SimpleCQ"}
+    starts = sound or copies == "bak" or (copies == "main" and by_main)
+    for version in ("4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        right = starts or (in_4_9 and version == "4.9.7")
+        assert (found.starts, found.exit_code) == (right, 0 if right else 4), version
+    assert mqtool("verify", root).code == (0 if sound else 2)
+    assert mqtool("recover", root, "--yes").code == (0 if sound else 1)
+    assert (ask(root, "5.5.0").exit_code, mqtool("verify", root).code) == (0, 0)
+
+
 @pytest.mark.parametrize(("name", "version", "starts"), [
     ("clean-5.3.3", "4.9.7", True), ("clean-5.3.3", "5.3.3", False), ("clean-5.3.3", "5.5.0", False),
     ("kinds/clean-batch-5.5.0", "5.5.0", False),
