@@ -29,7 +29,7 @@ from recover.store.source import url_of
 _names = itertools.count(1)
 _EVERY = 0.2
 _GRACE = 5
-_JOBS = 8
+_JOBS = 4
 _DONE = object()
 
 
@@ -312,11 +312,6 @@ class TaskReads(Struct, frozen=True):
 
     files: dict[str, FileReads]
     host: str = field(default_factory=socket.gethostname)
-
-    @property
-    def digest(self) -> int:
-        """One number for all of it."""
-        return hash(tuple(self.files[path].digest for path in sorted(self.files)))
 
 
 class Views(Struct):

@@ -97,7 +97,7 @@ def _pair(item: str) -> tuple[str, str]:
         raise UsageRefusal(f"--conf {item}: write K=V with a setting of Spark",
                            "For instance --conf spark.executor.memory=4g.")
     if key == SPLIT_SETTING and not (value.strip().isdecimal() and int(value) > 0):
-        raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}=134217728.")
+        raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}={SPLIT_SIZE}.")
     return key, value.strip()
 
 
@@ -354,6 +354,8 @@ class Session:
         context, self.context = self.context, None
         if context is not None and not self.is_taken:
             with suppress(Exception):
+                server, context._accumulatorServer = context._accumulatorServer, None
+                threading.Thread(target=_shut_down, args=(server,), daemon=True).start()
                 context.stop()
         if self.process is not None:  # spark-submit ends its own
             _forget_gateway()
@@ -531,6 +533,12 @@ def first_line(error: BaseException) -> str:
     # a Python traceback has its message at the end, everything else at the beginning
     said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
     return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
+
+
+def _shut_down(server: Any) -> None:
+    """End pyspark's server of accumulators, which looks every second whether it should: nothing waits for it."""
+    with suppress(Exception):
+        server.shutdown()
 
 
 def _forget_gateway() -> None:

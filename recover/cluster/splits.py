@@ -32,7 +32,7 @@ from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
-from recover.store.reading import FileReads, recorded
+from recover.store.reading import FileReads, crc32c, recorded
 
 # --- Code that runs on executors.
 
@@ -45,6 +45,7 @@ class ScanTask(Struct, frozen=True):
     entry: int | None = None
     with_keys: bool = True
     attempts: int = 1
+    is_local: bool = False
     seed: int = 0
 
 
@@ -66,21 +67,24 @@ class Unopened(Struct, frozen=True):
 
 
 class Home(Struct, frozen=True):
-    """What a task returns to the driver: the scan without its rows, their summary, and what was read for it."""
+    """What a task returns to the driver: the scan without its rows, their summary and `digest`, and what was read for
+    it (no file if executors have the driver's mounts)."""
 
     scan: SplitScan
     summary: Summary | None
+    digest: int
     reads: TaskReads
 
 
 class PackedLater:
-    """Rows of a split that become bytes (`unpack_split`) when they leave the process."""
+    """Rows of a split, in parts, that become bytes (`unpack_split`) when they leave the process."""
 
-    def __init__(self, rows: Split) -> None:
-        self._rows = rows
+    def __init__(self, *parts: Split) -> None:
+        self._parts = parts
 
     def __bytes__(self) -> bytes:
-        return pickle.dumps((pack_rows(self._rows.records), self._rows.hashes.tobytes()))
+        rows = one_split(self._parts)
+        return pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self),)
@@ -96,13 +100,14 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
     enter()
     for task in tasks:
         try:
-            with recorded() as files:
+            with recorded_unless(task.is_local) as files:
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
             if scan.scan.unreadable and has_retry_left(task.attempts):
                 raise scan.scan.unreadable[0]
-            rows, scan.scan.splits = one_split(scan.scan.splits), []
-            home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), TaskReads(files))
-            yield task.number, packed(home), PackedLater(rows)
+            parts, scan.scan.splits = scan.scan.splits, []
+            summary = summary_of(parts, len(scan.scan.queues), task.seed)
+            home = Home(scan, summary, digest_of(parts, scan.scan.queues), TaskReads(files))
+            yield task.number, packed(home), PackedLater(*parts)
         except OSError as error:
             if has_retry_left(task.attempts):
                 raise
@@ -116,17 +121,34 @@ def has_retry_left(attempts: int) -> bool:
     return context is not None and context.attemptNumber() + 1 < attempts
 
 
-def summary_of(rows: Split, queues: int, seed: int) -> Summary | None:
-    """Return the summary of a split's rows, whose scan numbered so many queues; None without a row."""
-    records = rows.records
-    if not records.size:
+def recorded_unless(is_local: bool) -> AbstractContextManager[dict[str, FileReads]]:
+    """Return `recorded` for a task; nothing is recorded if executors have the driver's mounts: nobody compares it."""
+    return nullcontext({}) if is_local else recorded()
+
+
+def summary_of(parts: Sequence[Split], queues: int, seed: int) -> Summary | None:
+    """Return the summary of a split's rows, in parts, whose scan numbered so many queues; None without a row."""
+    parts = [part for part in parts if part.size]
+    if not parts:
         return None
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
-    tally_rows(np.asarray(records), seed, tally, totals)
-    end = int(records["phy_offset"][-1] + records["size"][-1])
-    times = records["store_timestamp"]
-    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows.records),
+    for part in parts:
+        tally_rows(np.asarray(part.records), seed, tally, totals)
+    keys = np.sum([key_counts(part.records) for part in parts], axis=0)
+    times = np.concatenate([part.records["store_timestamp"] for part in parts])
+    last = parts[-1].records[-1]
+    return Summary(times.size, parts[0].first, parts[-1].last, int(last["phy_offset"] + last["size"]),
+                   sum(part.hash_count for part in parts), (int(keys[0]), int(keys[1])),
                    int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals)
+
+
+def digest_of(parts: Sequence[Split], queues: Sequence[tuple[bytes, int]]) -> int:
+    """Return the CRC-32C of a split's rows and hashes, in parts, and of the queues that the rows number."""
+    digest = crc32c(repr(queues).encode())
+    for part in parts:
+        for rows in (part.records, part.hashes):
+            digest = crc32c(rows.view(np.uint8).data, digest)
+    return digest
 
 
 def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
@@ -136,8 +158,8 @@ def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
 
 
 def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, Home, bytes]]:
-    """Yield the elements of the tasks in `digests`, which identify what each read for the driver. `RuntimeError` if a
-    task that ran again read something else: another host may read the same."""
+    """Yield the elements of the tasks in `digests`: those of the rows that each scanned first. `RuntimeError` if a task
+    that ran again found others: another host may find the same."""
     enter()
     for number, content, rows in elements:
         if number not in digests:
@@ -145,7 +167,7 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
         home = unpacked(content)
         if isinstance(home, Unopened):
             raise RuntimeError("a file of the log went away")
-        if home.reads.digest != digests[number]:
+        if home.digest != digests[number]:
             raise RuntimeError(f"host {home.reads.host} reads other files of the log than the first scan did")
         yield number, home, bytes(rows)
 
@@ -185,8 +207,7 @@ def run_items(
             return None
 
     for number, items in tasks:
-        reading: AbstractContextManager[dict[str, FileReads]] = nullcontext({}) if is_local else recorded()
-        with reading as files:
+        with recorded_unless(is_local) as files:
             answers = [found(item) for item in items]
         yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(TaskReads(files)), 1)
 
@@ -255,7 +276,7 @@ def _narrow(values: Rows) -> Rows:
 # --- Code that runs on the driver.
 
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 32
 _MOST_ASKED = 2048
 _TASK_BYTES = 256 << 20
 _TASK_ITEMS = 512
@@ -295,7 +316,7 @@ class RowsElsewhere:
     """See `Holder`: holds the rows of the splits that a job scanned.
 
     A request for a split's rows fetches growing numbers of following splits as well, for sequential readers; `columns`
-    keeps them. A task that runs again must read the same as before.
+    keeps them. A task that runs again must find the same rows as before.
     """
 
     def __init__(self, job: Job, columns: ColumnStore, views: Views) -> None:
@@ -308,9 +329,9 @@ class RowsElsewhere:
         self._at_once = 1
         self._lock = threading.Lock()
 
-    def split(self, task: int, summary: Summary, reads: TaskReads) -> Split:
+    def split(self, task: int, summary: Summary, digest: int) -> Split:
         """Create a split whose rows that task has."""
-        self.digests[task] = reads.digest
+        self.digests[task] = digest
         return Split.elsewhere(summary, self, task)
 
     def settle(self, log: LogView) -> None:
