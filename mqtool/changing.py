@@ -16,7 +16,8 @@ from msgspec import Struct, structs
 from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import (
-    BrokerChoice,
+    BROKER,
+    CHANGE,
     ConsentChoice,
     EngineChoice,
     PartsChoice,
@@ -60,17 +61,20 @@ Planner = Callable[[Store, Asked, VerifyReport], RecoverPlan]
 # --- options -------------------------------------------------------------------------------------
 
 
-class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
-    """Whether to ask, and where to save the plan."""
+class ChangeChoice(Struct, frozen=True, kw_only=True):
+    """The store to change, the engine that scans it, whether to ask, and where to save the plan."""
 
+    store: StoreChoice
+    engine: EngineChoice
+    consent: ConsentChoice
     plan_out: Annotated[Path | None, option(
-        "--plan-out", "Save the plan for `mqtool apply`, outside the store.", "Before anything is changed",
+        "--plan-out", "Save the plan for `mqtool apply`, outside the store.", CHANGE,
         metavar="FILE")] = None
 
-    def check(self, root: Path, parts: list[Path]) -> None:
+    def check(self, root: Path) -> None:
         """`Refusal`, before any long work, if the plan file could not be written at the end."""
         if self.plan_out is not None:
-            new_outside_store(self.plan_out, root, parts)
+            new_outside_store(self.plan_out, root, self.store.parts)
 
     def save(self, out: Printer, plan: Plan) -> None:
         """Write the plan file, if one was requested, and name the folder that belongs to it."""
@@ -86,7 +90,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
 
     timezone: Annotated[str | None, option(
         "--timezone", "The broker's time zone, for names of new index files (default: from its files, else local).",
-        "Broker settings", metavar="ZONE")] = None
+        BROKER, metavar="ZONE")] = None
 
     @property
     def zone(self) -> datetime.tzinfo | None:
@@ -186,10 +190,7 @@ class Change(Struct):
     """
 
     out: Printer
-    choice: StoreChoice
-    engine: EngineChoice
-    broker: BrokerChoice
-    consent: ChangeChoice
+    choice: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
@@ -197,21 +198,22 @@ class Change(Struct):
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
-        out, root = self.out, self.choice.root
-        store = self.choice.open(self.broker)
+        out, choice = self.out, self.choice
+        root, parts, dry = choice.store.root, choice.store.parts, choice.consent.dry_run
+        store = choice.store.open()
         folders = store.options.folders
-        self.consent.check(root, self.choice.parts)
+        choice.check(root)
         if self.output is not None:
             check_target(sources_of(store), self.output)
-        dry, in_place = self.consent.dry_run, self.output is None
-        beside_broker = dry and in_place and self.consent.plan_out is None and not self.engine.on_spark
+        in_place = self.output is None
+        beside_broker = dry and in_place and choice.plan_out is None and not choice.engine.on_spark
         refuse_if_held(root, BESIDE_BROKER, broker=not beside_broker)
         if in_place and not dry:
-            refuse_if_unfinished(root, self.choice.parts)
+            refuse_if_unfinished(root, parts)
         store = settled(store) if beside_broker else store
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
-        asked: Asked = cache(partial(settings_of, store, *self.broker.said))
+        asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
         made = self._made(store, asked, planner)
         plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
@@ -227,22 +229,22 @@ class Change(Struct):
                 check_changeable(root.absolute(), ())
                 check_space(root.absolute(), plan)
             except Refusal as refusal:
-                if not self.consent.dry_run:
+                if not dry:
                     raise
                 out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
-        if self.consent.dry_run:
+        if dry:
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
                         self._steps("planned", code, made.mendable_messages))
             return code
         ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
-            yes=self.consent.yes)
+            yes=choice.consent.yes)
         if self.output is not None:
             store, plan = self._copied(store, plan, self.output)
         with step_by_step(out, "applying") as how:
             applied = apply_plan(store.root, plan, parts=[] if self.output else folders, **how)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
-            out, store, self.engine, plan,
+            out, store, choice.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
             corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.analysis.log, stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
@@ -251,7 +253,7 @@ class Change(Struct):
     def _made(self, store: Store, asked: Asked, planner: Planner) -> RecoverPlan:
         """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
-        with self.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
+        with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, scan)
             out.found(before.findings)
             try:
@@ -295,7 +297,7 @@ class Change(Struct):
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
             out.say(f"abort stays: the broker's own recovery must still process {parts}")
-        self.consent.save(out, plan)
+        self.choice.save(out, plan)
         return plan
 
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
@@ -311,5 +313,5 @@ class Change(Struct):
 
     def _steps(self, phase: str, code: int, mendable: int = 0) -> list[Step]:
         return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self.out.typed,
-                                self.consent.plan_out, mendable, changes=self.out.command))
+                                self.choice.plan_out, mendable, changes=self.out.command))
 

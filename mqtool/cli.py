@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 from formats.basics import FormatError
 from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
-from mqtool.printer import OutputOptions, Printer
+from mqtool.declared import OutputOptions
+from mqtool.printer import Printer
 from recover.findings.code import Refusal
 
 # --- reading -------------------------------------------------------------------------------------
@@ -110,31 +111,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     printer = Printer(sys.argv[1:] if argv is None else argv)
     try:
         with exits.signals():
-            code = _guarded(printer)
+            try:
+                code = _invoke(printer)
+            except BaseException as error:
+                code = _failed(error, printer)
     except exits.Stopped as error:  # a signal while the end was being printed
         code = exits.failure_of(error).code
     _say_slow()
     return _flush(code)
 
 
-def _guarded(printer: Printer) -> int:
-    try:
-        return _invoke(printer)
-    except exits.StdoutClosedError:
-        return _silence(printer.findings.bits)
-    except SystemExit as ending:
-        # shell completion of the CLI library ends this way; in a command it would be a bug
-        if printer.command:
-            return _failed(ending, printer)
-        return exits.USAGE if ending.code else exits.CLEAN
-    except BaseException as error:
-        return _failed(error, printer)
-
-
 def _failed(error: BaseException, printer: Printer) -> int:
     # rich turns a closed stdout into SystemExit while help is printed
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         return _silence(printer.findings.bits)
+    # shell completion of the CLI library ends this way; in a command it would be a bug
+    if isinstance(error, SystemExit) and not printer.command:
+        return exits.USAGE if error.code else exits.CLEAN
     failure = exits.failure_of(_explained(error, printer), printer.findings.bits)
     arguments = printer.arguments
     if not printer.command and arguments and arguments[0] in COMMANDS:
@@ -142,7 +135,7 @@ def _failed(error: BaseException, printer: Printer) -> int:
         printer.options = OutputOptions(json="--json" in arguments)
     try:
         return printer.fail(failure)
-    except (exits.StdoutClosedError, BrokenPipeError):
+    except BrokenPipeError:
         return _silence(failure.code)
     except OSError as second:
         printer.options = OutputOptions()

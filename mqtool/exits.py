@@ -64,10 +64,6 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-class StdoutClosedError(Exception):
-    """The reader of stdout is gone."""
-
-
 class Failure(NamedTuple):
     """The report of an error: the exit bits, a kind, a message, a remedy."""
 

@@ -8,9 +8,8 @@ command through the printer.
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,8 +19,15 @@ import typer
 from msgspec import Struct, structs
 
 from mqtool import exits
+from mqtool.declared import (
+    OutputOptions,
+    argument as argument,
+    flag as flag,
+    option as option,
+    parse_size as parse_size,
+)
 from mqtool.next_steps import NOTHING_GIVEN, Given
-from mqtool.printer import OutputOptions, Printer, outside_store
+from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
 from recover.broker.versions import NEWEST_COMPARED
@@ -38,100 +44,15 @@ from recover.store.store import Store, StoreOptions
 if TYPE_CHECKING:
     from recover.cluster.session import SparkSettings
 
-PARTS, _BROKER, _ENGINE, _OUTPUT = "Parts and sizes (inferred where not given)", "Broker settings", "Engine", "Output"
-_CHANGE = "Before anything is changed"
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
+CHANGE = "Before anything is changed"
 _GENTLE = 15
 _READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace", "groups", "report")
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
 
-# --- declaring -----------------------------------------------------------------------------------
-
-
-def option(name: str, help: str, panel: str, *, short: str = "", **more: Any) -> Any:
-    """An option for `Annotated`: its name (`--on/--off` for a switch), its help, and the panel in the help."""
-    names = [name, short] if short else [name]
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
-
-
-def flag(name: str, help: str, panel: str) -> Any:
-    """An option without a value; the help shows only its name."""
-    return option(name, help, panel, metavar=" ")
-
-
-def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:
-    """A positional argument for `Annotated`. `complete`: completions for its beginning."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
-
-
-def parse_size(text: str) -> int:
-    """`65536`, `64K`, `1M`, `1G` (powers of 1,024) in bytes; a usage error (16) for anything else."""
-    match = _SIZE.fullmatch(str(text).strip())
-    if match is None:
-        raise typer.BadParameter(f"invalid size {text!r}: write bytes, or 64K, 1M, 1G")
-    power: int = " kmgt".index(match[2].lower() or " ")
-    return int(match[1]) << 10 * power
-
-
 # --- the store, and the broker settings -----------------------------------------------------------
-
-
-class PartsChoice(Struct, frozen=True, kw_only=True):
-    """Parts of a store that are kept elsewhere."""
-
-    commitlog: Annotated[list[Path] | None, option(
-        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", PARTS, metavar="DIR")] = None
-    consumequeue: Annotated[Path | None, option(
-        "--consumequeue", "Consume queues kept elsewhere.", PARTS, metavar="DIR")] = None
-    index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", PARTS, metavar="DIR")] = None
-
-    @property
-    def parts(self) -> list[Path]:
-        return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
-
-    def options(self) -> StoreOptions:
-        """The options in the form that `recover` takes."""
-        return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
-
-
-class StoreChoice(PartsChoice, frozen=True, kw_only=True):
-    """The store, and sizes that its files may not determine."""
-
-    store: Annotated[str, argument(
-        "STORE", "Store root: the folder that holds commitlog/ (default: from --broker-conf).")] = ""
-    mapped_file_size: Annotated[int | None, option(
-        "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
-    index_slots: Annotated[int | None, option(
-        "--index-slots", "Hash slots of an index file.", PARTS, metavar="N", min=1)] = None
-    index_entries: Annotated[int | None, option(
-        "--index-entries", "Entries of an index file.", PARTS, metavar="N", min=1)] = None
-
-    @property
-    def root(self) -> Path:
-        """The store root; one on s3:// or hdfs:// is read where it is."""
-        return remote_root(self.store) if is_remote(self.store) else Path(self.store)
-
-    def options(self) -> StoreOptions:
-        """The options in the form that `recover` takes."""
-        return structs.replace(
-            super().options(), mapped_file_size=self.mapped_file_size, index_slots=self.index_slots,
-            index_entries=self.index_entries,
-        )
-
-    def with_broker(self, broker: BrokerChoice) -> StoreOptions:
-        """The options with broker version and settings, which apply where no file decides."""
-        return broker.applied(self.root, self.options())
-
-    def open(self, broker: BrokerChoice) -> Store:
-        """Open the store; `NotAStore` (16) if there is none."""
-        return Store.open(self.root, self.with_broker(broker))
-
-    def settled(self, broker: BrokerChoice, engine: EngineChoice) -> Store:
-        """Open the store for a scan: frozen as it is now if a broker writes to it and this process scans."""
-        opened = self.open(broker)
-        return opened if engine.on_spark else settled(opened)
 
 
 def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
@@ -150,11 +71,11 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
     """The broker whose rules apply: a version and its settings."""
 
     broker: Annotated[str | None, option(
-        "--broker", "Broker version, such as 5.3.3 (default: inferred from the store).", _BROKER, metavar="V")] = None
+        "--broker", "Broker version, such as 5.3.3 (default: inferred from the store).", BROKER, metavar="V")] = None
     broker_conf: Annotated[Path | None, option(
-        "--broker-conf", "The broker's own configuration file.", _BROKER, metavar="FILE")] = None
+        "--broker-conf", "The broker's own configuration file.", BROKER, metavar="FILE")] = None
     settings: Annotated[list[str] | None, option(
-        "--set", "One broker setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
+        "--set", "One broker setting; repeat for several.", BROKER, metavar="KEY=VALUE")] = None
 
     @property
     def said(self) -> tuple[str | None, Path | None, list[str]]:
@@ -177,6 +98,58 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
         options = structs.replace(options, settings=settings, broker=self.broker, conf=str(self.broker_conf or ""))
         folders = () if options.commitlog else log_folders(root, settings)
         return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
+
+
+class PartsChoice(Struct, frozen=True, kw_only=True):
+    """Parts of a store that are kept elsewhere."""
+
+    commitlog: Annotated[list[Path] | None, option(
+        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", PARTS, metavar="DIR")] = None
+    consumequeue: Annotated[Path | None, option(
+        "--consumequeue", "Consume queues kept elsewhere.", PARTS, metavar="DIR")] = None
+    index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", PARTS, metavar="DIR")] = None
+
+    @property
+    def parts(self) -> list[Path]:
+        return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
+
+    def options(self) -> StoreOptions:
+        """The options in the form that `recover` takes."""
+        return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
+
+
+class StoreChoice(PartsChoice, frozen=True, kw_only=True):
+    """The store, sizes that its files may not determine, and the broker whose rules apply to it."""
+
+    store: Annotated[str, argument(
+        "STORE", "Store root: the folder that holds commitlog/ (default: from --broker-conf).")] = ""
+    mapped_file_size: Annotated[int | None, option(
+        "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
+    index_slots: Annotated[int | None, option(
+        "--index-slots", "Hash slots of an index file.", PARTS, metavar="N", min=1)] = None
+    index_entries: Annotated[int | None, option(
+        "--index-entries", "Entries of an index file.", PARTS, metavar="N", min=1)] = None
+    broker: BrokerChoice = BrokerChoice()
+
+    @property
+    def root(self) -> Path:
+        """The store root; one on s3:// or hdfs:// is read where it is."""
+        return remote_root(self.store) if is_remote(self.store) else Path(self.store)
+
+    def options(self) -> StoreOptions:
+        """The options in the form that `recover` takes; version and settings apply where no file decides."""
+        return self.broker.applied(self.root, structs.replace(
+            super().options(), mapped_file_size=self.mapped_file_size, index_slots=self.index_slots,
+            index_entries=self.index_entries,
+        ))
+
+    def open(self) -> Store:
+        """Open the store; `NotAStore` (16) if there is none."""
+        return Store.open(self.root, self.options())
+
+    def settled(self, engine: EngineChoice) -> Store:
+        """Open the store for a scan: frozen as it is now if a broker writes to it and this process scans."""
+        return self.open() if engine.on_spark else settled(self.open())
 
 
 # --- the engine ----------------------------------------------------------------------------------
@@ -269,31 +242,14 @@ def log_size(store: Store) -> int:
     return sum(mapped_file.length for mapped_file in store.commitlog.files)
 
 
-# --- before a change, and output ------------------------------------------------------------------
+# --- before a change ----------------------------------------------------------------------------------
 
 
 class ConsentChoice(Struct, frozen=True, kw_only=True):
     """Whether to ask, and whether to stop before the first write."""
 
-    yes: Annotated[bool, flag("--yes", "Do it without asking.", _CHANGE)] = False
-    dry_run: Annotated[bool, flag("--dry-run", "Stop after the plan; nothing is written.", _CHANGE)] = False
-
-
-class OutputChoice(Struct, frozen=True, kw_only=True):
-    """The form of the output."""
-
-    json: Annotated[bool, flag("--json", "One JSON document on stdout.", _OUTPUT)] = False
-    quiet: Annotated[bool, flag("--quiet", "Print only the summary line.", _OUTPUT)] = False
-    progress: Annotated[bool | None, flag(
-        "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT)] = None
-    color: Annotated[Literal["auto", "always", "never"], option(
-        "--color", "Colour; NO_COLOR is honoured too.", _OUTPUT)] = "auto"
-    max_findings: Annotated[int | None, option(
-        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 per code on a screen).", _OUTPUT,
-        metavar="N", min=0)] = None
-    findings_out: Annotated[Path | None, option(
-        "--findings-out", "Write every finding as a line of JSON to a file outside the store.", _OUTPUT,
-        metavar="FILE")] = None
+    yes: Annotated[bool, flag("--yes", "Do it without asking.", CHANGE)] = False
+    dry_run: Annotated[bool, flag("--dry-run", "Stop after the plan; nothing is written.", CHANGE)] = False
 
 
 # --- commands ------------------------------------------------------------------------------------
@@ -309,16 +265,11 @@ class Command:
         self.examples, self.bits, self._beside_store = examples, bits, beside_store
         self._function = function
         hints = get_type_hints(function, include_extras=True)
-        self._groups = {name: hint for name, hint in hints.items()
-                        if isinstance(hint, type) and issubclass(hint, Struct)}
-        self.parameters: list[Parameter] = []
-        for name, given in [*signature(function).parameters.items()][1:]:
-            if name in self._groups:
-                self.parameters += _fields(self._groups[name])
-            else:
-                self.parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=hints[name],
-                                                 default=given.default))
-        self.parameters += _fields(OutputChoice)
+        self._takes = [item.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[item.name])
+                       for item in [*signature(function).parameters.values()][1:]]
+        every = [*_nested([*self._takes, *_fields(OutputOptions)])]
+        self._has_store = any(item.annotation is StoreChoice for item in every)
+        self.parameters = [item for item in every if not _is_group(item.annotation)]
 
     def for_typer(self) -> Callable[..., int]:
         """A function with all options as flat parameters; the context's object is the printer."""
@@ -333,28 +284,28 @@ class Command:
 
     def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; return the exit code."""
-        output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
+        output = OutputOptions(**_gathered(_fields(OutputOptions), values, []))
         if self._beside_store and not _is_place(values["store"]):
             beside = values[self._beside_store]
             if not beside or _is_place(beside):
                 values = {**values, "store": beside, self._beside_store: values["store"]}
-        if StoreChoice in self._groups.values() and not values["store"]:
+        if self._has_store and not values["store"]:
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
-        groups = {key: _gather(group, values) for key, group in self._groups.items()}
-        own = {key: values[key] for key in signature(self._function).parameters if key in values and key not in groups}
+        groups: list[Struct] = []
+        arguments = _gathered(self._takes, values, groups)
         store = None if values.get("store") is None else str(values["store"])
-        parts = [part for group in groups.values() if isinstance(group, PartsChoice) for part in group.parts]
+        parts = [part for group in groups if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
         if store is not None and is_remote(store) and name not in _READ_ANYWHERE and not values.get("output"):
             refuse_change(store)
-        for choice in groups.values():
-            if isinstance(choice, StoreChoice) and (values.get("broker_conf") or values.get("settings")):
-                out.given = given.with_log_of_conf(choice.with_broker(groups["broker"]))
-            if isinstance(choice, EngineChoice):
-                choice.check(name)
-        return out.finish(self._function(out, **groups, **own))
+        for group in groups:
+            if isinstance(group, StoreChoice):
+                out.given = given.with_log_of_conf(group.options())
+            if isinstance(group, EngineChoice):
+                group.check(name)
+        return out.finish(self._function(out, **arguments))
 
 
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
@@ -373,8 +324,26 @@ def _fields(group: type[Struct]) -> list[Parameter]:
                       default=Parameter.empty if item.required else item.default) for item in structs.fields(group)]
 
 
-def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
-    return group(**{name: values[name] for name in group.__struct_fields__})
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Struct)
+
+
+def _nested(parameters: Iterable[Parameter]) -> Iterator[Parameter]:
+    """The parameters, each group followed by what is in it."""
+    for item in parameters:
+        yield item
+        if _is_group(item.annotation):
+            yield from _nested(_fields(item.annotation))
+
+
+def _gathered(parameters: Iterable[Parameter], values: dict[str, Any], groups: list[Struct]) -> dict[str, Any]:
+    """The value of each parameter; a group, which is also appended to `groups`, is built from those of its fields."""
+    result = {}
+    for item in parameters:
+        if _is_group(item.annotation):
+            groups.append(item.annotation(**_gathered(_fields(item.annotation), values, groups)))
+        result[item.name] = groups[-1] if _is_group(item.annotation) else values[item.name]
+    return result
 
 
 def _store_of_conf(values: dict[str, Any]) -> str:

@@ -18,14 +18,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from msgspec import structs
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as Text
 
 from mqtool import exits, version
+from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Step
 from mqtool.text import clean, count, human_seconds, human_size
 from recover.findings.code import UsageRefusal
@@ -125,8 +127,11 @@ def _place(item: Finding) -> str:
 
 
 class _Console(Console):
-    def on_broken_pipe(self) -> NoReturn:
-        raise exits.StdoutClosedError
+    def on_broken_pipe(self) -> None:
+        """A closed stdout ends the command; without a reader of stderr it goes on."""
+        if not self.stderr:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def make_console(color: str, *, stderr: bool = False) -> Console:
@@ -169,17 +174,6 @@ def cell(value: object) -> Text:
 # --- the answer ----------------------------------------------------------------------------------
 
 
-class OutputOptions(NamedTuple):
-    """Output options. `max_findings` None: 10,000 in a document, 5 per code on a screen."""
-
-    json: bool = False
-    color: str = "auto"
-    quiet: bool = False
-    progress: bool | None = None
-    max_findings: int | None = None
-    findings_out: Path | None = None
-
-
 class Printer:
     """The answer of one run of one command."""
 
@@ -216,7 +210,7 @@ class Printer:
         """Start a command; a usage error (16) at once if --findings-out could not be written at the end."""
         self.given = given
         # until that place has been checked, nothing may be written there, not even at the end of a failure
-        self.command, self.options, self.store = command, options._replace(findings_out=None), store
+        self.command, self.options, self.store = command, structs.replace(options, findings_out=None), store
         if options.findings_out is not None:
             outside_store(options.findings_out, [Path(store)] if store else [], parts)
         self.options = options
@@ -324,11 +318,8 @@ class Printer:
             document["undo"] = self._undo._asdict()
         if failure is not None:
             document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
-        try:
-            sys.stdout.write(to_json(document) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise exits.StdoutClosedError from error
+        sys.stdout.write(to_json(document) + "\n")
+        sys.stdout.flush()
 
     def _complete(self, text: str) -> str:
         typed = shlex.join(["mqtool", *self.typed])

@@ -72,7 +72,7 @@ class Array:
 
     def pack(self, value: np.ndarray[Any, Any]) -> tuple[int, ...]:
         """Return the array as arguments of the C function: address and length."""
-        return value.__array_interface__["data"][0], value.shape[0]
+        return value.ctypes.data, value.shape[0]
 
 
 Kind = Scalar | Array

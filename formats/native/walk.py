@@ -21,7 +21,7 @@ NEED_MORE, AT_BLANK, FALLBACK, OUTPUT_FULL = range(4)
 QUEUE_COLUMNS = 3
 """Columns of a queue: start and length of its topic's name, and queue id."""
 
-_CHUNK = 1 << 20
+_CHUNK = 64 << 10
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -31,6 +31,8 @@ Host = tuple[bytes, int]
 TOPIC_SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 TOPIC_HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 TOPIC_OP_HALF = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TOPIC_ROCKSDB_HALF = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+TOPIC_ROCKSDB_OP_HALF = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TOPIC_TIMER = "rmq_sys_wheel_timer"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -339,8 +341,9 @@ def parse_offset_id(text: str) -> OffsetId:
 # --- Stored bodies as their producers sent them.
 
 
-DEFAULT_MAX_SIZE = 1 << 30
-_ZSTD_STEP = 1024
+DEFAULT_MAX_SIZE = 128 << 20
+"""Bytes of a decompressed body: a few KiB can decompress to many GiB."""
+_STEP = 1024
 
 
 class MissingCodecError(ImportError):
@@ -348,20 +351,22 @@ class MissingCodecError(ImportError):
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """Return the body before compression; unchanged unless the sysFlag says compressed.
+    """Return the body before compression; unchanged if empty, or unless the sysFlag says compressed.
 
     Raises FormatError `bad-compressed-body` (not a whole stream of its type), `bad-compression-type`, `body-too-large`
     (more than `max_size` bytes), and MissingCodecError if the package for LZ4 or ZSTD is absent.
     """
-    if not sys_flag & sysflag.COMPRESSED:
+    if not body or not sys_flag & sysflag.COMPRESSED:
         return body
     kind = sys_flag & sysflag.COMPRESSION_TYPE
     if kind in (sysflag.COMPRESSION_LEGACY_ZLIB, sysflag.COMPRESSION_ZLIB):
         content, whole = _zlib(body, max_size)
     elif kind == sysflag.COMPRESSION_LZ4:
-        content, whole = _lz4(body, max_size)
+        lz4 = _codec("lz4.frame", "lz4", "LZ4")
+        content, whole = _frames(lz4.LZ4FrameDecompressor, RuntimeError, body, max_size)
     elif kind == sysflag.COMPRESSION_ZSTD:
-        content, whole = _zstd(body, max_size)
+        zstd = _codec("zstandard", "zstandard", "ZSTD")
+        content, whole = _frames(zstd.ZstdDecompressor().decompressobj, zstd.ZstdError, body, max_size)
     else:
         raise FormatError("bad-compression-type", 0, f"unknown compression type in sysFlag {sys_flag:#x}", kind=kind)
     if len(content) > max_size:
@@ -380,27 +385,21 @@ def _zlib(body: bytes, max_size: int) -> tuple[bytes, bool]:
     return content, stream.eof
 
 
-def _lz4(body: bytes, max_size: int) -> tuple[bytes, bool]:
-    stream = _codec("lz4.frame", "lz4", "LZ4").LZ4FrameDecompressor()
-    try:
-        content: bytes = stream.decompress(body, max_length=max_size + 1)
-    except RuntimeError as error:
-        raise FormatError("bad-compressed-body", 0, str(error)) from error
-    return content, bool(stream.eof)
-
-
-def _zstd(body: bytes, max_size: int) -> tuple[bytes, bool]:
-    zstd = _codec("zstandard", "zstandard", "ZSTD")
-    stream = zstd.ZstdDecompressor().decompressobj()
-    content = bytearray()
-    try:
-        # in small steps, because this decompressor accepts no size limit
-        for start in range(0, len(body), _ZSTD_STEP):
-            content += stream.decompress(body[start:start + _ZSTD_STEP])
-            if stream.eof or len(content) > max_size:
-                break
-    except zstd.ZstdError as error:
-        raise FormatError("bad-compressed-body", 0, str(error)) from error
+def _frames(new: Callable[[], Any], problem: type[Exception], body: bytes, max_size: int) -> tuple[bytes, bool]:
+    """Decompress frames, one after the other as Java's input streams do, with a `new` decompressor for each."""
+    stream, content = new(), bytearray()
+    # in small steps, because not every decompressor accepts a size limit
+    for start in range(0, len(body), _STEP):
+        rest = body[start : start + _STEP]
+        try:
+            while rest:
+                stream = new() if stream.eof else stream
+                content += stream.decompress(rest)
+                rest = stream.unused_data if stream.eof else b""
+        except problem as error:
+            raise FormatError("bad-compressed-body", start, str(error)) from error
+        if len(content) > max_size:
+            break
     return bytes(content), bool(stream.eof)
 
 

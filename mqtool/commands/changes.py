@@ -12,7 +12,7 @@ from mqtool import exits
 from mqtool.changing import BESIDE_BROKER, BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
+from mqtool.options import command, flag, option
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
@@ -74,8 +74,7 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
     bits=BITS,
 )
 def recover(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice, how: RecoverChoice, loss: LossChoice,
+    out: Printer, change: ChangeChoice, zone: ZoneChoice, how: RecoverChoice, loss: LossChoice,
 ) -> int:
     """Repair a store so that every broker version starts on it without losing intact messages.
 
@@ -83,14 +82,14 @@ def recover(
     and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
     there. Everything replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
     """
-    if loss.loss_out is not None and not consent.dry_run:
+    if loss.loss_out is not None and not change.consent.dry_run:
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     if how.mend_bits and how.policy == "broker":
         raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
-    loss.check(store.root, store.parts)
+    loss.check(change.store.root, change.store.parts)
     output = how.output
-    if is_remote(store.store) and output is not None:
-        store, output = _fetched(out, store, output, consent), None
+    if is_remote(change.store.store) and output is not None:
+        change, output = _fetched(out, change, output), None
 
     options = RecoverOptions(
         mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost, bridge=not how.no_bridge,
@@ -118,21 +117,20 @@ def recover(
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
 
-    return Change(out, store, engine, broker, consent, output, how.include_deleted, options.max_loss,
-                  show_groups).run(plan)
+    return Change(out, change, output, how.include_deleted, options.max_loss, show_groups).run(plan)
 
 
-def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoice) -> StoreChoice:
+def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
     """Fetch a store on a server to this disk; the copy is the store from here on."""
-    if consent.dry_run:
+    if change.consent.dry_run:
         raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
-    consent.check(target, store.parts)  # before the fetch, which may take hours
-    copy_with_progress(out, [(store.root, ".")], target, "fetching")
+    change.check(target)  # before the fetch, which may take hours
+    copy_with_progress(out, [(change.store.root, ".")], target, "fetching")
     out.say(f"fetched into {clean(target)}; this copy is the store from here on")
     out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))
-    return structs.replace(store, store=str(target))
+    return structs.replace(change, store=structs.replace(change.store, store=str(target)))
 
 
 def _groups(analysis: Analysis, settings: BrokerSettings) -> list[dict[str, Any]]:
@@ -151,8 +149,7 @@ def _groups(analysis: Analysis, settings: BrokerSettings) -> list[dict[str, Any]
     bits=BITS,
 )
 def truncate(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice,
+    out: Printer, change: ChangeChoice, zone: ZoneChoice,
     to: Annotated[int, option(
         "--to", "Log offset; a record must begin or end there.", _CUT, metavar="OFFSET", min=0)],
     loss: Annotated[str | None, option(
@@ -166,7 +163,7 @@ def truncate(
     """
     options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, store, engine, broker, consent, max_loss=options.max_loss).run(
+    return Change(out, change, max_loss=options.max_loss).run(
         lambda opened, _, before: plan_truncate(opened, to, options, before))
 
 
@@ -194,17 +191,14 @@ class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
     ],
     bits=BITS,
 )
-def rebuild(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
-    what: RebuildChoice,
-) -> int:
+def rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice) -> int:
     """Rebuild consume queues, index and checkpoint from the log, in one scan.
 
     In place, only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
     touched: damage in it needs `mqtool recover`.
     """
     parts = ("consumequeue", "index", "checkpoint")
-    return _rebuild(out, store, broker, engine, consent, what, RebuildOptions(parts=parts))
+    return _rebuild(out, change, what, RebuildOptions(parts=parts))
 
 
 @command(
@@ -217,8 +211,7 @@ def rebuild(
     bits=BITS,
 )
 def rebuild_consumequeue(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
-    what: RebuildChoice,
+    out: Printer, change: ChangeChoice, what: RebuildChoice,
     topic: Annotated[str | None, option("--topic", "Only the queues of this topic.", _WHAT, metavar="T")] = None,
     queue: Annotated[int | None, option("--queue", "Only this queue of the topic.", _WHAT, metavar="N", min=0)] = None,
 ) -> int:
@@ -229,7 +222,7 @@ def rebuild_consumequeue(
     if queue is not None and topic is None:
         raise UsageRefusal("--queue needs --topic", "Each topic counts its own queues.")
     options = RebuildOptions(parts=("consumequeue",), topic=topic, queue=queue)
-    return _rebuild(out, store, broker, engine, consent, what, options)
+    return _rebuild(out, change, what, options)
 
 
 @command(
@@ -240,43 +233,37 @@ def rebuild_consumequeue(
     ],
     bits=BITS,
 )
-def rebuild_index(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
-    what: RebuildChoice,
-) -> int:
+def rebuild_index(out: Printer, change: ChangeChoice, what: RebuildChoice) -> int:
     """Rebuild index files from the log, byte for byte as a broker writes them.
 
     In place, sound files stay as they are, and others keep their name and start offset.
     """
-    return _rebuild(out, store, broker, engine, consent, what, RebuildOptions(parts=("index",)))
+    return _rebuild(out, change, what, RebuildOptions(parts=("index",)))
 
 
-def _rebuild(
-    out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
-    what: RebuildChoice, options: RebuildOptions,
-) -> int:
+def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: RebuildOptions) -> int:
     options = structs.replace(options, zone=what.zone, command=out.command, max_loss=parse_loss(what.max_loss))
     if what.output is None:
-        change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
-        return change.run(lambda store, _, before: plan_rebuild(store, options, before))
-    store, names = choice.open(broker), ", ".join(sorted(options.parts))
+        return Change(out, change, None, what.include_deleted, options.max_loss).run(
+            lambda store, _, before: plan_rebuild(store, options, before))
+    store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
     if not is_remote(what.output):
         check_target(sources_of(store), Path(what.output))
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
-    if consent.dry_run:
+    if change.consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
                     next_steps(Scene("planned", out.given, typed=out.typed)))
         return exits.CLEAN
     place = what.output
     with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \
-            engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+            change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:
         done = write_rebuild(store, structs.replace(options, scan=scan), folder, interrupted=interrupted)
     out.found(done.findings)
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})
-    out.show(facts("", [("built", names), ("from", choice.store), ("in", place)]))
+    out.show(facts("", [("built", names), ("from", change.store.store), ("in", place)]))
     out.summary(f"{count(len(done.files), 'file')} written to {place}, {human_size(done.size)}, read back and "
                 "compared with the log")
     return done.findings.bits | (exits.CORRECTED if done.corrected else 0)

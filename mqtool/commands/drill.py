@@ -65,9 +65,9 @@ def drill(
         raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
         raise UsageRefusal(f"unknown drill {name}", "`mqtool drill --list` shows the names.")
-    choice, target = StoreChoice(store=store, **structs.asdict(parts)), copy_to.absolute()
+    choice, target = StoreChoice(store=store, broker=broker, **structs.asdict(parts)), copy_to.absolute()
     note = target.with_name(target.name + ".drill.json")
-    opened = choice.open(broker)
+    opened = choice.open()
     sources = sources_of(opened)
     if note.exists():
         raise Refusal(f"{note} exists", "It belongs to another drill: move it, or choose another DIR.")

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, structs
 
 from formats.record import TOPIC_OP_HALF
+from formats.record.message import TOPIC_ROCKSDB_OP_HALF
 from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
@@ -23,7 +24,7 @@ from mqtool.text import count, human_size
 from recover.check.analysis import ScanOptions, analyse
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
-from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
@@ -95,13 +96,12 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     def wanted(self) -> Wanted:
         """The filters as `recover` takes them; a usage error (16) for an invalid one."""
+        since, until = parse_times(self.since, self.until)
         return Wanted(
             topics=() if self.topic is None else (self.topic,), queue=self.queue,
             queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
             phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
-            since=parse_time(self.since, "--since") if self.since else 0,
-            until=parse_time(self.until, "--until") if self.until else FOREVER,
-            key=self.key, tag=self.tag, msg_id=self.msg_id,
+            since=since, until=until, key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
             include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
         )
@@ -284,7 +284,8 @@ class Reading:
 
     def missed(self, note: str) -> None:
         self.incomplete = True
-        self.notes.append(note)
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 class _Export:
@@ -335,7 +336,7 @@ class _Export:
                                "Set --mapped-file-size if the piece begins where a log file did.")
         scanned, wanted = reading.scanned_source(sources[0])
         # without the op messages a broker would check settled transactions once more
-        topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
+        topics = (*wanted.topics, TOPIC_OP_HALF, TOPIC_ROCKSDB_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
         scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:

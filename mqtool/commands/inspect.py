@@ -11,7 +11,7 @@ from msgspec import structs
 from formats.index import IndexGeometry
 from mqtool import exits
 from mqtool.next_steps import Scene, Step, next_steps
-from mqtool.options import BrokerChoice, StoreChoice, command, flag, option
+from mqtool.options import StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
 from recover.broker.versions import BrokerVersion
@@ -39,7 +39,6 @@ _PANEL = "One file"
 def inspect(
     out: Printer,
     store: StoreChoice,
-    broker: BrokerChoice,
     offset: Annotated[int | None, option(
         "--offset", "Start here: a byte of the file, or a log offset.", _PANEL, metavar="N")] = None,
     limit: Annotated[int | None, option(
@@ -54,7 +53,7 @@ def inspect(
     if store.root.is_dir():
         if offset is not None or limit is not None or hexadecimal:
             raise UsageRefusal("--offset, --limit and --hex are for single files", "Name a file of the store.")
-        return show_store(out, store, broker)
+        return _show_store(out, store)
     if limit is None:
         limit = 20 if offset is None else 1
     slots, entries = store.index_slots, store.index_entries
@@ -76,9 +75,9 @@ _PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by th
                 "unknown": "unknown to mqtool", "missing": "missing"}
 
 
-def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
-    versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
-    store = choice.open(broker)
+def _show_store(out: Printer, choice: StoreChoice) -> int:
+    versions = [BrokerVersion.parse(choice.broker.broker)] if choice.broker.broker else []
+    store = choice.open()
     report = StoreReport(store, versions)
     found = FindingList(first_findings(store, report))
     # a valid text with an empty table, although the store shows that it was not empty, is not what the broker had

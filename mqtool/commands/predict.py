@@ -10,7 +10,7 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
@@ -99,15 +99,15 @@ def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterato
     ],
     bits=_BITS,
 )
-def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
+def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossChoice) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
     queue offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
-    opened = store.settled(broker, engine)
-    settings, assumed = settings_of(opened, *broker.said)
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
     analysis = checked.analysis
@@ -220,14 +220,14 @@ class RowFilters(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: RowFilters) -> int:
+def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
     that ends before its messages. 4: the start forgets the offsets, lowers queues, or fails.
     """
-    opened = store.settled(broker, engine)
-    settings, assumed = settings_of(opened, *broker.said)
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = analyse(opened, scan)
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")

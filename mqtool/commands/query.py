@@ -13,11 +13,11 @@ from formats.record import host_text
 from formats.record.message import offset_id
 from mqtool import exits
 from mqtool.next_steps import Step
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
-from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
@@ -91,14 +91,14 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
 )
-def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
+def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
     Every hit is read and checked. Exit 0 means that the search was complete, even if it found nothing; 8 that it
     was not complete.
     """
     way = search.check()
-    opened = store.settled(broker, engine) if search.scan else store.open(broker)
+    opened = store.settled(engine) if search.scan else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -121,10 +121,7 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if way == "phy-offset":
         return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
-        since = parse_time(search.since, "--since") if search.since is not None else 0
-        until = parse_time(search.until, "--until") if search.until is not None else FOREVER
-        if since > until:
-            raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+        since, until = parse_times(search.since, search.until)
         with out.progress("scanning", log_size(store)) as progress:
             return list_messages(
                 store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),
@@ -144,9 +141,11 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
+        return placed
     stale = {"stale"} if search.include_stale else set()
     wanted = Wanted(
-        key=search.msg_id or search.key, since=search.begin or 0,
+        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
@@ -202,7 +201,7 @@ def _verify(out: Printer) -> list[Step]:
     beside_store="name",
 )
 def trace(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    out: Printer, store: StoreChoice, engine: EngineChoice,
     name: Annotated[str, argument("ID", "A message id, unique key, or key.")] = "",
     scan: Annotated[bool, flag(
         "--scan", "Scan the whole log instead of using the index.", "What")] = False,
@@ -214,7 +213,7 @@ def trace(
     """
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
-    opened = store.settled(broker, engine) if scan else store.open(broker)
+    opened = store.settled(engine) if scan else store.open()
     with out.progress("scanning", log_size(opened)) as progress:
         lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
     found.way = found.way if not found.messages or found.way != "id" else "index"

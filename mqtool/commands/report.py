@@ -15,7 +15,7 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
+from mqtool.options import EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
 from mqtool.printer import Printer, Shown, Text, facts, findings_table, table
 from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
 from mqtool.screens.verdict import (
@@ -87,10 +87,10 @@ class Facts:
     """The facts on the page. `plan` is None if recover refuses; `refused` is then the reason."""
 
     def __init__(
-        self, out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool
+        self, out: Printer, choice: StoreChoice, engine: EngineChoice, *, digests: bool
     ) -> None:
-        self.store = store = choice.settled(broker, engine)
-        settings, assumed = settings_of(store, *broker.said)
+        self.store = store = choice.settled(engine)
+        settings, assumed = settings_of(store, *choice.broker.said)
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
             analysis = self.before.analysis
@@ -142,14 +142,14 @@ class Facts:
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, page: PageChoice) -> int:
+def report(out: Printer, store: StoreChoice, engine: EngineChoice, page: PageChoice) -> int:
     """Report on one page what happened to a store, what is lost and what to do. The store is only read.
 
     The page is one file without scripts or external content, for light and dark screens and for paper. The exit code
     is that of verify.
     """
     page.check(store, json=out.options.json)
-    found = Facts(out, store, broker, engine, digests=page.digests)
+    found = Facts(out, store, engine, digests=page.digests)
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)

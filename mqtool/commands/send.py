@@ -24,8 +24,9 @@ from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
+from recover.export.select import Wanted, selected
 from recover.export.send import KINDS, Cluster, Outbox, Outgoing, Place, Position, RejectedMessage, Rules, read_messages
-from recover.export.sources import open_sources
+from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
 
@@ -165,7 +166,7 @@ def _typed(out: Printer, without: str = "") -> str:
 
 
 class _Messages(Reading):
-    """The messages of the source, in the same order each time; --limit counts those that are sent."""
+    """The wanted messages of the source, in the same order each time; --limit counts those that are sent."""
 
     def __init__(self, out: Printer, source: Path, broker: BrokerChoice, which: Filter) -> None:
         super().__init__(out, broker, EngineChoice(), structs.replace(which, limit=0), ExportForm(unfold=True))
@@ -173,11 +174,20 @@ class _Messages(Reading):
 
     def __iter__(self) -> Iterator[Message | str]:
         if _is_export(self._source):
+            return read_messages(self._source)
+        return (item.message for item in self.all(self._sources()))
+
+    def unfiltered(self) -> Iterator[Message | str]:
+        """Yield all messages of the source: a filter may hide that a delayed one was delivered."""
+        if _is_export(self._source):
             yield from read_messages(self._source)
             return
-        options = self.broker.applied(self._source, StoreOptions())
-        for item in self.all(open_sources([self._source], options)):
-            yield item.message
+        for source in self._sources():
+            for item in selected(self.scanned_source(source)[0], Wanted(), self.missed):
+                yield item.message
+
+    def _sources(self) -> list[Source]:
+        return open_sources([self._source], self.broker.applied(self._source, StoreOptions()))
 
 
 class _Plan:
@@ -188,7 +198,7 @@ class _Plan:
     def __init__(self, messages: _Messages, outbox: Outbox, *, limit: int, twice: bool) -> None:
         self.topics, self.types, self.left_out = Counter[str](), Counter[str](), Counter[str]()
         self.size = self.messages = self.due = 0
-        for message in messages if twice else ():
+        for message in messages.unfiltered() if twice else ():
             if not isinstance(message, str):
                 outbox.examine(message)
         for message in messages:

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, option, parse_size
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
@@ -42,7 +42,6 @@ Part = Enum("Part", {"commitlog": "commitlog", "consumequeue": "consumequeue", "
 def verify(
     out: Printer,
     store: StoreChoice,
-    broker: BrokerChoice,
     engine: EngineChoice,
     only: Annotated[list[Part] | None, option("--only", "Check this part only; repeat for several.", _WHAT)] = None,
     include_deleted: Annotated[bool, flag(
@@ -53,7 +52,7 @@ def verify(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    opened = store.settled(broker, engine)
+    opened = store.settled(engine)
     with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
         report = verify_store(opened, scan, [part.value for part in only or Part])
     document, code = report.json(), report.exit_code

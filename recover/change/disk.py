@@ -64,6 +64,7 @@ MODE = 0o644
 """Mode of new files, including those that a broker must be able to read."""
 _ZERO_BLOCK = 64 << 10
 _ZEROS = bytes(_ZERO_BLOCK)
+_PROBE = 32  # bytes that settle for most blocks that they are not zeros
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: start writeback, do not wait
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
@@ -191,7 +192,7 @@ def _written(view: memoryview) -> Iterator[tuple[int, int]]:
     start = 0
     for first in range(0, len(view), _ZERO_BLOCK):
         last = min(first + _ZERO_BLOCK, len(view))
-        if bytes(view[first:last]) == _ZEROS[: last - first]:
+        if not any(view[first : first + _PROBE]) and bytes(view[first:last]) == _ZEROS[: last - first]:
             if start < first:
                 yield start, first
             start = last

@@ -74,7 +74,7 @@ class Run(Struct, dict=True):
 
     `statuses`: progress of each step; `begins`: the facts recorded before each step began; `promised`: directories that
     begun steps create. `parts`: folders outside of the root that the command was given. `read_back`: identity of the
-    file staged for a step, if executors of this process's Spark have read it back.
+    file staged for a step that this process or its executors have read back.
     """
 
     root: Path
@@ -187,7 +187,8 @@ class Run(Struct, dict=True):
 
 def encode_record(body: dict[str, Any]) -> bytes:
     """A journal line: newline, JSON of body and checksum, newline."""
-    return b"\n" + canonical({"body": body, "crc32c": crc32c(canonical(body))}) + b"\n"
+    text = canonical(body)
+    return b'\n{"body":%b,"crc32c":%d}\n' % (text, crc32c(text))
 
 
 def decode_records(data: bytes) -> list[dict[str, Any]]:
@@ -418,8 +419,11 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
                 disk.copy_xattrs(target, path)
             else:
                 disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
-        if number not in run.read_back and (file_crc(path) != made[path] or made[path][0] != content.size):
-            raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
+        if number not in run.read_back:
+            run.read_back[number] = identity(path)
+            if file_crc(path) != made[path] or made[path][0] != content.size:
+                raise Refusal(f"what was written for {step.file} reads back differently", "check the disk",
+                              file=step.file)
     disk.sync_all(made)
     return kept
 

@@ -14,6 +14,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from recover.change import disk
 from recover.findings.code import Refusal
@@ -69,6 +70,17 @@ def _held_by(holder: int | None, remedy: str) -> Refusal:
         return Refusal("another mqtool, or a process of another host, holds the store's lock",
                        "wait until it has ended", pid=None)
     return Refusal(f"process {holder} holds the store's lock", remedy, pid=holder)
+
+
+def only_run(stream: IO[bytes], path: Path) -> None:
+    """Hold a file that a run writes elsewhere, until the stream is closed; `Refusal` (8) if another run holds it."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Refusal(f"another mqtool uses {path}", "Wait until it has ended, or name another file.",
+                      path=str(path)) from error
+    except OSError:
+        pass  # a file system without locks
 
 
 def _holder(fd: int) -> int | None:

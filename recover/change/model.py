@@ -261,10 +261,10 @@ def existing_folders(root: Path) -> Callable[[str], str]:
     """Return a function from a step's file to the nearest existing folder above it; each folder is looked up once."""
 
     @cache
-    def nearest(folder: Path) -> str:
-        return str(folder) if resolve(root, str(folder)).is_dir() else nearest(folder.parent)
+    def nearest(folder: str) -> str:
+        return folder if os.path.isdir(root / folder) else nearest(os.path.dirname(folder) or ".")
 
-    return lambda file: nearest(Path(file).parent)
+    return lambda file: nearest(os.path.dirname(file) or ".")
 
 
 # --- Plans as JSON documents: a body, the CRC-32C of its canonical form, and a format version.

@@ -30,6 +30,7 @@ from recover.evidence.overwritten import (
     correct_generations_by_units,
     overwritten,
     with_damage,
+    without_older_topics,
 )
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.code import Refusal
@@ -130,12 +131,12 @@ def analyse(
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
-    found = Overwritten([], [], [])
+    found = Overwritten([], [], [], [])
     index, by_index = IndexCheck(store), np.empty(0, dtype=np.int64)
     if with_queues:
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         found = overwritten(log, expectation, queues, index)
-        if found.stretches:
+        if found.stretches or found.bridged:
             log = _without_others(log, store, found, options.memory)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
@@ -157,6 +158,12 @@ def analyse(
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         old = _without_old_end(log, store)
+        losses = lost_positions(log, expectation, queues, behind)
+    newest = log if queues is None else without_older_topics(log, expectation, queues, losses)
+    if newest is not log:
+        by_names = newest if by_names is log else by_names
+        log, expectation = newest, expect(newest, topics, include_deleted=options.include_deleted)
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         losses = lost_positions(log, expectation, queues, behind)
     losses.indexed = named_by_index_alone(by_index, log, losses)
     # queues that name every message up to the log's end prove that nothing else was lost
@@ -181,7 +188,7 @@ def own_records(log: LogView, store: Store, *, memory: int) -> LogView:
     expectation = expect(log, Topics(store))
     found = overwritten(log, expectation, check_consumequeue(store, log, expectation, _delay_table(store)),
                         IndexCheck(store))
-    return _without_others(log, store, found, memory) if found.stretches else log
+    return _without_others(log, store, found, memory) if found.stretches or found.bridged else log
 
 
 def _delay_table(store: Store) -> DelayTable:

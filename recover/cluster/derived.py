@@ -29,7 +29,7 @@ from recover.cluster.splits import pack_rows, unpack_rows
 from recover.derived.expected import QueueKey, placed
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
 from recover.derived.index_rebuild import FileHead, image_of
-from recover.derived.queues import Beside, QueueBuilder, fresh_files, repaired_steps
+from recover.derived.queues import Beside, QueueBuilder, fresh_steps, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import Piece, in_order
@@ -270,12 +270,9 @@ class QueueFilesTask(Struct, frozen=True):
                     yield Product(queue, part, number, step)
 
     def _steps(self, key: QueueKey, rows: Rows, beside: Beside | None) -> Iterator[Step]:
-        carrier = _Carrier()
-        if not self.fresh:
-            yield from repaired_steps(self.builder, key, rows, carrier, beside)
-            return
-        for name, content, size in fresh_files(self.builder.store, self.builder.fresh(key, rows, beside=beside)):
-            yield Install(name, carrier.padded(content, size))
+        if self.fresh:
+            return fresh_steps(self.builder.store, self.builder.fresh(key, rows, beside=beside))
+        return repaired_steps(self.builder, key, rows, _Carrier(), beside)
 
 
 def listing(store: Store, key: QueueKey) -> Listing:

@@ -62,7 +62,7 @@ class SparkEngine:
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as the
+        """See `Engine`: executors, if they scanned the log and see the store as the
         driver does.
 
         None over Spark Connect, which has no RDD: there a plan, which is only reported, is built on the driver.

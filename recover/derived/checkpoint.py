@@ -10,13 +10,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
-from formats.native.rows import NEWEST_TIME
-from formats.record.rows import BIT_STALE
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Step, WriteFile
 from recover.derived.index_files import index_geometry, list_index_files
+from recover.derived.index_keys import IndexStream
 from recover.findings.model import Finding, finding
-from recover.log.scan import LogView
+from recover.log.scan import LogView, last_live
 from recover.store.reader import read_small
 from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
@@ -113,16 +112,6 @@ def _wrong_values(
                       value=checkpoint.logics_physical_offset, **facts(checkpoint))
 
 
-def is_record_start(log: LogView, offset: int) -> bool:
-    """Whether an intact, live record starts at this physical offset."""
-    for split in log.splits():
-        if split.size and split.first <= offset <= split.last:
-            starts = split.records["phy_offset"]
-            at = int(np.searchsorted(starts, offset))
-            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_STALE
-    return False
-
-
 def _zero_is_normal(store: Store) -> bool:
     """Whether all zeros are normal, as in 5.5. Few of its stores show a trace that 5.4 does not leave, so a trace of
     5.4 is enough."""
@@ -140,7 +129,7 @@ def offset_is_sound(log: LogView, offset: int) -> bool:
         return True
     if offset < 0 or offset >= log.log_end:
         return False
-    return bool(log.in_damage(np.array([offset]))[0]) or is_record_start(log, offset)
+    return bool(log.in_damage(np.array([offset]))[0]) or IndexStream(log.splits()).find(offset) is not None
 
 
 def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -161,31 +150,6 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
     return facts
 
 
-class LogEdge(Struct, frozen=True):
-    """The end of the log, its last live record and the newest store timestamp (ms); zeros without a record."""
-
-    stop: int
-    last_start: int = 0
-    last_timestamp: int = 0
-    newest_timestamp: int = 0
-
-
-def log_edge(log: LogView) -> LogEdge:
-    """Return the end of the log with its last live record and newest timestamp."""
-    start = last = newest = 0
-    for split in log.splits():
-        if split.summary is not None:
-            start, last = split.last, split.summary.last_times[-1]
-            newest = max(newest, int(split.summary.totals[NEWEST_TIME]))
-            continue
-        rows = split.records
-        live = np.flatnonzero((rows["bits"] & BIT_STALE) == 0)
-        if live.size:
-            start, last = int(rows["phy_offset"][live[-1]]), int(rows["store_timestamp"][live[-1]])
-            newest = max(newest, int(rows["store_timestamp"][live].max()))
-    return LogEdge(log.log_end, start, last, newest)
-
-
 def right_checkpoint(
     store: Store, log: LogView, *, base: bytes = b"", index_timestamp: int | None = None,
 ) -> bytes:
@@ -193,17 +157,17 @@ def right_checkpoint(
 
     `index_timestamp`: end timestamp (ms) of the last full index file that will exist; None: read those on disk.
     """
-    edge = log_edge(log)
     before = decode(base, extend=True) if base else EMPTY
     indexed = before.index_msg_timestamp
-    if not 0 < indexed <= edge.newest_timestamp or index_timestamp is not None:
+    if not 0 < indexed <= log.tally.newest_timestamp or index_timestamp is not None:
         indexed = last_full_index(store) if index_timestamp is None else index_timestamp
-        indexed = indexed if 0 <= indexed <= edge.newest_timestamp else 0
+        indexed = indexed if 0 <= indexed <= log.tally.newest_timestamp else 0
     # bytes after the fields: not as a broker wrote it, so a field that only the newest releases know is not trusted
-    dispatched = _dispatched(log, before, edge) if rest_is_zero(base) or _zero_is_normal(store) else 0
+    dispatched = _dispatched(log, before) if rest_is_zero(base) or _zero_is_normal(store) else 0
+    last = log.tally.last_timestamp
     fields = Checkpoint(
-        edge.last_timestamp, edge.last_timestamp, indexed, _within(before.master_flushed_offset, edge),
-        _within(before.confirm_phy_offset, edge), dispatched,
+        last, last, indexed, _within(before.master_flushed_offset, log), _within(before.confirm_phy_offset, log),
+        dispatched,
     )
     kept = base if len(base) == FILE_SIZE and rest_is_zero(base) else b""
     return encode(fields, kept)
@@ -239,18 +203,16 @@ def last_full_index(store: Store) -> int:
     return newest
 
 
-def _within(offset: int, edge: LogEdge) -> int:
+def _within(offset: int, log: LogView) -> int:
     """Return an offset of HA or the controller; 0 if past the log, where it does more harm than none."""
-    return offset if 0 <= offset <= edge.stop else 0
+    return offset if 0 <= offset <= log.log_end else 0
 
 
-def _dispatched(log: LogView, before: Checkpoint, edge: LogEdge) -> int:
+def _dispatched(log: LogView, before: Checkpoint) -> int:
     """Return the right @40: 0 stays (never set); an unsound one becomes the last record, the latest that 5.5 can
     set."""
     offset = before.logics_physical_offset
-    if offset == 0:
-        return 0
-    in_damage = bool(log.in_damage(np.array([offset]))[0])
-    if 0 < offset < edge.stop and not in_damage and offset_is_sound(log, offset):
+    if offset == 0 or (offset_is_sound(log, offset) and not log.in_damage(np.array([offset]))[0]):
         return offset
-    return edge.last_start
+    last = last_live([*log.splits()])
+    return 0 if last is None else last[0]

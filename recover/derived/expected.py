@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import Struct, field
@@ -20,10 +20,9 @@ from recover.change.model import Step
 from recover.findings.model import Finding
 from recover.log.generations import batches
 from recover.log.judge import LogReader
-from recover.log.scan import Engine, LogView
+from recover.log.scan import LogView
 from recover.store.columns import Rows, Split, ask, scratch_zeros
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
-from recover.store.store import Store
 
 if TYPE_CHECKING:
     from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
@@ -281,16 +280,3 @@ class Producer(Writes, Protocol):
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
     ) -> Iterator[RebuiltIndexFile]:
         """Yield the files of the targets, with content built elsewhere."""
-
-
-@runtime_checkable
-class HasProducer(Protocol):
-    """An engine that can build files, too."""
-
-    def producer(self, store: Store, log: LogView) -> Producer | None:
-        """Return the producer for a log that this engine scanned; None if it cannot build files."""
-
-
-def producer_for(engine: Engine, store: Store, log: LogView) -> Producer | None:
-    """Return the producer that builds the derived files of `log` elsewhere; None if this process does."""
-    return engine.producer(store, log) if isinstance(engine, HasProducer) else None

@@ -39,7 +39,7 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units
+from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHistory, TagRun, match_units, missing_of
 from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
@@ -195,11 +195,8 @@ def compare_file(
     if file.length != geometry.size:
         return None
     with FileReader(file.path) as reader:
-        head = reader.read(0, INDEX_HEADER.size)
-        if len(head) < INDEX_HEADER.size:
-            return None
-        header = INDEX_HEADER.decode(head)
-        if not 2 <= header.index_count <= geometry.entries:
+        header = _plausible_header(reader, geometry)
+        if header is None:
             return None
         expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
         few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
@@ -240,6 +237,13 @@ def compare_file(
         if ends == (header.end_timestamp, header.end_phy_offset) and (total + live) % (1 << 64) == held.sum:
             return Compared(_verdict_of(file, header, held.slots, rule, sums, unit, expired), spans, seconds)
     return None
+
+
+def _plausible_header(reader: FileReader, geometry: IndexGeometry) -> IndexHeader | None:
+    """Return the header of a file with units, at most as many as it has room for; None for any other file."""
+    head = reader.read(0, INDEX_HEADER.size)
+    header = INDEX_HEADER.decode(head) if len(head) == INDEX_HEADER.size else None
+    return header if header is not None and 2 <= header.index_count <= geometry.entries else None
 
 
 def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, Rows]]:
@@ -306,32 +310,26 @@ class TotalTask(Struct, frozen=True):
 
 
 def units_total(task: TotalTask) -> UnitsTotal | None:
-    """Return the sum and used slots of an index file's units; None as in `_units_total`. `OSError` if unreadable."""
+    """Return the sum and used slots of an index file's units; None if slots or chains do not follow from the units, or
+    other bytes before or after them are not zero. `OSError` if unreadable."""
+    geometry, slots, total = task.geometry, np.zeros(task.geometry.slots, dtype=np.int32), 0
     with FileReader(task.file.path) as reader:
-        head = reader.read(0, INDEX_HEADER.size)
-        if len(head) < INDEX_HEADER.size:
+        header = _plausible_header(reader, geometry)
+        if header is None:
             return None
-        header = INDEX_HEADER.decode(head)
-        inside = 2 <= header.index_count <= task.geometry.entries
-        return _units_total(reader, task.geometry, header, task.seed) if inside else None
-
-
-def _units_total(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, seed: int) -> UnitsTotal | None:
-    """Return the sum and used slots of a file's units; None if slots or chains do not follow from the units, or other
-    bytes before or after them are not zero."""
-    slots, total, end = np.zeros(geometry.slots, dtype=np.int32), 0, geometry.unit_offset(header.index_count)
-    for at, content in _windows(reader, geometry.unit_offset(1), end):
-        part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
-        total += part
-        if wrong:
+        end = geometry.unit_offset(header.index_count)
+        for at, content in _windows(reader, geometry.unit_offset(1), end):
+            part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, task.seed)
+            total += part
+            if wrong:
+                return None
+        for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
+            own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
+            if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
+                return None
+        blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
+        if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
             return None
-    for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
-        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: _READ_SIZE // INDEX_SLOT.size]
-        if not np.array_equal(content, own.astype(">i4").view(np.uint8)):
-            return None
-    blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
-    if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
-        return None
     return UnitsTotal(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
 
 
@@ -685,22 +683,14 @@ def _check_file(
 def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
     """Count expected and missing units; yield a finding for each run of messages in one file."""
     stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
-    untouched = [number for number in range(len(stream.splits)) if stream.is_untouched(number)]
-    found = ask([(stream.splits[number], partial(_missing, stream.take(number), None, *where)) for number in untouched])
-    known = dict(zip(untouched, found, strict=True))
+    whole = [stream.covered(number) for number in range(len(stream.splits))]
+    found = iter(ask([(split, partial(_missing, stream.take(number), stream.marks(number), *where))
+                      for number, split in enumerate(stream.splits) if whole[number] is None]))
     runs: list[_Run] = []
     passed = 0
-    for number, split in enumerate(stream.splits):
-        if number in known:
-            report.expected += stream.expected(number)
-            asked, own = known[number]
-        else:
-            expected, missing = stream.missing(number)
-            report.expected += expected
-            if missing is None:
-                passed += expected
-                continue
-            asked, own = _missing(stream.take(number), missing, *where, split)
+    for number, covered in enumerate(whole):
+        report.expected += stream.expected(number) if covered is None else covered
+        asked, own = next(found) if covered is None else (covered, [])
         for run in own:
             run.begin, run.end = run.begin + passed, run.end + passed
             if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):
@@ -731,19 +721,19 @@ class _Run(Struct):
 
 
 def _missing(
-    take: Rows, missing: Rows | None, blind: list[tuple[int, int]], covered: Rows, split: Split
+    take: Rows, marks: Marks, blind: list[tuple[int, int]], covered: Rows, split: Split
 ) -> tuple[int, list[_Run]]:
-    """Return how many messages of a split have units, and runs that lack some: `missing` of each (None: all), less
-    `blind`."""
-    wanted, offsets = native.wanted_of(split.records, take), split.records["phy_offset"]
-    missing = wanted.copy() if missing is None else missing
+    """Return how many messages of a split have units, and runs that lack some, by the marks; `blind` ranges of phy
+    offsets lack none."""
+    missing, offsets = missing_of(split, take, marks), split.records["phy_offset"]
+    asked = native.wanted_of(split.records, take) > 0
     for low, high in blind:
         missing[(offsets >= low) & (offsets <= high)] = 0
-    asked = np.flatnonzero(wanted)
-    lacking = np.flatnonzero(missing[asked])
-    offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
+    lacks = missing > 0
+    lacking = np.flatnonzero(lacks[asked])
+    offsets, missing = offsets[lacks], missing[lacks]
     files = _files_of(offsets, covered)
-    return asked.size, [
+    return int(np.count_nonzero(asked)), [
         _Run(int(files[start]), int(offsets[start]), int(offsets[stop - 1]), stop - start,
              int(missing[start:stop].sum()), int(lacking[start]), int(lacking[stop - 1]) + 1)
         for start, stop in _parts(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size)
@@ -768,12 +758,13 @@ def _coverage(verdicts: list[IndexFileVerdict]) -> Rows:
         (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
         for number, v in enumerate(verdicts) if v.first_right is not None
     )
-    # the last entry serves offsets before the first
-    return np.array([*spans, (1 << 62, -1, -1)], dtype=np.int64).T
+    # the first entry serves offsets before those of all files
+    return np.array([(-1, -1, -1), *spans], dtype=np.int64).T
 
 
 def _files_of(offsets: Rows, covered: Rows) -> Rows:
-    """Return the verdict number of the file that covers each phy offset, -1 for none."""
-    lows, numbers, highs = covered
-    at = np.searchsorted(lows, offsets, side="right") - 1
-    return np.where(offsets <= highs[at], numbers[at], -1)
+    """Return the verdict number of the file that covers each phy offset, -1 for none; the offsets ascend."""
+    lows, *columns = covered
+    counts = np.diff(np.searchsorted(offsets, lows), append=offsets.size)
+    numbers, highs = (np.repeat(column, counts) for column in columns)
+    return np.where(offsets <= highs, numbers, -1)

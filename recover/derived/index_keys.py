@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,8 @@ from recover.store.columns import Asking, Rows, Split
 
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
+PLACE = [native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]
+"""Where a `Place` is in the state of `put_keys`."""
 UNITS = (2 << 20) // INDEX_UNIT.size
 """Units per block."""
 
@@ -24,43 +26,46 @@ KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and the take rule of each row, or one for all."""
 
 
-class Place(Struct, frozen=True):
-    """One key: split, row in it, key of that record, and the place of the record's first hash in the split."""
+class Place(NamedTuple):
+    """A key in its split: row, key of that record, and the place of the record's first hash."""
 
-    split: int
     row: int
     key: int
     first_hash: int
+
+
+START = Place(0, 0, 0)
 
 
 class Head(Struct, frozen=True):
-    """A key as the first of a file: its place in the split, the record's store timestamp (ms), and the number of units
-    of the split before it, without tag units and with them."""
+    """A key as the first of a file: its place, the record's store timestamp (ms), and the number of units of the split
+    before it, without tag units and with them."""
 
-    row: int
-    key: int
-    first_hash: int
+    place: Place
     timestamp: int
     before: tuple[int, int]
 
 
 class Span(Struct, frozen=True):
-    """`count` consecutive keys that a `rule` takes of a split; `first` of the split's units come before them.
+    """`count` consecutive keys that a `rule` takes of a split, from `place`; `first` of the split's units come before
+    them.
 
-    They start with key `key` of row `row`, whose first hash is `first_hash`. In their file they start at unit `number`;
-    times count from `begin` (ms), and `end_offset` is the last record that the file names. `seed` is that of the sum.
+    In their file they start at unit `number`; times count from `begin` (ms), and `end_offset` is the last record that
+    the file names. `seed` is that of the sum.
     """
 
     rule: int
     first: int
     count: int
-    row: int
-    key: int
-    first_hash: int
+    place: Place
     number: int
     begin: int
     end_offset: int
     seed: int
+
+
+Marks = tuple[Rows | None, list[Span]]
+"""What was found of a split: bits (uint8), one a hash, None before the first; and spans that were found besides."""
 
 
 class SpanSum(Struct, frozen=True):
@@ -75,11 +80,12 @@ class SpanSum(Struct, frozen=True):
 
 def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
     """Return the first key with that hash of the intact record at `phy_offset`; None if there is none."""
-    place = IndexStream([split]).place(phy_offset, key_hash)
-    if place is None:
+    found = IndexStream([split]).place(phy_offset, key_hash)
+    if found is None:
         return None
-    keys, every = (count + place.key for count in native.key_counts(split.records[: place.row]))
-    return Head(place.row, place.key, place.first_hash, int(split.records["store_timestamp"][place.row]), (keys, every))
+    row, key, _ = place = found[1]
+    keys, every = (count + key for count in native.key_counts(split.records[:row]))
+    return Head(place, int(split.records["store_timestamp"][row]), (keys, every))
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -111,17 +117,17 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     is left out: its tag unit might still have followed.
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
-    state[[native.STATE_NUMBER, native.STATE_BEGIN, native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = (
-        span.number, span.begin, span.row, span.key, span.first_hash)
+    row, key, first_hash = state[PLACE] = span.place
+    state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
     part = records, np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
     number, total = span.number, 0
     for block in put_units([part], np.zeros(1, dtype=np.int32), state, span.number + span.count):
         total += native.follow_units(block, number, span.seed, _NO_SLOTS)[0]
         number += len(block)
-    rows = records[span.row : int(state[native.STATE_RECORD]) + 1]
-    ends = np.cumsum(rows["hashes"], dtype=np.int64) + span.first_hash
+    rows = records[row : int(state[native.STATE_RECORD]) + 1]
+    ends = np.cumsum(rows["hashes"], dtype=np.int64) + first_hash
     tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & native.UNINDEXED) == 0) & (rows["hashes"] > 0)
-    tagged &= (ends > span.first_hash + span.key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
+    tagged &= (ends > first_hash + key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
     if span.rule == native.TAKE_KEYS:
         tagged &= rows["phy_offset"] != span.end_offset
     at = np.flatnonzero(tagged)
@@ -224,9 +230,9 @@ class IndexStream:
                 return None if int(records["bits"][row]) & BIT_STALE else (number, row)
         return None
 
-    def place(self, phy_offset: int, key_hash: int) -> Place | None:
-        """Return the place of the first key with that hash of the intact record at `phy_offset`; None if there is
-        none."""
+    def place(self, phy_offset: int, key_hash: int) -> tuple[int, Place] | None:
+        """Return the split number and place of the first key with that hash of the intact record at `phy_offset`; None
+        if there is none."""
         found = self.find(phy_offset)
         if found is None:
             return None
@@ -234,7 +240,7 @@ class IndexStream:
         hashes = self.splits[split].records["hashes"]
         first = int(hashes[:row].sum(dtype=np.int64))
         keys = np.flatnonzero(self.splits[split].hashes[first : first + int(hashes[row])] == key_hash)
-        return Place(split, row, int(keys[0]), first) if keys.size else None
+        return (split, Place(row, int(keys[0]), first)) if keys.size else None
 
     def timestamp(self, phy_offset: int) -> int | None:
         """Return the store timestamp (ms) of the record at `phy_offset`; None if there is none."""
@@ -274,17 +280,14 @@ class IndexStream:
         return np.asarray(native.wanted_of(self.splits[number].records, self.take(number)))
 
     def found(self, number: int) -> Rows:
-        """Return the found bits (uint8) of split `number`, one a hash."""
-        found = self._found.get(number)
-        if found is None:
-            found = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
-        for span in self._marked.pop(number, []):
-            asked = np.flatnonzero(asked_of(self.splits[number].records, np.array([span.rule], dtype=np.uint8)))
-            asked = asked[np.searchsorted(asked, span.first_hash + span.key) :]
-            bits = np.zeros(8 * found.size, dtype=bool)
-            bits[asked[: span.count]] = True
-            found |= np.packbits(bits, bitorder="little")
+        """Return the found bits (uint8) of split `number`, one a hash, to be set in place."""
+        found = self._found[number] = found_bits(self.splits[number], self.marks(number))
+        self._marked.pop(number, None)
         return found
+
+    def marks(self, number: int) -> Marks:
+        """Return what was found of split `number`."""
+        return self._found.get(number), self._marked.get(number, [])
 
     def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
         """Return the first key with that hash of the intact record at `phy_offset`, and the number of its split."""
@@ -309,16 +312,16 @@ class IndexStream:
         `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
         """
         found, number = [], units.start
-        row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - native.TAKE_KEYS]
+        place, before = head.place, head.before[rule - native.TAKE_KEYS]
         for split in range(first, len(self.splits)):
             own = min(units.stop - number, self.key_count(split, rule) - before)
             if own > 0:
                 begin = begins[number > 1]
-                found.append((split, Span(rule, before, own, row, key, at, number, begin, end_offset, SEED)))
+                found.append((split, Span(rule, before, own, place, number, begin, end_offset, SEED)))
                 number += own
             if number >= units.stop:
                 break
-            row = key = at = before = 0
+            place, before = START, 0
         return found
 
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
@@ -330,7 +333,7 @@ class IndexStream:
         for split, span in spans:
             self._marked.setdefault(split, []).append(span)
 
-    def _covered(self, number: int) -> int | None:
+    def covered(self, number: int) -> int | None:
         """Return how many units a split should have if the marked spans cover all of them; None if its rows must be
         read to decide."""
         rule = self._rule(number)
@@ -346,32 +349,9 @@ class IndexStream:
         whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
-    def is_untouched(self, number: int) -> bool:
-        """Whether a split should have units and none was found."""
-        return number not in self._found and number not in self._marked and self._covered(number) is None
-
-    def missing(self, number: int) -> tuple[int, Rows | None]:
-        """Return how many units a split should have, and how many of each record were not found (int64), None if all
-        were."""
-        covered = self._covered(number)
-        if covered is not None:
-            return covered, None
-        asked, lacking = self.lacking(number)
-        if not lacking.size:
-            return asked.size, None
-        records = self.splits[number].records
-        ends = np.cumsum(records["hashes"], dtype=np.int64)
-        return asked.size, np.bincount(np.searchsorted(ends, asked[lacking], side="right"), minlength=records.size)
-
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""
         return np.flatnonzero(asked_of(self.splits[number].records, self.take(number)))
-
-    def lacking(self, number: int) -> tuple[Rows, Rows]:
-        """Return which hashes of a split should have a unit, and the places among them of those not found."""
-        asked = self.asked(number)
-        return asked, np.flatnonzero(~np.unpackbits(self.found(number), bitorder="little").view(bool)[asked])
-
 
 def asked_of(records: Rows, take: Rows) -> Rows:
     """Which hashes of some records should have a unit, under `take` (bool array)."""
@@ -379,6 +359,36 @@ def asked_of(records: Rows, take: Rows) -> Rows:
     asked: Rows = np.repeat(wanted > 0, hashes)
     asked[np.cumsum(hashes)[(wanted > 0) & (wanted < hashes)] - 1] = False  # the tag hash is a record's last
     return asked
+
+
+def found_bits(split: Split, marks: Marks) -> Rows:
+    """Return what was found of a split as bits (uint8), one a hash; the array of the marks if no span adds to it."""
+    found, spans = marks
+    found = np.zeros(split.hashes.size // 8 + 1, dtype=np.uint8) if found is None else found
+    for span in spans:
+        asked = np.flatnonzero(asked_of(split.records, np.array([span.rule], dtype=np.uint8)))
+        asked = asked[np.searchsorted(asked, span.place.first_hash + span.place.key) :]
+        bits = np.zeros(8 * found.size, dtype=bool)
+        bits[asked[: span.count]] = True
+        found = found | np.packbits(bits, bitorder="little")
+    return found
+
+
+def lacking(split: Split, take: Rows, marks: Marks) -> tuple[Rows, Rows]:
+    """Return which hashes of a split should have a unit (int64, ascending), and the places among them of those not
+    found."""
+    asked = np.flatnonzero(asked_of(split.records, take))
+    return asked, np.flatnonzero(~np.unpackbits(found_bits(split, marks), bitorder="little").view(bool)[asked])
+
+
+def missing_of(split: Split, take: Rows, marks: Marks) -> Rows:
+    """Return how many of the units that each record of a split should have were not found (int64)."""
+    found, spans = marks
+    if found is None and not spans:
+        return native.wanted_of(split.records, take)
+    asked, places = lacking(split, take, marks)
+    ends = np.cumsum(split.records["hashes"], dtype=np.int64)
+    return np.bincount(np.searchsorted(ends, asked[places], side="right"), minlength=split.size)
 
 
 def match_units(
@@ -481,28 +491,29 @@ class KeyNumbers:
     def total(self) -> int:
         return int(self._starts[-1])
 
-    def place(self, number: int) -> Place:
-        """Return the place of key `number` (below `total`)."""
+    def place(self, number: int) -> tuple[int, Place]:
+        """Return the split number and place of key `number` (below `total`)."""
         split = int(np.searchsorted(self._starts, number, side="right")) - 1
         inside = number - int(self._starts[split])
         ends = self._ends(split)
         row = int(np.searchsorted(ends, inside, side="right")) - 1
         hashes = self.stream.splits[split].records["hashes"]
-        return Place(split, row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
+        return split, Place(row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
         """Return the number of a record's first key with that hash; None if there is none."""
-        place = self.stream.place(phy_offset, key_hash)
-        if place is None:
+        found = self.stream.place(phy_offset, key_hash)
+        if found is None:
             return None
-        ends = self._ends(place.split)
-        number = int(ends[place.row]) + place.key
-        return int(self._starts[place.split]) + number if number < int(ends[place.row + 1]) else None
+        split, (row, key, _) = found
+        ends = self._ends(split)
+        number = int(ends[row]) + key
+        return int(self._starts[split]) + number if number < int(ends[row + 1]) else None
 
     def timestamp(self, number: int) -> int:
         """Return the store timestamp (ms) of a key's record."""
-        place = self.place(number)
-        return int(self.stream.splits[place.split].records["store_timestamp"][place.row])
+        split, place = self.place(number)
+        return int(self.stream.splits[split].records["store_timestamp"][place.row])
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""
@@ -516,11 +527,9 @@ class KeyNumbers:
     def lacks(self, start: int, stop: int) -> bool:
         """Whether a key in [start, stop) is in no file."""
         for split, first, last in self.spans(start, stop):
-            if self.stream.is_untouched(split):
-                return True
-            if self.stream.missing(split)[1] is not None:
-                lacking = self.stream.lacking(split)[1]
-                if np.searchsorted(lacking, first) < np.searchsorted(lacking, last):
+            if self.stream.covered(split) is None:
+                _, places = lacking(self.stream.splits[split], self.stream.take(split), self.stream.marks(split))
+                if np.searchsorted(places, first) < np.searchsorted(places, last):
                     return True
         return False
 

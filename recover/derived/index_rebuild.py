@@ -22,7 +22,7 @@ from recover.change.model import Install, Retire, Step
 from recover.derived.expected import Producer
 from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, is_expired
 from recover.derived.index_files import load_words
-from recover.derived.index_keys import UNITS, KeyNumbers, KeyPart, Place, put_units
+from recover.derived.index_keys import PLACE, START, UNITS, KeyNumbers, KeyPart, Place, put_units
 from recover.findings.code import Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows
@@ -48,7 +48,7 @@ class FileHead(Struct, frozen=True):
 
 
 def image_of(
-    geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, first: Place | None = None, *,
+    geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, first: Place = START, *,
     counts_entries: bool = False,
 ) -> Iterator[Piece]:
     """Yield one file in pieces of at most `CHUNK` bytes: its head, then `count` keys of `parts`, read once.
@@ -58,8 +58,7 @@ def image_of(
     """
     slots, state = np.zeros(geometry.slots, dtype=np.int32), np.zeros(native.STATE_SIZE, dtype=np.int64)
     state[native.STATE_NUMBER], state[native.STATE_BEGIN] = 1, head.previous_end
-    if first is not None:
-        state[[native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]] = first.row, first.key, first.first_hash
+    state[PLACE] = first
     kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), head.expired])  # unit 0 stays zero
     stop = len(kept) + count
     if len(head.expired):
@@ -303,8 +302,8 @@ class FileBuilder(Struct, frozen=True):
         return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
     def _pieces(self, target: Target, head: FileHead) -> Iterator[Piece]:
-        first = self.numbers.place(target.start)
-        return image_of(self.geometry, head, self.numbers.stream.parts(first.split), target.stop - target.start, first,
+        split, first = self.numbers.place(target.start)
+        return image_of(self.geometry, head, self.numbers.stream.parts(split), target.stop - target.start, first,
                         counts_entries=self.counts_entries)
 
     def _chunks(self, target: Target, head: FileHead) -> Iterator[Buffer]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,43 +65,21 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     """
     tags = stretch.tags_code.copy()
     broken = np.zeros(tags.size, dtype=bool)
-    known = files.units
-    cells = rows["queue_offset"] - stretch.first_index
-    inside = np.flatnonzero((cells >= 0) & (cells < stretch.held))
-    cells = cells[inside]
-    named = tags[cells] <= MAX_EXT_ADDRESS
-    named &= (stretch.phy_offset[cells] == rows["phy_offset"][inside]) & (stretch.size[cells] == rows["size"][inside])
-    cells, inside = cells[named], inside[named]
+    at, cells = stretch.named(rows)
+    has_address = tags[cells] <= MAX_EXT_ADDRESS
+    at, cells = at[has_address], cells[has_address]
     positions = positions_of(tags[cells])
-    at = known.find(positions)
-    intact = at >= 0
-    if known.position.size:
-        intact &= known.tags_code[at] == tags_codes[inside]
-        intact &= known.store_timestamp[at] == rows["store_timestamp"][inside]
+    intact = files.units.holds(positions, tags_codes[at], rows["store_timestamp"][at])
     # at start a broker cuts the ext files after the unit of the queue's last cell, so positions must ascend
     intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
-    tags[cells[intact]] = tags_codes[inside[intact]]
+    tags[cells[intact]] = tags_codes[at[intact]]
     broken[cells[~intact]] = True
     return tags, broken
 
 
-def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> Finding:
-    """Return the finding for broken cells [start, stop) of a stretch, at the ext position that the first one names."""
-    address = int(stretch.tags_code[start])
-    mapped_file, position = files.place(address)
-    folder = files.store.consumequeue_ext_dir / files.topic / str(files.queue_id)
-    base = position // files.store.ext_file_size * files.store.ext_file_size
-    path = mapped_file.path if mapped_file is not None else folder / offset_to_name(base)
-    return finding(
-        "consumequeue-ext-broken", files.store.relative(path), position - (base if mapped_file is None else 0),
-        topic=files.topic, queue=files.queue_id, first=stretch.first_index + start, last=stretch.first_index + stop - 1,
-        count=stop - start, phy_offset=int(stretch.phy_offset[start]), address=address,
-    )
-
-
 def classify_units(
     first_index: int, phy_offsets: Rows, sizes: Rows, tags_codes: Rows, rows: Rows, row_tags: Rows,
-    bounds: tuple[int, int, Rows, Rows], *, bridged: bool,
+    bounds: tuple[int, int, Rows, Rows], *, bridged: bool, bridge: tuple[int, int] | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the class (uint8) of every cell of a stretch of one queue, and which rows have no unit (bool array).
 
@@ -107,8 +87,9 @@ def classify_units(
     all inside or after the stretch), `row_tags` the tags codes of their units. The cell of a lost message may name the
     marker or repeat a neighbour. The unit of an expired message is wrong in place of a live one or between live ones. A
     cell that no record claims may repeat a neighbour between live ones or, with `bridged` (the log is or was damaged),
-    anywhere. `bounds`: physical offsets of the start and end of the log, and of the starts and stops of its damage. The
-    first cell with size <= 0 ends the queue: it and all later cells are NOTHING.
+    anywhere. In a queue that lost all its messages it may name the `bridge`, (phy offset, size). `bounds`: physical
+    offsets of the start and end of the log, and of the starts and stops of its damage. The first cell with size <= 0
+    ends the queue: it and all later cells are NOTHING.
     """
     min_offset, log_end, starts, stops = bounds
     ended = np.flatnonzero(sizes <= 0)
@@ -130,6 +111,9 @@ def classify_units(
     blank = _are_pre_blank(offset, size, tags)
     damaged = within(offset, starts, stops)
     right = named & (tags == of_rows(row_tags))
+    stands_in = (bridged | inside) & repeats
+    if bridge is not None:
+        stands_in |= (offset == bridge[0]) & (size == bridge[1])
     # the first condition that holds decides; if none does, the cell is wrong
     cases = [
         (blank, PRE_BLANK_UNIT),  # padding before a queue's first unit, not a position
@@ -140,7 +124,7 @@ def classify_units(
         (offset > log_end - size, BEYOND_LOG),  # ends past the end of the log, whatever record belongs here
         (~expected & damaged, LOST),  # its record was in a damaged range
         (right, RIGHT),  # place, size and tags code of the record that belongs here
-        (~expected & (bridged | inside) & repeats, LOST),  # no record left, as recover writes it
+        (~expected & stands_in, LOST),  # no record left, as recover writes it
     ]
     classes = np.zeros(sizes.size, dtype=np.uint8)
     classes[:used] = np.select(
@@ -256,8 +240,7 @@ class _Checker:
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
-        # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
-        self.stands_in = log.tally.fillers + log.tally.markers > 0 or bool(log.damaged)
+        self.has_bridge = log.tally.fillers + log.tally.markers > 0
         self.listed = self._list() if log.files else {}
 
     def _list(self) -> dict[QueueKey, MappedFileQueue]:
@@ -305,6 +288,11 @@ class _Checker:
                     known[key] = self._verdict(key, own, failed.get(key))
                 self.tick()
             yield key, known[key]
+
+    @cached_property
+    def bridge(self) -> tuple[int, int] | None:
+        """The record that the units of a queue without any message left name."""
+        return self.log.first_bridge_record() if self.has_bridge else None
 
     def _files(self, key: QueueKey) -> QueueFiles:
         files = QueueFiles(self.store, key.topic, key.queue_id)
@@ -372,25 +360,29 @@ class _Checker:
             self._check_files(verdict, ext.mapped_files, may_lack=True)
         self._check_units(verdict, files, ext, rows)
         for failure in (*(files.failures or once), *ext.failures):
-            verdict.findings.append(finding(
-                "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
-                queue=key.queue_id, wanted=failure.wanted, error=failure.strerror,
-            ))
+            self._report(verdict, "consumequeue-unreadable", failure.path, failure.offset, wanted=failure.wanted,
+                         error=failure.strerror)
         return verdict
 
+    def _report(
+        self, verdict: QueueVerdict, code: str, path: Path, position: int | None, span: tuple[int, int] | None = None,
+        **facts: Any,
+    ) -> None:
+        """Add a finding on a file or folder of the queue; `span`: its queue offsets [first, stop)."""
+        if span is not None:
+            first, stop = span
+            facts = {"first": first, "last": stop - 1, "count": stop - first, **facts}
+        verdict.findings.append(finding(code, self.store.relative(path), position, topic=verdict.key.topic,
+                                        queue=verdict.key.queue_id, **facts))
+
     def _check_files(self, verdict: QueueVerdict, queue: MappedFileQueue, *, may_lack: bool = False) -> None:
-        facts: dict[str, Any] = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
         for wrong in queue.wrong_lengths():
-            verdict.findings.append(finding(
-                "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
-                expected=queue.file_size,
-            ))
+            self._report(verdict, "consumequeue-bad-file-length", wrong.path, 0, length=wrong.length,
+                         expected=queue.file_size)
         verdict.findings += [odd_queue_name(self.store, odd) for odd in queue.odd]
         for start, stop in queue.missing_ranges() if not may_lack else ():
-            verdict.findings.append(finding(
-                "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,
-                first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
-            ))
+            self._report(verdict, "consumequeue-missing-file", queue.directories[0], None,
+                         (start // UNIT_SIZE, stop // UNIT_SIZE), count=(stop - start) // UNIT_SIZE)
 
     def _check_last_file(self, verdict: QueueVerdict, files: QueueFiles) -> None:
         """Report a last file without a unit after a full one; files of wrong length are reported elsewhere."""
@@ -398,20 +390,15 @@ class _Checker:
         if len(queue.files) < 2 or queue.files[-1].length != queue.file_size:
             return
         if verdict.end == queue.files[-1].file_from_offset // UNIT_SIZE:
-            verdict.findings.append(finding(
-                "consumequeue-empty-last-file", self.store.relative(queue.files[-1].path), 0, topic=verdict.key.topic,
-                queue=verdict.key.queue_id,
-            ))
+            self._report(verdict, "consumequeue-empty-last-file", queue.files[-1].path, 0)
 
     def _check_end(self, verdict: QueueVerdict, stretch: Stretch, used: int) -> None:
         """Report units of expired messages after the cell that a broker takes for the end of the queue."""
         stop = cut_off(stretch.phy_offset, stretch.size, used, self.log.min_offset)
         if stop > used:
             mapped_file, position = stretch.place(used)
-            verdict.findings.append(finding(
-                "consumequeue-cut-off", self.store.relative(mapped_file.path), position, topic=verdict.key.topic,
-                queue=verdict.key.queue_id, first=verdict.end, last=stretch.first_index + stop - 1, count=stop - used,
-            ))
+            self._report(verdict, "consumequeue-cut-off", mapped_file.path, position,
+                         (verdict.end, stretch.first_index + stop))
 
     def _check_units(self, verdict: QueueVerdict, files: QueueFiles, ext: ExtFiles, rows: Rows) -> None:
         missing = np.zeros(rows.size, dtype=bool)
@@ -419,6 +406,7 @@ class _Checker:
         taken = 0
         ended = False
         first = True
+        bridge = None if rows.size else self.bridge
         for stretch in files.stretches():
             if first:
                 verdict.min_index = stretch.first_index
@@ -427,13 +415,13 @@ class _Checker:
                 break
             stop = int(np.searchsorted(rows["queue_offset"], stretch.first_index + stretch.cells))
             part = slice(taken, stop)
-            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part])
+            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part], bridge)
             taken, ended = stop, used < stretch.cells
             verdict.end = stretch.first_index + used
             self._count(verdict, stretch, classes, broken)
             self._check_end(verdict, stretch, used)
             for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
-                verdict.findings.append(broken_finding(stretch, ext, start, end))
+                self._report_broken(verdict, stretch, ext, start, end)
         self._check_last_file(verdict, files)
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
@@ -441,7 +429,7 @@ class _Checker:
         self._missing(verdict, files, _ranges(verdict.missing_offsets))
 
     def _classify(
-        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
+        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows, bridge: tuple[int, int] | None
     ) -> tuple[Rows, int, Rows]:
         """Return the class of each cell, how many are in use, and which of them name a broken ext unit."""
         tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
@@ -452,9 +440,10 @@ class _Checker:
         else:
             self._learn(stretch, rows, tags)
         bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops
+        # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
         classes, lacking = classify_units(
             stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, self.delays.tags_codes(rows), bounds,
-            bridged=self.stands_in,
+            bridged=self.has_bridge or bool(self.log.damaged), bridge=bridge,
         )
         missing[:] = lacking
         return classes, int(np.count_nonzero(classes)), broken
@@ -462,12 +451,9 @@ class _Checker:
     def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
         """Teach the delay table the units found at the positions of delayed messages."""
         delayed = rows[is_delayed(rows)]
-        cells = delayed["queue_offset"] - stretch.first_index
-        inside = (cells >= 0) & (cells < stretch.held)
-        delayed, cells = delayed[inside], cells[inside]
-        same = (stretch.phy_offset[cells] == delayed["phy_offset"]) & (stretch.size[cells] == delayed["size"])
-        if same.any():
-            self.delays.learn(delayed[same], tags[cells[same]])
+        at, cells = stretch.named(delayed)
+        if at.size:
+            self.delays.learn(delayed[at], tags[cells])
 
     def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows, broken: Rows) -> None:
         for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):
@@ -485,18 +471,25 @@ class _Checker:
                 )
                 if kind == WRONG:
                     verdict.wrong_tags += stretch.tags_code[cells].tolist()
+            facts = {"log_end": self.log.log_end} if kind == BEYOND_LOG else {}
             for start, stop in _ranges(cells):
-                verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))
+                mapped_file, position = stretch.place(start)
+                self._report(verdict, code, mapped_file.path, position,
+                             (stretch.first_index + start, stretch.first_index + stop),
+                             phy_offset=int(stretch.phy_offset[start]), **facts)
 
-    def _unit_finding(self, code: str, key: QueueKey, stretch: Stretch, start: int, stop: int) -> Finding:
-        mapped_file, position = stretch.place(start)
-        facts: dict[str, Any] = {
-            "topic": key.topic, "queue": key.queue_id, "first": stretch.first_index + start,
-            "last": stretch.first_index + stop - 1, "count": stop - start, "phy_offset": int(stretch.phy_offset[start]),
-        }
-        if code == "consumequeue-beyond-log":
-            facts["log_end"] = self.log.log_end
-        return finding(code, self.store.relative(mapped_file.path), position, **facts)
+    def _report_broken(self, verdict: QueueVerdict, stretch: Stretch, ext: ExtFiles, start: int, stop: int) -> None:
+        """Report broken cells [start, stop) at the ext position that the first one names."""
+        address = int(stretch.tags_code[start])
+        mapped_file, position = ext.place(address)
+        if mapped_file is None:
+            number, position = divmod(position, self.store.ext_file_size)
+            path = ext.mapped_files.directories[0] / offset_to_name(number * self.store.ext_file_size)
+        else:
+            path = mapped_file.path
+        self._report(verdict, "consumequeue-ext-broken", path, position,
+                     (stretch.first_index + start, stretch.first_index + stop),
+                     phy_offset=int(stretch.phy_offset[start]), address=address)
 
     def _missing(self, verdict: QueueVerdict, files: QueueFiles, runs: Iterable[tuple[int, int]]) -> None:
         """Report each run [first, stop) of queue offsets without a unit."""
@@ -504,10 +497,7 @@ class _Checker:
             place = files.mapped_files.find(first * UNIT_SIZE)
             path = place.path if place is not None else files.mapped_files.directories[0]
             position = first * UNIT_SIZE - place.file_from_offset if place is not None else None
-            verdict.findings.append(finding(
-                "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
-                queue=verdict.key.queue_id, first=first, last=stop - 1, count=stop - first,
-            ))
+            self._report(verdict, "consumequeue-missing-units", path, position, (first, stop))
 
 
 def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from formats.consumequeue import (
 )
 from formats.record.rows import EXPECTED
 from recover.broker.settings import DelayTable
-from recover.change.content import Spool
+from recover.change.content import BytesContent, Spool
 from recover.change.model import Install, Retire, Step, patches
 from recover.derived.expected import ConsumeQueueReport, Expectation, Producer, QueueKey, is_lost
 from recover.log.scan import LogView
@@ -70,11 +70,6 @@ class ExtImage(Struct, frozen=True):
     positions: Rows
     writes: tuple[tuple[int, bytes], ...] = ()
     zero_from: int | None = None
-
-    def files(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (file_from_offset, content up to its last unit) of each file, for an image built from nothing."""
-        for base in sorted({self._base(position) for position, _ in self.writes}):
-            yield base, self.patched(base, b"")
 
     def touched(self) -> list[int]:
         """Return file_from_offset of each file that is written to."""
@@ -172,11 +167,7 @@ def _located(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
 
 def _intact_rows(rows: ExtRows, files: ExtFiles, start: int) -> int:
     """Return how many rows, from the first, have their unit at `position`, in ascending order."""
-    known = files.units
-    at = known.find(rows.position)
-    right = at >= 0
-    right &= (known.tags_code[at] == rows.tags_code) if known.position.size else False
-    right &= (known.store_timestamp[at] == rows.store_timestamp) if known.position.size else False
+    right = files.units.holds(rows.position, rows.tags_code, rows.store_timestamp)
     right &= np.diff(rows.position, prepend=start - 1) > 0
     return rows.size if right.all() else int(right.argmin())
 
@@ -260,10 +251,6 @@ class QueueCells(Struct, frozen=True):
     cells: Rows
     ext: ExtImage | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.cells.size
-
     def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
         """Yield (file_from_offset, content) of each queue file of `file_size` bytes; the last is padded with zeros."""
         content = self.cells.view(np.uint8).data
@@ -271,14 +258,18 @@ class QueueCells(Struct, frozen=True):
             yield self.first_index * UNIT_SIZE + start, content[start : start + file_size]
 
 
-def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
-    """Yield the files of a queue built from the log alone: name below an output folder, content, and size with
-    trailing zeros."""
-    key = queue.key
+def fresh_steps(store: Store, queue: QueueCells) -> Iterator[Step]:
+    """Yield the steps that install the files of a queue built from the log alone, with names below an output folder."""
+
+    def install(part: str, offset: int, content: Buffer, size: int) -> Install:
+        name = f"{part}/{queue.key.topic}/{queue.key.queue_id}/{offset_to_name(offset)}"
+        return Install(name, BytesContent(content, size - len(content)))
+
     for offset, content in queue.files(store.queue_file_size):
-        yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
-    for offset, units in queue.ext.files() if queue.ext is not None else ():
-        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", units, store.ext_file_size
+        yield install(CONSUMEQUEUE, offset, content, store.queue_file_size)
+    if queue.ext is not None:
+        for offset in queue.ext.touched():
+            yield install(CONSUMEQUEUE_EXT, offset, queue.ext.patched(offset, b""), store.ext_file_size)
 
 
 def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[Step]:
@@ -291,7 +282,7 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
     folder = store.relative(store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id))
     if queue.ext is not None:
         yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
-    contents = {} if queue.is_empty else dict(queue.files(size))
+    contents = dict(queue.files(size)) if queue.cells.size else {}
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
     for offset, content in contents.items():
         mapped_file = on_disk.get(offset)
@@ -456,8 +447,7 @@ class QueueBuilder:
     def _fill(
         self, key: QueueKey, first: int, count: int, rows: Rows, old: Stretch | None, *, from_nothing: bool = False
     ) -> QueueCells:
-        cells = np.empty(count, dtype=CQ_UNIT.dtype)
-        cells[:] = PRE_BLANK
+        cells = np.repeat(np.array([PRE_BLANK], dtype=CQ_UNIT.dtype), count)
         evidence = np.zeros(count, dtype=bool)
         if old is not None:
             self._keep_old(cells, evidence, first, old, rows)
@@ -560,16 +550,13 @@ def _wanted(files: ExtFiles, rows: Rows) -> tuple[Rows, Rows, Rows]:
 
 
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
-    """Return for which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    """Return which rows the units of the queue on disk name (bool array), and the tags codes of these units (int64)."""
     found = np.zeros(rows.size, dtype=bool)
     codes = np.zeros(rows.size, dtype=np.int64)
     ends = rows["queue_offset"][[0, -1]].tolist() if rows.size else ()
     for stretch in files.stretches(*ends) if ends else ():
-        at = rows["queue_offset"] - stretch.first_index
-        inside = np.flatnonzero((at >= 0) & (at < stretch.held))
-        at = at[inside]
-        same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
-        found[inside], codes[inside] = same, stretch.tags_code[at]
+        at, cells = stretch.named(rows)
+        found[at], codes[at] = True, stretch.tags_code[cells]
     return found, codes
 
 

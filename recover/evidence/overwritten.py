@@ -22,8 +22,9 @@ from formats.native.rows import numbered
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
-from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
+from recover.evidence.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
+from recover.log.generations import mark
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split
@@ -58,11 +59,12 @@ class ForeignFile(Struct, frozen=True):
 
 class Overwritten(Struct):
     """Files of another log (`foreign`), all ranges with other records than the messages named there, and files without
-    any support (`alone`), which may belong to another log."""
+    any support (`alone`), which may belong to another log. `bridged`: gaps after which records are wrongly stale."""
 
     foreign: list[ForeignFile]
     stretches: list[Range]
     alone: list[ForeignFile]
+    bridged: list[Gap]
 
 
 def overwritten(
@@ -77,6 +79,7 @@ def overwritten(
     old = _old_records(log) if named else set()
     led_to_old = [position.start for position in named if position in old]
     taken = set(led_to_old)
+    bridged = [*_bridged_by_units(log, {position.start: position.stop for position in named}, taken)]
     named = [position for position in named if position.start not in taken]
     told = queues.total(RIGHT) or named or index(log).verdicts
     files = _files_in_doubt(
@@ -91,7 +94,23 @@ def overwritten(
         foreign = []
     if not queues.total(RIGHT):
         alone = []
-    return Overwritten(foreign, [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)], alone)
+    stretches = [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)]
+    return Overwritten(foreign, stretches, alone, bridged)
+
+
+def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
+    """Yield the gaps from whose first byte to whose last units name messages, and the record after it, which is stale
+    only by its time: the clock went back.
+
+    `named`: the end of each message that units name by its start; `led_to_old`: starts of old records to which units
+    lead. Units of an earlier generation name no message that begins where the log ended later.
+    """
+    for gap in (gap for scan in log.files for gap in scan.gaps if log.stale):
+        at = gap.start
+        while at in named and at < gap.stop:
+            at = named[at]
+        if at == gap.stop and at in led_to_old:
+            yield gap
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
@@ -128,7 +147,8 @@ def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
 
 
 def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
-    """Return the log with these ranges as damage. Its rows are copies, `memory` bytes of them in memory."""
+    """Return the log with these ranges as damage, and with what follows the bridged gaps as live. Its rows are copies,
+    `memory` bytes of them in memory."""
     stretches = found.stretches
     indexed = {file.extent[0]: file.indexed for file in found.foreign}
     columns = ColumnStore(memory)
@@ -146,7 +166,9 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
         gaps = [Gap(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
-        copy.gaps = sorted([*([] if whole else scan.gaps), *gaps], key=lambda gap: gap.start)
+        left = [structs.replace(gap, bridged_by_units=gap.bridged_by_units or gap in found.bridged)
+                for gap in scan.gaps if not whole]
+        copy.gaps = sorted([*left, *gaps], key=lambda gap: gap.start)
         taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
         copy.set_aside = [*scan.set_aside, *taken]
         scans.append(copy)
@@ -368,6 +390,31 @@ def _referenced(
         files = np.searchsorted(bases, rows["phy_offset"][led], "right") - 1
         total += np.bincount(files, minlength=bases.size)
     return dict(zip(bases.tolist(), total.tolist(), strict=True))
+
+
+# --- Older records of a topic whose new beginning is damaged.
+
+
+def without_older_topics(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, losses: Losses
+) -> LogView:
+    """Return the log with the records of a deleted topic superseded if damage took the first message after the topic
+    was created again; maybe `log` itself. The bits of its rows are changed in place.
+
+    A unit names that message in the damage (`Losses.again`), and none leads to a record of its queue before it.
+    """
+    begins = {position.key: damage.start for damage, again in zip(log.damaged, losses.again, strict=False)
+              for position in again if not position.queue_offset and not position.key.topic.startswith(LMQ_PREFIX)}
+    older: list[Rows] = []
+    for key, rows in expectation.grouped(set(begins)):
+        before = rows[rows["phy_offset"] < begins[key]]
+        unled = [*queues.verdicts[key].missing_offsets.tolist(), *(unit[0] for unit in queues.verdicts[key].wrong)]
+        if np.isin(before["queue_offset"], unled).all():
+            older.append(before["phy_offset"].copy())
+    found = mark(log.files, older, BIT_SUPERSEDED)
+    if not found:
+        return log
+    return structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=log.superseded + found)
 
 
 # --- Last records of queues whose queue offset and units disagree. ---------------------------------------------------

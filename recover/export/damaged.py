@@ -79,7 +79,7 @@ def _legible(at: int | None, content: bytes, position: LostPosition | None, dama
                 doubtful = [each for each in doubtful if each != name]
     if values["stored_topic"] is not None:
         doubtful = _place(values, doubtful)
-    values["doubtful"] = sorted(set(doubtful) - {"state", "properties_text"})
+    values["doubtful"] = sorted({*doubtful} - {"state"})
     values["damage"] = damage.reason
     return Message(**values)
 

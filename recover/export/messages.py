@@ -18,6 +18,8 @@ from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
+    TOPIC_ROCKSDB_HALF,
+    TOPIC_ROCKSDB_OP_HALF,
     TOPIC_TIMER,
     MissingCodecError,
     decompress,
@@ -32,11 +34,14 @@ _COMPRESSIONS = {
     sysflag.COMPRESSION_LEGACY_ZLIB: "zlib", sysflag.COMPRESSION_ZLIB: "zlib", sysflag.COMPRESSION_LZ4: "lz4",
     sysflag.COMPRESSION_ZSTD: "zstd",
 }
-_KINDS = {TOPIC_HALF: "half", TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer", TOPIC_OP_HALF: "op"}
+_KINDS = {
+    TOPIC_HALF: "half", TOPIC_ROCKSDB_HALF: "half", TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer",
+    TOPIC_OP_HALF: "op", TOPIC_ROCKSDB_OP_HALF: "op",
+}
 _SYSTEM = frozenset({
     "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, "CHECKPOINT_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    TOPIC_ROCKSDB_HALF, TOPIC_ROCKSDB_OP_HALF,
 })
 """`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
 _INNER_HEAD = struct.Struct(">iiiii")
@@ -116,6 +121,8 @@ def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tupl
     """Return the topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
     kind = _KINDS.get(stored)
     if kind in ("half", "delayed", "timer"):
+        # a producer that recalls a timer message has the broker store this request beside it
+        kind = "recall" if kind == "timer" and props.TIMER_DEL_UNIQKEY in values else kind
         topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
         if topic:
             return topic, int(number) if is_number(number, QUEUE_ID_DIGITS) else queue_id, kind
@@ -181,7 +188,7 @@ def unfolded(message: Message, content: bytes) -> Iterator[Message]:
             body=shown, body_encoding=encoding,
         ))
         at, number = at + size, number + 1
-    yield from found
+    yield from found or (message,)
 
 
 def _inner(content: bytes, at: int) -> tuple[int, int, bytes, bytes] | None:

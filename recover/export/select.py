@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
+from formats import properties as props
 from formats.basics import FormatError, index_key_hash, java_string
+from formats.properties import is_number
 from formats.record import decode
 from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
-from formats.sysflag import TRANSACTION_ROLLBACK
+from formats.sysflag import INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.code import UsageRefusal
@@ -35,6 +37,7 @@ from recover.store.store import Store
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
 _BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 Span = tuple[int, int]
 
@@ -97,8 +100,8 @@ def parse_span(text: str, option: str) -> Span:
 
 
 def parse_time(text: str, option: str) -> int:
-    """Parse a time to ms since the epoch: ms, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w);
-    `UsageRefusal` (16) otherwise."""
+    """Parse a time to ms since the epoch (rounded up): ms, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d,
+    w); `UsageRefusal` (16) otherwise."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
@@ -112,7 +115,17 @@ def parse_time(text: str, option: str) -> int:
         why = "is not a time" if moment is None else "has no time zone"
         raise UsageRefusal(f"{option} {text} {why}",
                            f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
-    return int(moment.timestamp() * 1000)
+    return -((_EPOCH - moment) // datetime.timedelta(milliseconds=1))
+
+
+def parse_times(since: str | None, until: str | None) -> Span:
+    """Parse --since and --until to [since, until) in ms; `UsageRefusal` (16) for one that is no time, or if they are in
+    the wrong order."""
+    first = 0 if since is None else parse_time(since, "--since")
+    stop = FOREVER if until is None else parse_time(until, "--until")
+    if first > stop:
+        raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+    return first, stop
 
 
 def selected(
@@ -172,9 +185,9 @@ class Choice:
         mask: Rows = self._queues[rows["queue"]] & ((bits & STAND_IN) == 0)
         mask &= (offsets >= first) & (offsets < stop)
         mask &= (times >= wanted.since) & (times < wanted.until)
-        mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
-        if not wanted.unfold:
-            mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
+        first, stop = wanted.queue_offsets
+        # a batch goes on after its queue offset
+        mask &= ((rows["queue_offset"] >= first) & (rows["queue_offset"] < stop)) | ((bits & BIT_INNER_BATCH) != 0)
         for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
             if kind not in wanted.include:
                 mask &= (bits & bit) == 0
@@ -208,7 +221,8 @@ class Choice:
         """Whether a message passes the filters; it may be part of a batch, `whole`. An illegible field passes no
         filter."""
         wanted = self.wanted
-        spans = ((message.queue_offset, wanted.queue_offsets), (message.phy_offset, wanted.phy_offsets),
+        first, stop = wanted.queue_offsets
+        spans = ((message.queue_offset, (first - _following(message), stop)), (message.phy_offset, wanted.phy_offsets),
                  (message.store_time, (wanted.since, wanted.until)))
         return (
             any(self._topic.match(topic or "") for topic in (message.topic, message.stored_topic))
@@ -219,6 +233,13 @@ class Choice:
             and (wanted.msg_id in (None, message.unique_key, whole.msg_id) or wanted.msg_id.upper() == whole.msg_id)
             and all((message.properties or {}).get(name) == value for name, value in wanted.properties)
         )
+
+
+def _following(message: Message) -> int:
+    """How many messages of a batch that is stored as one record follow the first one."""
+    number = (message.properties or {}).get(props.INNER_NUM, "")
+    is_batch = (message.sys_flag or 0) & INNER_BATCH and is_number(number, props.QUEUE_ID_DIGITS)
+    return max(0, int(number) - 1) if is_batch else 0
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:

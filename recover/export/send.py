@@ -18,8 +18,9 @@ import msgspec
 
 from formats import properties as props, sysflag
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
+from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
+from recover.change.lock import only_run
 from recover.export.messages import Message, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
@@ -39,7 +40,8 @@ RESERVED = frozenset({
 })
 """`MessageConst.STRING_HASH_SET` of 5.5.0: a proxy refuses these as properties of a client's message."""
 _OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__"}
-_LONGEST_LINE = 256 << 20
+# a zero byte of a body takes six in its line
+_LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
@@ -75,24 +77,28 @@ def origin_of(message: Message) -> str:
 
 
 class Outbox:
-    """Decides what to send. Every message goes through `examine` before the first one goes through `take`.
+    """Decides what to send. To keep delays, every message of the source goes through `examine` before the first one
+    goes through `take`.
 
-    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. Copies are matched
-    by unique key, so memory grows only with the delayed messages.
+    A delayed message that was delivered is in the log twice; its second, later copy is the one sent. A timer stores a
+    message again each time that its wheel has turned; the last copy is the one sent. Copies are matched by unique key,
+    so memory grows only with the delayed messages.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._delayed: set[str] = set()
-        self._delivered: set[str] = set()
+        self._waiting: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
 
     def examine(self, message: Message) -> None:
-        if message.unique_key is None:
-            return
-        if message.kind in ("delayed", "timer"):
-            self._delayed.add(message.unique_key)
-        elif message.kind is None and message.unique_key in self._delayed:
-            self._delivered.add(message.unique_key)
+        key = message.unique_key
+        if message.kind == "recall":
+            # topic+key, before 5.3 the key alone (TimerMessageStore.buildDeleteKey)
+            self._ended[message.properties[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]] = "recalled by its producer"
+        elif key is not None and message.kind in ("delayed", "timer"):
+            self._waiting[key] = message.phy_offset
+        elif key is not None and message.kind is None and key in self._waiting:
+            self._ended[key] = "delivered since"
 
     def take(self, message: Message) -> Outgoing | str:
         """Return the message to send, or the reason why it is not sent."""
@@ -108,7 +114,8 @@ class Outbox:
             return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
         own[ORIGIN] = origin_of(message)
-        keys = tuple(dict.fromkeys((message.keys or "").split()))
+        # the client takes no blank key
+        keys = tuple(dict.fromkeys(filter(str.strip, (message.keys or "").split(props.KEY_SEPARATOR))))
         return Outgoing(topic, body, message.tags, keys, own, self._deliver_at(message), own[ORIGIN], _type(message))
 
     def _left_out(self, message: Message) -> str | None:
@@ -122,7 +129,10 @@ class Outbox:
         if kind in ("delayed", "timer") and self._rules.keep_delay:
             if message.unique_key is None:
                 return f"{kind}, without the key that shows whether it was delivered"
-            return f"{kind}, delivered since" if message.unique_key in self._delivered else None
+            ended = self._ended.get(message.unique_key)
+            if ended is None and self._waiting.get(message.unique_key, message.phy_offset) != message.phy_offset:
+                ended = "stored again later"
+            return None if ended is None else f"{kind}, {ended}"
         return f"{kind} copy"
 
     def _deliver_at(self, message: Message) -> int | None:
@@ -194,28 +204,35 @@ class Position:
         self.path = path
         self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
         self.place, self.ended = Place(), False
-        self.went_on = path is not None and path.exists()
-        if path is not None and self.went_on:
-            self._read(path)
+        self._seen = b"" if path is None or not path.exists() else self._read(path)
+        self.went_on = self._seen != b""
         self._stream: IO[bytes] | None = None
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> bytes:
         with path.open("rb") as stream:
             head = stream.readline(1 << 16)
-            if head != self._head:
+            if head not in (b"", self._head):
                 raise UsageRefusal(f"{path} is the position file of another source",
                                    "Continue with the same source, filters and options, or name another file.")
-            lines = [line for line in stream if line.endswith(b"\n")]
+            content = stream.read()
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
             if lines:
                 done, sent, origin, state = json.loads(lines[-1])
                 self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
         except (ValueError, TypeError) as error:
             raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+        return head + content
 
     def begin(self) -> None:
-        """Open the file for a run; raises `OSError` before anything is sent."""
-        self._rewrite("under way")
+        """Open the file for a run, before anything is sent; `OSError`, or `Refusal` (8) if another run uses it."""
+        if self.path is None:
+            return
+        with self.path.open("ab") as held:
+            only_run(held, self.path)
+            if self.path.read_bytes() != self._seen:
+                raise Refusal(f"another run has used {self.path}", "Run the same command again: it continues there.")
+            self._rewrite("under way")
 
     def move(self, place: Place) -> None:
         """Record durably how far the run has come."""
@@ -245,6 +262,7 @@ class Position:
             return
         disk.write_whole(self.path, self._head + self._line(state), self.path.with_name(self.path.name + ".new"))
         self._stream = self.path.open("ab", buffering=0)
+        only_run(self._stream, self.path)
 
 
 class RejectedMessage(NamedTuple):

@@ -9,7 +9,14 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats.properties import TIME_DIGITS, is_number
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, decode
-from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER, offset_id
+from formats.record.message import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TOPIC_ROCKSDB_HALF,
+    TOPIC_ROCKSDB_OP_HALF,
+    TOPIC_TIMER,
+    offset_id,
+)
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_destination
@@ -22,10 +29,10 @@ from recover.log.scan import Engine
 from recover.look.query import (
     Answer,
     deliver_time,
-    has_key,
     known_topics,
     query_id,
     query_key,
+    query_place,
     query_time,
     queue_records,
 )
@@ -34,13 +41,15 @@ from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
+HalfName = tuple[str, int, str]
+_OP_TOPICS = {TOPIC_HALF: TOPIC_OP_HALF, TOPIC_ROCKSDB_HALF: TOPIC_ROCKSDB_OP_HALF}
 _LIVES = 20
 _MOST = 500_000
 """How many messages of a queue after a half message are searched for the one that ends it."""
 
 
 class Event(Struct):
-    """One record of a life. `stage`: sent, half, op, committed, waiting, delivered, retry, dead-letter.
+    """One record of a life. `stage`: sent, half, op, committed, waiting, recall, delivered, retry, dead-letter.
 
     `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
     delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
@@ -87,11 +96,13 @@ def trace(
 ) -> tuple[list[MessageHistory], Answer]:
     """Return the lives of the messages with this id, unique key or key, and the search: through the index, or with an
     `engine` by a scan of the log. `Refusal` (8) if the index cannot be used."""
-    found = query_id(store, name) if engine is None else _at_place(store, name)
-    if engine is not None:
-        placed = found.messages[0].record.uniq_key if found.messages else name
-        if placed is not None:
-            wanted = Wanted(key=placed, include=frozenset({"system"}))
+    if engine is None:
+        found = query_id(store, name)
+    else:
+        found = query_place(store, name) or Answer("scan")
+        key = found.messages[0].record.uniq_key if found.messages else name
+        if key is not None:
+            wanted = Wanted(key=key, include=frozenset({"system"}))
             found = scan_for(store, wanted, engine=engine, progress=progress)
     keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
     if len(keys) > _LIVES:
@@ -129,23 +140,13 @@ def trace(
     return lives, found
 
 
-def _at_place(store: Store, name: str) -> Answer:
-    """Find the record at the log offset in the id, without an index."""
-    try:
-        found = query_id(store, name)
-    except Refusal:
-        return Answer("scan")
-    placed = [item for item in found.messages if not has_key(item.record, name)]
-    return Answer("id", placed) if found.way == "id" else Answer("scan")
-
-
 def _life(
-    store: Store, key: str | None, records: list[Record], found: Answer, ops: dict[tuple[int, str], Record] | None,
+    store: Store, key: str | None, records: list[Record], found: Answer, ops: dict[HalfName, Record] | None,
 ) -> MessageHistory:
     events = [_event(store, record) for record in records]
     for record in records:
-        if record.topic_name == TOPIC_HALF:
-            op = _op_of(store, record, found) if ops is None else ops.get((record.queue_id, str(record.queue_offset)))
+        if record.topic_name in _OP_TOPICS:
+            op = _op_of(store, record, found) if ops is None else ops.get(_half_name(record))
             if op is not None and all(event.phy_offset != op.phy_offset for event in events):
                 event = _event(store, op)
                 event.stage, event.target = "op", record.topic_name
@@ -173,7 +174,7 @@ def _event(store: Store, record: Record) -> Event:
     target, _, _ = real_destination(topic, record.queue_id, values)
     event = Event("sent", topic, record.queue_id, record.queue_offset, record.phy_offset, record.store_timestamp,
                   offset_id(*record.store_host, record.phy_offset), target, record.reconsume_times)
-    if topic == TOPIC_HALF:
+    if topic in _OP_TOPICS:
         event.stage = "half"
         checks = values.get(props.TRANSACTION_CHECK_TIMES)
         often = f", checked {checks} time{'' if checks == '1' else 's'}" if checks else ""
@@ -183,7 +184,7 @@ def _event(store: Store, record: Record) -> Event:
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
-        event.stage, event.note = "waiting", "timer"
+        event.stage, event.note = ("recall" if props.TIMER_DEL_UNIQKEY in values else "waiting"), "timer"
         event.due = int(out) if is_number(out, TIME_DIGITS) else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
@@ -197,19 +198,28 @@ def _event(store: Store, record: Record) -> Event:
 
 
 def _op_of(store: Store, half: Record, found: Answer) -> Record | None:
-    """The op message that ends a half message: it is in the queue of the same number and names its queue offset."""
-    return _first_after(store, half, TOPIC_OP_HALF, half.queue_id, FOREVER, found,
-                        lambda record: str(half.queue_offset) in _ended_by(record.body.decode("ascii", "replace")))
+    """The op message that ends a half message: it is in the queue of the same number."""
+    return _first_after(store, half, _OP_TOPICS[half.topic_name], half.queue_id, FOREVER, found,
+                        lambda record: _half_name(half) in _ended_by(record))
 
 
-def _ended_by(body: str) -> list[str]:
-    """The queue offsets that an op message names: one, from 5.0 on several."""
-    return body.split(",")
+def _half_name(half: Record) -> HalfName:
+    """How an op message names a half message."""
+    at = half.queue_offset if half.topic_name == TOPIC_HALF else half.phy_offset
+    return _OP_TOPICS[half.topic_name], half.queue_id, str(at)
+
+
+def _ended_by(op: Record) -> list[HalfName]:
+    """The half messages that an op message names: by queue offset, from 5.0 on several; by log offset if the broker
+    keeps transactions in RocksDB (TransactionalMessageRocksDBService)."""
+    offset = op.get_property(props.TRANS_OFFSET)
+    texts = op.body.decode("ascii", "replace").split(",") if offset is None else [offset]
+    return [(op.topic_name, op.queue_id, text) for text in texts]
 
 
 def _commit_of(store: Store, half: Record, op: Record, found: Answer) -> Record | None:
     """The committed message, which the index may lack: brokers store it in its own queue before the op message."""
-    topic, queue, _ = real_destination(TOPIC_HALF, half.queue_id, half.property_map())
+    topic, queue, _ = real_destination(half.topic_name, half.queue_id, half.property_map())
     return _first_after(store, half, topic, queue, op.phy_offset, found, lambda record: (
         record.transaction_type == TRANSACTION_COMMIT and record.uniq_key == half.uniq_key))
 
@@ -232,7 +242,7 @@ def _first_after(
                 break
     except (Refusal, OSError) as error:
         # a topic whose transactions were all rolled back has no queue
-        if topic == TOPIC_OP_HALF or isinstance(error, OSError):
+        if topic in _OP_TOPICS.values() or isinstance(error, OSError):
             found.incomplete(f"messages of {topic} could not be searched: {error}")
     if looked.damaged:
         found.damaged += [item for item in looked.damaged if item not in found.damaged]
@@ -243,20 +253,20 @@ def _first_after(
 
 def _scanned_ops(
     store: Store, lives: Iterable[dict[int, Record]], engine: Engine, found: Answer, progress: ProgressCallback | None,
-) -> dict[tuple[int, str], Record]:
-    """The first op message in the log for each half message, by its queue and queue offset."""
-    halves = {(record.queue_id, str(record.queue_offset)): at for life in lives for at, record in life.items()
-              if record.topic_name == TOPIC_HALF}
-    ops: dict[tuple[int, str], Record] = {}
+) -> dict[HalfName, Record]:
+    """The first op message in the log for each half message."""
+    halves = {_half_name(record): at for life in lives for at, record in life.items()
+              if record.topic_name in _OP_TOPICS}
+    ops: dict[HalfName, Record] = {}
     if halves:
-        wanted = Wanted(topics=(TOPIC_OP_HALF,), include=frozenset({"system"}))
+        wanted = Wanted(topics=tuple(_OP_TOPICS.values()), include=frozenset({"system"}))
         source = Source(str(store.root), store.commitlog, store)
         scanned = scan_source(source, engine, memory=DEFAULT_MEMORY, progress=progress)
-        for message, content in selected(scanned, wanted, found.incomplete):
-            for word in _ended_by(message.body):
-                place = (message.stored_queue, word)
-                if place in halves and message.phy_offset > halves[place]:
-                    ops.setdefault(place, decode(content))
+        for _, content in selected(scanned, wanted, found.incomplete):
+            op = decode(content, check_crc=False)
+            for name in _ended_by(op):
+                if name in halves and op.phy_offset > halves[name]:
+                    ops.setdefault(name, op)
     return ops
 
 
@@ -271,6 +281,8 @@ def _ended(events: list[Event], *, sure: bool) -> str:
                 "ended by an op message: rolled back, or its commit cannot be read"
         return "open: neither committed nor rolled back" if sure else \
             "open, unless the commit or op message that ends it cannot be read"
+    if "recall" in stages and "delivered" not in stages:
+        return "recalled by its producer: not delivered"
     waits = [event for event in events if event.stage == "waiting"]
     if waits:
         after = [event for event in events if event.phy_offset > waits[-1].phy_offset]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import Counter, deque
@@ -18,11 +17,12 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -66,10 +66,10 @@ class Writer:
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """The whole lines of an interrupted export, and the log offset in the last one, None if it has none."""
+    """How many whole lines an interrupted export has, and the last one."""
 
     lines: int = 0
-    phy_offset: int | None = None
+    last: bytes = b""
 
 
 class Ndjson(Writer):
@@ -77,7 +77,7 @@ class Ndjson(Writer):
 
     def __init__(self, stream: IO[bytes], left: Resumed) -> None:
         super().__init__(stream)
-        self._skip, self._last = left.lines, left.phy_offset
+        self._skip, self._last = left.lines, left.last
 
     def line_of(self, item: Selected) -> bytes:
         return msgspec.json.encode(item.message) + b"\n"
@@ -86,7 +86,7 @@ class Ndjson(Writer):
         """Write whole lines, `count` of them; `Refusal` (8) if they differ from the earlier run."""
         if self._skip:
             split = lines.splitlines(keepends=True) if count >= self._skip else []
-            if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
+            if split and split[self._skip - 1] != self._last:
                 raise Refusal("the messages differ from those of the interrupted export", _SAME)
             lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
         self._stream.write(lines)
@@ -171,8 +171,7 @@ def row_of(message: Message) -> bytes:
     """A row of CSV; properties are a JSON object (null if illegible), doubtful fields one text."""
     texts: dict[str, str | None] = {"properties": None, "doubtful": " ".join(message.doubtful)}
     if message.properties is not None:
-        properties = {_text(key): _text(item) for key, item in message.properties.items()}
-        texts["properties"] = msgspec.json.encode(properties).decode()
+        texts["properties"] = msgspec.json.encode(message.properties).decode()
     return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
 
 
@@ -183,12 +182,7 @@ def _row(cells: Iterable[Any]) -> bytes:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return '"' + _text(value).replace('"', '""') + '"' if isinstance(value, str) else str(value)
-
-
-def _text(value: Any) -> Any:
-    """Replace lone surrogates, which Java stores and UTF-8 lacks: Arrow rejects them."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    return '"' + value.replace('"', '""') + '"' if isinstance(value, str) else str(value)
 
 
 def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
@@ -205,28 +199,28 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     """Yield a stream to `target`.part, which is renamed to `target` when the block ends without an error.
 
     With `resume` it continues after the last whole line there. After an error the part is removed unless it `keeps` it.
-    `Refusal` (8) if `target` exists.
+    `Refusal` (8) if `target` exists, or another run writes the part.
     """
-    part = target.with_name(target.name + PART)
     refuse_existing(target)
-    left = Resumed()
-    if part.exists():
-        if not resume:
-            raise Refusal(f"{part} is left of an interrupted export", "Add --resume to continue it, or remove it.",
-                          path=str(part))
+    part = target.with_name(target.name + PART)
+    if part.exists() and not resume:
+        raise Refusal(f"{part} is left of an interrupted export",
+                      "Add --resume to continue it, or remove it." if keeps else "Remove it.", path=str(part))
+    with part.open("ab") as held:
+        only_run(held, part)
         left = _cut_to_whole_lines(part)
-    try:
-        with part.open("ab") as stream:
-            yield stream, left
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException as error:
-        if not keeps:
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(part)
-        raise
-    part.rename(target)
+        try:
+            with part.open("ab") as stream:
+                yield stream, left
+                stream.flush()
+                os.fsync(stream.fileno())
+        except BaseException as error:
+            if not keeps:
+                part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(part)
+            raise
+        part.rename(target)
 
 
 def _cut_to_whole_lines(part: Path) -> Resumed:
@@ -237,12 +231,7 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
                 break
             lines, end, last = lines + 1, end + len(line), line
     os.truncate(part, end)
-    if not lines:
-        return Resumed()
-    try:
-        return Resumed(lines, json.loads(last)["phy_offset"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageRefusal(f"{part} is not an export of mqtool", "Remove it, and export again.") from error
+    return Resumed(lines, last)
 
 
 # --- Messages in bulk, at the speed of the disk: compiled code encodes ranges of the log, several at a time. Records

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from copy import copy
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from formats.basics import CRC31_MASK, FormatError, Layout, Wire
 from formats.native import walk
@@ -176,6 +175,7 @@ class Gap(Struct):
 
     `ended_by`: what is at `stop`, "record", "blank", or "file-end". `has_frame`: the bytes at `start` are a whole frame
     in which only a checksum or a field fails. `last_data`: end of the last non-zero byte, `start` if all are zero.
+    `bridged_by_units`: queue units show that the records after it continue the log, whatever their times are.
     """
 
     start: int
@@ -185,9 +185,10 @@ class Gap(Struct):
     has_frame: bool
     last_data: int
     facts: dict[str, Any] = {}  # a separate one for each gap: msgspec copies it
+    bridged_by_units: bool = False
 
 
-class FileScan:
+class FileScan(Struct, eq=False):
     """The content of one mapped file. `blank`: physical offset of its end mark; None without one.
 
     `over_record`: the bytes after the eight of the end mark are the rest of a record's head that states this very
@@ -196,19 +197,19 @@ class FileScan:
     `set_aside`: rows of intact records that count as damage because queue units contradict them.
     """
 
-    def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
-        self.mapped_file = mapped_file
-        self.file_size = file_size
-        self.splits: list[Split] = []
-        self.queues: list[tuple[bytes, int]] = []
-        self.gaps: list[Gap] = []
-        self.blank: int | None = None
-        self.end = 0
-        self.unreadable: list[ReadFailure] = []
-        self.doubted: list[tuple[int, int, bool]] = []
-        self.unweighed: FileScan | None = None
-        self.over_record = self.before_record = False
-        self.set_aside: list[Split] = []
+    mapped_file: MappedFile
+    file_size: int
+    splits: list[Split] = []
+    queues: list[tuple[bytes, int]] = []
+    gaps: list[Gap] = []
+    blank: int | None = None
+    end: int = 0
+    unreadable: list[ReadFailure] = []
+    doubted: list[tuple[int, int, bool]] = []
+    unweighed: FileScan | None = None
+    over_record: bool = False
+    before_record: bool = False
+    set_aside: list[Split] = []
 
     @property
     def file_end(self) -> int:
@@ -230,9 +231,7 @@ class FileScan:
 
     def copied(self, splits: list[Split]) -> FileScan:
         """Return the same scan with other rows."""
-        other = copy(self)
-        other.splits, other.unweighed = splits, None
-        return other
+        return structs.replace(self, splits=splits, unweighed=None)
 
 
 class SplitRange(Struct, frozen=True):

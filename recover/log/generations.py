@@ -96,7 +96,7 @@ def mark_jumps(scans: list[FileScan], gapped: Rows) -> int:
 
     `gapped`: which queues skip any (bool array). Returns the number of records marked.
     """
-    return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_MISNUMBERED)
+    return mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_MISNUMBERED)
 
 
 def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
@@ -120,8 +120,8 @@ def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
         yield rows["phy_offset"].astype(np.int64), rows["queue_offset"].astype(np.int64)
 
 
-def _mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
-    """Set a bit of the records at these phy offsets; return their number."""
+def mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
+    """Set a bit of the records at these phy offsets (arrays); return their number."""
     places = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
     for records in _rows(scans) if places.size else ():
         offsets = records["phy_offset"]
@@ -152,7 +152,7 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
     broken = False
     total = 0
     for scan in scans:
-        breaks = [gap.start for gap in scan.gaps]
+        breaks = [gap.start for gap in scan.gaps if not gap.bridged_by_units]
         # a stretch without a break is compared with what precedes it, however its rows are divided
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [part for _, part in runs]
@@ -279,8 +279,8 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
         wrong.append(places[misnumbered])
         places, offsets = places[~misnumbered], offsets[~misnumbered]
         older.append(places[_reassigned(offsets)])
-    _mark(scans, wrong, BIT_MISNUMBERED)
-    return _mark(scans, older, BIT_SUPERSEDED)
+    mark(scans, wrong, BIT_MISNUMBERED)
+    return mark(scans, older, BIT_SUPERSEDED)
 
 
 def _reassigned(offsets: Rows) -> Rows:

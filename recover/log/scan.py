@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,10 +29,11 @@ from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STA
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
-from recover.log.split_scan import OpenError, merge_queues, parts_of, scan_files, splits_of
+from recover.log.split_scan import OpenError, merge_queues, parts_of, scan_files
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
+from recover.store.store import Store
 
 # --- The commitlog as a whole: its files in order, its damage, its end, its stale bytes.
 
@@ -78,7 +79,7 @@ SEED = int.from_bytes(os.urandom(8)) >> 1
 """Random seed of this process's unit sums, so that no content on disk can be crafted to match a sum."""
 
 
-class Tally(Struct, frozen=True, eq=False):
+class Tally(Struct, frozen=True):
     """Counts over the live rows of a log; stale and superseded records are left out.
 
     `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags`: those of all rows, ORed.
@@ -117,10 +118,6 @@ class Tally(Struct, frozen=True, eq=False):
         if self.bits & BIT_INNER_BATCH:
             return np.zeros(self.positions.size, dtype=np.bool_)
         return np.asarray((self.most >= 0) & (self.most - self.least >= self.positions))
-
-    def __eq__(self, other: object) -> bool:
-        mine = structs.astuple(self)
-        return isinstance(other, Tally) and all(map(np.array_equal, mine, structs.astuple(other)))
 
 
 class LogView(Struct):
@@ -249,7 +246,8 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     stale -= sum(map(_weigh_marks, scans))
     superseded, counts = in_order(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    log_end = _log_end(scans, min_offset)
+    last = last_live([split for scan in scans for split in scan.splits])
+    log_end = min_offset if last is None else last[1]
     damaged, tail = _damage(scans, log_end, stale > 0)
     behind = _intact_after(scans, [damage.stop for damage in damaged])
     for damage, intact in zip(damaged, behind, strict=True):
@@ -290,16 +288,16 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     return superseded, counts
 
 
-def _log_end(scans: list[FileScan], min_offset: int) -> int:
-    for scan in reversed(scans):
-        for split in reversed(scan.splits):
-            if split.summary is not None:
-                return split.summary.end
-            live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
-            if live.size:
-                last = split.records[live[-1]]
-                return int(last["phy_offset"]) + int(last["size"])
-    return min_offset if scans else 0
+def last_live(splits: Sequence[Split]) -> tuple[int, int] | None:
+    """Return start and end (phy offsets) of the last record that is not stale; None without one."""
+    for split in reversed(splits):
+        if split.summary is not None:
+            return split.summary.last, split.summary.end
+        live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
+        if live.size:
+            last = split.records[live[-1]]
+            return int(last["phy_offset"]), int(last["phy_offset"]) + int(last["size"])
+    return None
 
 
 def _intact_after(scans: list[FileScan], places: list[int]) -> list[int]:
@@ -425,6 +423,10 @@ class Engine(Protocol):
         hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells.
         """
 
+    def producer(self, store: Store, log: LogView) -> Any:
+        """Return the `recover.derived.expected.Producer` of the files derived from a log that this engine scanned; None
+        if this process builds them."""
+
     def confirm(self) -> None:
         """Raise `Refusal` (8) if this process sees other bytes of the log than its scans were made of."""
 
@@ -433,21 +435,21 @@ class Engine(Protocol):
 
 
 class LocalEngine(Struct, frozen=True):
-    """Threads of this process, each scanning one split at a time; `split_size` in bytes, None to fit the log."""
+    """Threads of this process, each scanning one split at a time."""
 
     threads: int = 1
-    split_size: int | None = None
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, **how: Any,
     ) -> LogView:
         """See `Engine`; `how` as for `scan_files`."""
         parts = parts_of(queue, self.threads)
-        if self.split_size is not None:
-            parts = [splits_of(mapped_file, queue.file_size, self.split_size) for mapped_file in queue.files]
         log = assemble(queue, scan_files(parts, self.threads, columns=ColumnStore(memory), with_keys=with_keys, **how))
         log.has_keys = with_keys
         return log
+
+    def producer(self, store: Store, log: LogView) -> None:
+        """Build nothing elsewhere."""
 
     def confirm(self) -> None:
         """Do nothing: this process did the scan."""

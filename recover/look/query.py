@@ -110,9 +110,8 @@ def has_key(record: Record, key: str) -> bool:
 def query_key(
     store: Store, topics: list[str], key: str, *, begin: int = 0, end: int = FOREVER, limit: int = 0
 ) -> Answer:
-    """Return messages of any of `topics` with `key`, stored between `begin` and `end` (ms), newest first by the index.
-
-    Each hit is read and compared. `Refusal` (8) without index files, or if their layout is unknown.
+    """Return messages of any of `topics` with `key`, stored from `begin` to `end` (ms, both included), newest first by
+    the index. Each hit is read and compared. `Refusal` (8) without index files, or if their layout is unknown.
     """
     answer = Answer("index")
     listing = list_index_files(store.index_dir)
@@ -145,24 +144,29 @@ def query_key(
                 if limit and len(answer.messages) >= limit:
                     answer.more = True
                     return answer
-                _take(store, log, phy_offset, topics, key, answer)
+                record = _record_of(store, log, phy_offset, answer)
+                if record is not None and record.topic_name in topics and has_key(record, key) \
+                        and begin <= record.store_timestamp <= end:
+                    answer.messages.append(Found(record))
             if older:
                 break
     return answer
 
 
-def _take(store: Store, log: LogReader, phy_offset: int, topics: list[str], key: str, answer: Answer) -> None:
+def _record_of(store: Store, log: LogReader, phy_offset: int, answer: Answer) -> Record | None:
+    """The record that an index entry points to; if there is none, `answer` says why."""
     try:
         record = record_at(store, log, phy_offset, answer, named=True)
     except OSError as error:
         answer.incomplete(f"the log could not be read at {phy_offset}: {error.strerror}")
-        return
-    if record is None:
-        if phy_offset >= store.commitlog.min_offset:
-            answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
-        return
-    if record.topic_name in topics and has_key(record, key):
-        answer.messages.append(Found(record))
+        return None
+    if record is None and phy_offset >= store.commitlog.min_offset:
+        answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
+    return record
+
+
+_SECOND = 1000
+"""Units count whole seconds: a broker compares these, and so misses messages of the first second."""
 
 
 def _matches(header: IndexHeader, begin: int, end: int) -> bool:
@@ -183,15 +187,19 @@ def _offsets(
         slot_at = geometry.slot_offset(geometry.slot_of(key_hash))
         number = INDEX_SLOT.decode(reader.read(slot_at, INDEX_SLOT.size)).number
         for _ in range(count):
-            if not 0 < number <= count or number >= geometry.entries:
+            if number == 0:
                 break
-            unit = INDEX_UNIT.decode(reader.read(geometry.unit_offset(number), INDEX_UNIT.size))
-            if unit.time_diff < 0:
+            unit = None
+            if 0 < number <= count and number < geometry.entries:
+                unit = INDEX_UNIT.decode(reader.read(geometry.unit_offset(number), INDEX_UNIT.size))
+            if unit is None or unit.time_diff < 0:
+                answer.incomplete(f"a chain of index file {name} is damaged")
                 break
             stored = header.begin_timestamp + unit.time_diff * 1000
-            if unit.key_hash == key_hash and begin <= stored <= end:
+            # the first unit counts from the begin of the file before (IndexFile.putKey)
+            if unit.key_hash == key_hash and (number == 1 or begin - _SECOND < stored <= end):
                 yield unit.phy_offset
-            if unit.previous == number or stored < begin:
+            if unit.previous == number or stored <= begin - _SECOND:
                 break
             number = unit.previous
         else:
@@ -340,26 +348,34 @@ def known_topics(store: Store) -> list[str]:
     return sorted({*known.folders, *(known.configured or ())})
 
 
-def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
-    """Return a message by its offset id (16 or 28 bytes in hex), or by its unique key.
+def query_place(store: Store, message_id: str) -> Answer | None:
+    """Return the message at the log offset in an offset id (16 or 28 bytes in hex), or the damage there; None for
+    another text, or if no record of the host in the id is there."""
+    try:
+        parts = parse_offset_id(message_id)
+    except FormatError:
+        return None
+    if store.commitlog.find(parts.phy_offset) is None:
+        return None
+    answer = Answer("id")
+    with LogReader(store.commitlog) as log:
+        record = record_at(store, log, parts.phy_offset, answer, named=False)
+    if record is not None and record.store_host == (parts.ip, parts.port):
+        answer.messages.append(Found(record))
+    return answer if answer.messages or answer.damaged else None
 
-    Both have the same form. The id is first tried as a place in this log, where the record must come from the host in
-    the id; then it is looked up as a key of `topic`, or of every known topic.
+
+def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
+    """Return a message by its offset id, or by its unique key.
+
+    Both have the same form. The id is first tried as a place in this log; then it is looked up as a key of `topic`, or
+    of every known topic.
     """
     message_id = message_id.strip()
     if not message_id:
         raise UsageRefusal("the message id is empty", "Give an offset id or a unique key.")
-    try:
-        parts = parse_offset_id(message_id)
-    except FormatError:
-        parts = None
-    if parts is not None and store.commitlog.find(parts.phy_offset) is not None:
-        with LogReader(store.commitlog) as log:
-            record = record_at(store, log, parts.phy_offset, answer := Answer("id"), named=False)
-        if answer.damaged:
-            return answer
-        if record is not None and record.store_host == (parts.ip, parts.port):
-            return Answer("id", [Found(record)])
+    if (placed := query_place(store, message_id)) is not None:
+        return placed
     answer = query_key(store, known_topics(store) if topic is None else [topic], message_id)
     answer.way = "id" if answer.messages else answer.way
     return answer

@@ -23,6 +23,7 @@ from formats.record import (
     Record,
     encode,
     encode_blank,
+    grammar,
     make_record,
 )
 from formats.record.rows import BIT_PROP_CRC, FILLER_TOPIC, MARKER_PROPERTY
@@ -76,8 +77,10 @@ class Bridge:
         stood_for, markers = [], []
         position = where.start
         for lost_position in lost:
-            # LMQ queues are filled by the records of other topics
-            if not lost_position.key.topic.startswith(LMQ_PREFIX):
+            # LMQ queues are filled by the records of other topics; a broker that dispatched a damaged topic left a
+            # queue of which no record can be
+            topic = lost_position.key.topic
+            if not topic.startswith(LMQ_PREFIX) and grammar.valid_topic(topic.encode("utf-8", "surrogatepass")):
                 record = _marker(where, lost_position, position)
                 if position + record.total_size <= where.start + room:
                     stood_for.append(lost_position)

@@ -12,19 +12,19 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from recover.change import disk
-from recover.change.content import BytesContent, Content, DeferredContent, Spool, make, stop_if
+from recover.change.content import Content, DeferredContent, Spool, make, stop_if
 from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
 from recover.check.analysis import Analysis, ScanOptions
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_steps, right_checkpoint
-from recover.derived.expected import QueueKey, producer_for
+from recover.derived.expected import QueueKey
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
-from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
+from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_steps
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
 from recover.log.scan import Damage
@@ -90,7 +90,7 @@ def derived_steps(
     positions lead to their markers. `bridged`: queues with positions in bridges that the log has not had before.
     """
     store, log = analysis.store, analysis.log
-    producer = producer_for(analysis.options.engine, store, log)
+    producer = analysis.options.engine.producer(store, log)
     if CONSUMEQUEUE in parts and analysis.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
         yield from consumequeue_steps(
@@ -242,7 +242,7 @@ def _write(
 def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     """The files of the parts, recreated from the log alone, with names below an output folder."""
     analysis, report = before.analysis, before.index
-    producer = producer_for(analysis.options.engine, analysis.store, analysis.log)
+    producer = analysis.options.engine.producer(analysis.store, analysis.log)
     index = None
     if CONSUMEQUEUE in options.parts:
         builder = QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
@@ -251,8 +251,7 @@ def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[Queu
                 yield from steps
         else:
             for key, rows in analysis.expectation.grouped(wanted):
-                for name, content, size in fresh_files(analysis.store, builder.fresh(key, rows)):
-                    yield Install(name, BytesContent(content, size - len(content)))
+                yield from fresh_steps(analysis.store, builder.fresh(key, rows))
     if INDEX in options.parts:
         assert report is not None
         index = rebuild_index(

@@ -64,6 +64,15 @@ class Stretch(Struct, dict=True):
         """The column as int64."""
         return self.units["tags_code"].astype(np.int64)
 
+    def named(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return which of some EXPECTED rows the units at their queue offsets name, and the cells of these units (two
+        int64 arrays)."""
+        cells = rows["queue_offset"] - self.first_index
+        inside = np.flatnonzero((cells >= 0) & (cells < self.held))
+        cells = cells[inside]
+        same = (self.phy_offset[cells] == rows["phy_offset"][inside]) & (self.size[cells] == rows["size"][inside])
+        return inside[same], cells[same]
+
     def place(self, cell: int) -> tuple[MappedFile, int]:
         """Return the file that holds a cell, and the byte position of the cell in it."""
         position = (self.first_index + cell) * UNIT_SIZE
@@ -186,6 +195,14 @@ class ExtUnits(Struct, frozen=True):
             return np.full(positions.shape, -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.position, positions), self.position.size - 1)
         return np.asarray(np.where(self.position[at] == positions, at, -1))
+
+    def holds(self, positions: Rows, tags_codes: Rows, store_timestamps: Rows) -> Rows:
+        """At which positions a unit with that tags code and store timestamp starts (bool array)."""
+        at = self.find(positions)
+        found = at >= 0
+        at = at[found]
+        found[found] = (self.tags_code[at] == tags_codes[found]) & (self.store_timestamp[at] == store_timestamps[found])
+        return np.asarray(found)
 
 
 def positions_of(addresses: Rows) -> Rows:

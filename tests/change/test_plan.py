@@ -279,6 +279,15 @@ def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_
     assert contents(store) == before
 
 
+def test_a_staged_file_that_nobody_wrote_to_since_it_was_read_back_is_not_read_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = seal(Plan("rebuild", [Install(QUEUE, b"u" * 20)]), store)
+    monkeypatch.setattr("recover.change.steps.file_crc", lambda *_: pytest.fail("it was read again"))
+    apply_plan(store, plan)
+    assert (store / QUEUE).read_bytes() == b"u" * 20
+
+
 # --- Recovering a copy: it is whole, and the original is left alone.
 
 

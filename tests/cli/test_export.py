@@ -28,6 +28,7 @@ from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
+from recover.export.select import parse_time
 from recover.export.write import output_file, writer_for
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
@@ -39,6 +40,7 @@ from tests.support.trees import assert_unchanged
 
 
 STORE = "clean-5.3.3"
+START_OF_2024 = 1_704_067_200_000
 EVERYTHING = ("--include", "stale,superseded,system")
 
 
@@ -225,6 +227,28 @@ def test_times_are_iso_with_a_zone_or_ms_and_until_is_open(tmp_path: Path) -> No
     assert mqtool("export", unpacked(STORE), "-o", tmp_path / "x", "--since", "yesterday").code == 16
 
 
+def test_an_iso_time_is_its_millisecond_and_one_between_two_the_later(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", start=START_OF_2024, step_ms=1)
+    for number in range(1000):
+        writer.put("Orders", b"%d" % number)
+    writer.close()
+    for number in range(0, 1000, 37):
+        text = f"2024-01-01T00:00:00.{number:03}Z"
+        (first, *_) = exported(tmp_path / f"{number}.ndjson", tmp_path / "store", "--since", text, "--limit", 1)
+        assert first["store_time"] == START_OF_2024 + number, text
+    assert parse_time("2024-01-01T00:00:00.0005Z", "--since") == START_OF_2024 + 1
+    assert parse_time("1969-12-31T23:59:59.999Z", "--since") == -1
+
+
+def test_half_messages_of_transactions_in_rocksdb_come_under_their_real_topic(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    writer.put("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"body", {"REAL_TOPIC": "Orders", "REAL_QID": "3", "UNIQ_KEY": "U"})
+    writer.put("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"\0", {"TRANS_OFFSET": "0"})
+    writer.close()
+    (half,) = exported(tmp_path / "out.ndjson", tmp_path / "store", "--topic", "Orders")
+    assert (half["kind"], half["topic"], half["queue"]) == ("half", "Orders", 3)
+
+
 def test_one_message_by_key_and_by_id() -> None:
     one = next(m for m in sound() if m["keys"])
     assert one in sound("--key", one["keys"].split()[0])
@@ -369,6 +393,24 @@ def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     assert not part.exists()
 
 
+def test_an_export_with_other_options_is_not_continued(tmp_path: Path) -> None:
+    root = unpacked("killed-compressed-5.3.3")
+    exported(tmp_path / "stored.ndjson", root, "--raw-body")
+    cut = (tmp_path / "stored.ndjson").read_bytes()
+    last = cut.index(b"as stored, on request")
+    (tmp_path / "out.ndjson.part").write_bytes(cut[: cut.index(b"\n", last) + 1])
+    assert mqtool("export", root, "-o", tmp_path / "out.ndjson", "--resume").code == 8
+    assert mqtool("export", root, "-o", tmp_path / "out.ndjson", "--resume", "--raw-body").code == 0
+    assert (tmp_path / "out.ndjson").read_bytes() == cut
+
+
+def test_what_is_left_of_a_format_that_cannot_be_continued_is_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "out.csv.part").touch()
+    result = mqtool("export", unpacked(STORE), "-o", tmp_path / "out.csv", "--json")
+    assert result.code == 8
+    assert "--resume" not in result.document["error"]["remedy"]
+
+
 def test_a_cut_export_goes_on_after_a_damaged_message_whose_place_is_not_known(tmp_path: Path) -> None:
     lines = [b'{"phy_offset":null,"state":"damaged"}\n', b'{"phy_offset":7,"state":"damaged"}\n']
     (tmp_path / "out.ndjson.part").write_bytes(lines[0] + lines[1][:9])
@@ -454,7 +496,31 @@ def test_the_messages_inside_a_batch_come_out_one_by_one(tmp_path: Path) -> None
         m for m in folded if m["phy_offset"] not in batches]
 
 
+def test_a_queue_offset_inside_a_batch_finds_the_batch(tmp_path: Path) -> None:
+    root = unpacked("kinds/clean-batch-5.5.0")
+    where = ("--topic", "Batched", "--queue", 0, "--queue-offsets", "7:12")
+    batches = exported(tmp_path / "folded", root, *where)
+    assert [(m["queue_offset"], m["properties"]["INNER_NUM"]) for m in batches] == [(5, "5"), (10, "5")]
+    single = exported(tmp_path / "single", root, *where, "--unfold")
+    assert [m["queue_offset"] for m in single] == [7, 8, 9, 10, 11]
+    result = mqtool("query", root, "--topic", "Batched", "--queue", 0, "--offset", 7, "--scan", "--json")
+    assert [m["queue_offset"] for m in result.document["messages"]] == [5]
+
+
+def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:
+    out, part = tmp_path / "out.ndjson", tmp_path / "out.ndjson.part"
+    with output_file(out, resume=False, keeps=True) as (stream, _):
+        stream.write(b'{"a line": "cut')
+        stream.flush()
+        result = mqtool("export", unpacked(STORE), "-o", out, "--resume", "--json")
+        assert result.code == 8
+        assert str(part) in result.document["error"]["message"]
+        assert part.read_bytes() == b'{"a line": "cut'
+    assert out.exists() and not part.exists()
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
+    (("-o", "x", "--since", "10", "--until", "5"), 16), (("-o", "x", "--since", ""), 16),
     (("-o", "-", "--json"), 16), ((), 16), (("-o", "x", "--include", "ghosts"), 16),
     (("-o", "x", "--property", "K"), 16),
     (("-o", "x", "--queue-offsets", "9"), 16), (("-o", "x", "--format", "csv", "--resume"), 16),
@@ -471,6 +537,11 @@ def test_nothing_is_written_into_a_store_nor_over_a_file(store: Callable[[str], 
     there.write_text("mine")
     assert mqtool("export", root, "-o", there).code == 8
     assert there.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".", "/", ""])
+def test_a_folder_is_no_output_file(name: str) -> None:
+    assert mqtool("export", unpacked(STORE), "-o", name).code == 8
 
 
 def test_a_place_that_is_none_is_a_usage_error(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fixtures.synth import StoreWriter
-from formats.basics import offset_to_name
+from formats.basics import index_key_hash, offset_to_name
+from formats.index import INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.record import HEAD, Record
 from formats.record.message import offset_id
 from formats.sysflag import TRANSACTION_COMMIT
@@ -98,6 +99,60 @@ def test_time_window_is_kept() -> None:
     assert found(unpacked(STORE), *KEY, "--end", stored - 5000) == []
 
 
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_time_window_holds_to_the_millisecond_although_the_index_counts_seconds(
+    way: tuple[str, ...], tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    stored = [writer.start + after for after in (0, 700, 1000, 1999, 2000, 2001, 9999, 10_000, 10_500)]
+    for at in stored:
+        writer.put("Orders", b"body", {"KEYS": "one"}, store_timestamp=at)
+    writer.close()
+    for begin in range(0, 10_600, 350):
+        for end in (begin, begin + 350, begin + 1650):
+            due = {at for at in stored if begin <= at - writer.start <= end}
+            hits = found(tmp_path / "store", "--topic", "Orders", "--key", "one", "--begin", writer.start + begin,
+                         "--end", writer.start + end, *way)
+            assert {hit["store_timestamp"] for hit in hits} == due, (begin, end)
+
+
+def test_the_first_message_of_a_later_index_file_is_in_its_time_window(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", index_entries=4)
+    for number in range(4):
+        writer.put("Orders", b"body", {"KEYS": f"key-{number}"}, store_timestamp=writer.start + 60_000 * number)
+    writer.close()
+    assert len(list((tmp_path / "store" / "index").iterdir())) == 2
+    at = writer.start + 180_000
+    (hit,) = found(tmp_path / "store", "--topic", "Orders", "--key", "key-3", "--begin", at, "--end", at)
+    assert hit["store_timestamp"] == at
+
+
+@pytest.mark.parametrize("field", ["previous", "time_diff"])
+def test_a_chain_of_the_index_that_a_damaged_entry_ends_makes_the_search_incomplete(field: str, tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for _ in range(3):
+        writer.put("Orders", b"body", {"KEYS": "one"})
+    writer.close()
+    (file,) = (tmp_path / "store" / "index").iterdir()
+    geometry = IndexGeometry(writer.index_slots, writer.index_entries)
+    content, at = bytearray(file.read_bytes()), geometry.unit_offset(2)
+    unit = INDEX_UNIT.decode(content, at)
+    content[at : at + INDEX_UNIT.size] = INDEX_UNIT.encode(
+        unit._replace(previous=1 << 30) if field == "previous" else unit._replace(time_diff=-1))
+    file.write_bytes(content)
+    result = mqtool("query", tmp_path / "store", "--topic", "Orders", "--key", "one", "--json")
+    assert (result.code, result.document["complete"]) == (8, False)
+    assert "damaged" in result.document["notes"][-1]
+
+
+def test_a_scan_finds_an_id_by_its_place(tmp_path: Path) -> None:
+    root = real_store(STORE, tmp_path)
+    for record in sample(STORE, 900):
+        named = offset_id(*record.store_host, record.phy_offset)
+        (hit,) = found(root, "--msg-id", named.lower(), "--scan")
+        assert hit["phy_offset"] == record.phy_offset
+
+
 def test_time_finds_the_first_message_stored_then_or_later() -> None:
     store = unpacked(STORE)
     queue = ("--topic", "TopicA", "--queue", 0)
@@ -151,9 +206,6 @@ def test_short_index_file_makes_the_search_incomplete(tmp_path: Path) -> None:
 
 
 def test_chain_that_loops_ends_and_is_told(tmp_path: Path) -> None:
-    from formats.basics import index_key_hash
-    from formats.index import INDEX_SLOT, INDEX_UNIT, IndexGeometry
-
     store = real_store(STORE, tmp_path)
     geometry = IndexGeometry(500, 2000)
     newest = max((store / "index").iterdir())
@@ -439,6 +491,40 @@ def test_a_scan_finds_the_op_message_that_its_queue_lacks(tmp_path: Path) -> Non
     (life,) = traced(root, "one", "--scan")
     assert life["ended"].startswith("rolled back")
     assert [event["stage"] for event in life["events"]] == ["half", "op"]
+
+
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_transaction_in_rocksdb_is_ended_by_the_op_message_that_names_its_place(
+    way: tuple[str, ...], tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    half = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "PGROUP": "producers"}
+    # as a broker of 5.5.0 with transRocksDBEnable=true and transWriteOriginTransHalfEnable=false stores them
+    halves = [writer.put("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"body", {**half, "UNIQ_KEY": key})
+              for key in ("open", "committed", "rolled")]
+    writer.put("Topic", b"body", {"UNIQ_KEY": "committed"}, sys_flag=TRANSACTION_COMMIT)
+    for ended in halves[1:]:
+        writer.put("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"\0",
+                   {"TRANS_OFFSET": str(ended.phy_offset), "REAL_TOPIC": "Topic", "TAGS": "d"})
+    writer.close()
+    for key, ended in (("open", "open: neither"), ("committed", "committed"), ("rolled", "rolled back")):
+        (life,) = traced(tmp_path / "store", key, *way)
+        assert life["ended"].startswith(ended)
+        assert (life["topic"], life["events"][0]["stage"]) == ("Topic", "half")
+
+
+@pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
+def test_a_timer_message_that_its_producer_recalled_is_not_said_to_wait(way: tuple[str, ...], tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    timer = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "TIMER_OUT_MS": "1795729786000", "UNIQ_KEY": "one"}
+    writer.put("rmq_sys_wheel_timer", b"body", timer)
+    # as a broker of 5.3.3 with recallMessageEnable=true stores it
+    writer.put("rmq_sys_wheel_timer", b"0", {**timer, "TIMER_DEL_UNIQKEY": "Topic+one", "TAGS": "_RECALL_TAG_"})
+    writer.put("rmq_sys_wheel_timer", b"body", {**timer, "TIMER_ROLL_TIMES": "1"})
+    writer.close()
+    (life,) = traced(tmp_path / "store", "one", *way)
+    assert life["ended"].startswith("recalled by its producer")
+    assert [event["stage"] for event in life["events"]] == ["waiting", "recall", "waiting"]
 
 
 def test_a_key_of_several_messages_gives_each_its_life_and_an_id_gives_one() -> None:

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fixtures.damage import damage
-from recover.export.send import Place, Position
-from recover.findings.code import UsageRefusal
+from fixtures.synth import StoreWriter
+from recover.export.messages import Message
+from recover.export.send import Outbox, Outgoing, Place, Position, Rules
+from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
@@ -63,6 +66,38 @@ def test_delayed_messages_go_out_if_no_later_record_delivered_them(name: str) ->
     plain_plan, kept = planned(root), planned(root, "--keep-delay")
     assert Counter(kept["topics"]) - Counter(plain_plan["topics"]) == Counter(
         record.properties["REAL_TOPIC"] for record in waiting)
+
+
+def test_a_timer_message_goes_out_once_however_often_it_was_stored_and_not_if_it_was_recalled(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    timer = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "TIMER_OUT_MS": "1795729786000"}
+    for key in ("waits", "recalled", "of 5.2", "delivered"):
+        writer.put("rmq_sys_wheel_timer", b"body", {**timer, "UNIQ_KEY": key})
+    # as a broker of 5.3.3 with recallMessageEnable=true stores it, and as 5.2 does
+    recall = {**timer, "UNIQ_KEY": "recalled", "TIMER_DEL_UNIQKEY": "Topic+recalled", "TAGS": "_RECALL_TAG_"}
+    writer.put("rmq_sys_wheel_timer", b"0", recall)
+    writer.put("rmq_sys_wheel_timer", b"0", {**timer, "UNIQ_KEY": "other", "TIMER_DEL_UNIQKEY": "of 5.2"})
+    for key in ("waits", "recalled", "waits"):
+        writer.put("rmq_sys_wheel_timer", b"body", {**timer, "UNIQ_KEY": key, "TIMER_ROLL_TIMES": "1"})
+    until = writer.put("Topic", b"body", {"UNIQ_KEY": "delivered"}).store_timestamp
+    writer.close()
+    left_out = {"recall copy": 2, "timer, recalled by its producer": 3, "timer, stored again later": 2,
+                "timer, delivered since": 1}
+    for more in ((), ("--until", str(until))):
+        plan = planned(tmp_path / "store", "--keep-delay", *more)
+        assert (plan["planned"], plan["left_out"]) == (1 if more else 2, left_out)
+    of_file = planned(export(tmp_path / "store", tmp_path / "m.ndjson"), "--keep-delay")
+    assert (of_file["planned"], of_file["left_out"]) == (2, left_out)
+
+
+def test_keys_are_parted_at_spaces_alone(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    writer.put("Topic", b"body", {"KEYS": "\u8ba2\u5355\u30004711 \u00a0 b\tc b\tc"})
+    writer.close()
+    line = export(tmp_path / "store", tmp_path / "m.ndjson").read_bytes()
+    outgoing = Outbox(Rules()).take(msgspec.json.decode(line, type=Message))
+    assert isinstance(outgoing, Outgoing)
+    assert outgoing.keys == ("\u8ba2\u5355\u30004711", "b\tc"), "the client takes no blank key"
 
 
 def test_copies_go_out_on_request_and_topics_of_brokers_never() -> None:
@@ -184,6 +219,22 @@ def test_a_position_says_that_it_ended_and_belongs_to_one_source_and_one_set_of_
     path.write_bytes(b"something else\n")
     with pytest.raises(UsageRefusal):
         Position(path, ABOUT)
+
+
+def test_a_position_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    first, late = Position(path, {}), Position(path, {})
+    first.begin()
+    first.move(Place(1, 1, "origin"))
+    beside = Position(path, {})
+    for run in (late, beside):
+        with pytest.raises(Refusal, match="another mqtool uses"):
+            run.begin()
+    first.move(Place(2, 2, "origin"))
+    first.end()
+    with pytest.raises(Refusal, match="another run has used"):
+        beside.begin()
+    assert Position(path, {}).place == Place(2, 2, "origin")
 
 
 def test_a_position_file_stays_short(tmp_path: Path) -> None:

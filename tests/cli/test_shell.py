@@ -19,16 +19,18 @@ import pytest
 import typer
 from rich.console import Console
 
+from fixtures.damage import damage
 from formats.basics import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
+from mqtool.declared import OutputOptions
 from mqtool.next_steps import Given
 from mqtool.options import command
-from mqtool.printer import OutputOptions, Printer, Progress, table
+from mqtool.printer import Printer, Progress, table
 from mqtool.text import clean
 from recover.findings.code import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
-from tests.support.stores import unpacked
+from tests.support.stores import real_store, unpacked
 
 # --- The frame around every command: help, exit codes, errors, one document.
 
@@ -215,14 +217,31 @@ def test_every_code_can_be_explained() -> None:
         assert listed[0]["code"] in one.stdout
 
 
-def test_closed_stdout_ends_quietly() -> None:
+def without_reader(stream: str, *line: object) -> subprocess.CompletedProcess[bytes]:
+    """Run `mqtool LINE` with nobody at the other end of `stream`."""
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "mqtool", "exit-codes"], stdout=write, stderr=subprocess.PIPE,
-                          cwd=ROOT, timeout=60, check=False)
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}
+    done = subprocess.run([sys.executable, "-m", "mqtool", *map(str, line)], cwd=ROOT, timeout=60, check=False,
+                          **streams)
     os.close(write)
+    return done
+
+
+@pytest.mark.parametrize("line", ["exit-codes", "exit-codes --json", "--help", "verify --help"])
+def test_closed_stdout_ends_quietly(line: str) -> None:
+    done = without_reader("stdout", *line.split())
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_answer_does_not_need_a_reader_of_stderr(form: tuple[str, ...], tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 1)
+    done = without_reader("stderr", "verify", root, "--progress", *form)
+    assert done.returncode & exits.MESSAGES
+    assert b"bad-body-crc" in done.stdout
 
 
 @pytest.mark.parametrize("line", ["verify STORE", "verify STORE --json", "export STORE -o -", "--help"])

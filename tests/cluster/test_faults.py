@@ -94,7 +94,7 @@ def test_a_slow_split_holds_no_other_up(root: Path, tmp_path: Path, monkeypatch:
     splits = sum(-(-file.length // SETTINGS.split_size) for file in queue.files)
     monkeypatch.setattr(engines, "scan_splits", waiting(tmp_path / "ended", splits - 1))
     found, local = SparkEngine(SETTINGS).scan_log(queue), LocalEngine().scan_log(queue)
-    assert splits > 20 and found.tally == local.tally
+    assert splits > 20 and found.tally.positions.tolist() == local.tally.positions.tolist()
 
 
 def scan_with(failing: Callable[[Any], Any]) -> Any:

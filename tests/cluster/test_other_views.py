@@ -131,6 +131,9 @@ class Worker:
         self.views.check_damage(log)
         return log
 
+    def producer(self, *_: object) -> None:
+        """Build nothing elsewhere."""
+
     def _scan(self, own: MappedFile, part: SplitRange, entry: int | None = None) -> SplitScan:
         with recorded() as files:
             scan = scan_split(part, entry)

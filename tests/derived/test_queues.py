@@ -44,7 +44,8 @@ BLANK: Cell = (0, 0, 0)
 
 
 def classes(
-    *cells: Cell, rows: tuple[tuple[int, int, int], ...] = (), bridged: bool = False
+    *cells: Cell, rows: tuple[tuple[int, int, int], ...] = (), bridged: bool = False,
+    bridge: tuple[int, int] | None = None,
 ) -> tuple[list[int], list[bool]]:
     """Of cells from queue offset 5 on, in a log of [1000, 2000) with damage in [1500, 1600)."""
     units = np.array(cells, dtype=np.int64)
@@ -54,7 +55,8 @@ def classes(
     tags = np.full(len(rows), 7, dtype=np.int64)
     bounds = 1000, 2000, np.array([1500]), np.array([1600])
     found, missing = classify_units(
-        5, units[:, 0], units[:, 1].astype(np.int32), units[:, 2], expected, tags, bounds, bridged=bridged
+        5, units[:, 0], units[:, 1].astype(np.int32), units[:, 2], expected, tags, bounds, bridged=bridged,
+        bridge=bridge,
     )
     return found.tolist(), missing.tolist()
 
@@ -94,6 +96,12 @@ def test_repetition_stands_for_a_lost_message_between_live_ones_or_where_the_log
     assert classes(GOOD, GOOD, rows=(last,))[0] == [RIGHT, WRONG]
     assert classes(GOOD, GOOD, rows=(last,), bridged=True)[0] == [RIGHT, LOST]
     assert classes(GOOD, GOOD, (1_300, 100, 7), rows=(last, (7, 1_300, 0)))[0] == [RIGHT, LOST, RIGHT]
+
+
+def test_unit_in_a_queue_without_any_message_left_names_the_bridge() -> None:
+    assert classes(GOOD, bridged=True)[0] == [WRONG]
+    assert classes(GOOD, bridged=True, bridge=GOOD[:2])[0] == [LOST]
+    assert classes((1_100, 101, 7), bridged=True, bridge=GOOD[:2])[0] == [WRONG]
 
 
 def test_unit_of_an_expired_message_between_live_ones_is_wrong() -> None:

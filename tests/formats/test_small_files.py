@@ -242,6 +242,29 @@ def test_each_type_is_read_back_and_cut_or_other_or_too_many_bytes_are_not(
     assert refusal(decompress, content, flag, len(BODY) - 1).reason == "body-too-large"
 
 
+@pytest.mark.parametrize(("kind", "compress"), TYPES[2:])
+def test_frames_one_after_the_other_are_one_body_as_for_a_java_client(
+    kind: int, compress: Callable[[bytes], bytes]
+) -> None:
+    flag, content = sysflag.COMPRESSED | kind, compress(BODY)
+    assert decompress(content + content, flag) == BODY + BODY
+    assert refusal(decompress, content + content[:-3], flag, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+    assert refusal(decompress, content + b"garbage!!", flag, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_an_empty_body_is_not_compressed_whatever_its_flag(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    assert decompress(b"", sysflag.COMPRESSED | kind) == b""
+
+
+@pytest.mark.parametrize(("kind", "compress"), TYPES)
+def test_a_bomb_is_refused_before_it_fills_the_memory(kind: int, compress: Callable[[bytes], bytes]) -> None:
+    bomb = compress(bytes(DEFAULT_MAX_SIZE + 1))
+    assert len(bomb) < 1 << 20
+    assert refusal(decompress, bomb, sysflag.COMPRESSED | kind, DEFAULT_MAX_SIZE).reason == "body-too-large"
+    assert DEFAULT_MAX_SIZE <= 128 << 20
+
+
 def test_an_unknown_type_is_named() -> None:
     assert refusal(decompress, BODY, sysflag.COMPRESSED | 0x700, DEFAULT_MAX_SIZE).reason == "bad-compression-type"
 

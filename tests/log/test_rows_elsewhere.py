@@ -58,6 +58,9 @@ class Elsewhere(Struct):
             scans.append(scan)
         return assemble(queue, scans)
 
+    def producer(self, *_: object) -> None:
+        """Build nothing elsewhere."""
+
     def _away(self, split: Split, queues: int) -> Split:
         summary = summary_of([split], queues, SEED)
         if summary is None:
@@ -128,6 +131,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("recipe", "splits", "positions"), [
     (None, 0, 0), ("stale-behind-tail", 0, 0), ("checkpoint-missing", 0, 0), ("index-all-missing", 0, 0),
+    ("index-middle-missing", 0, 0),
     ("all-queues-missing", 0, 0), ("queue-unit-size", 1, 2 * QUEUE),
     # the damaged split, the log's last, and the three of the index file that is wrong there; a queue, asked twice
     ("bit-in-body", 5, 2 * QUEUE), ("torn-tail", 3, 3 * QUEUE),

@@ -28,7 +28,7 @@ from formats.record.rows import row_of
 from recover.log import split_scan
 from recover.log.file_scan import FileScan, SplitRange, SplitScan, scan_file, scan_split
 from recover.log.judge import frame_size, judge, reason_of
-from recover.log.scan import LocalEngine, LogView
+from recover.log.scan import LocalEngine, LogView, assemble
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import RangeSums
@@ -317,9 +317,15 @@ def told(log: LogView) -> dict[str, Any]:
     }
 
 
+def scan_cut(queue: MappedFileQueue, split_size: int, **how: Any) -> LogView:
+    """The log, scanned in splits of so many bytes by two threads."""
+    parts = [split_scan.splits_of(file, queue.file_size, split_size) for file in queue.files]
+    return assemble(queue, split_scan.scan_files(parts, 2, **how))
+
+
 def assert_same(queue: MappedFileQueue, split_size: int) -> None:
     """The log says the same however it is cut."""
-    assert told(LocalEngine(2, split_size).scan_log(queue)) == told(scan_log(queue))
+    assert told(scan_cut(queue, split_size)) == told(scan_log(queue))
 
 
 @pytest.mark.parametrize("name", sampled(EVERY_STORE, quick=8))
@@ -417,6 +423,6 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
         damage(recipe, tmp_path / "s", 1)
     queue = opened(tmp_path / "s").commitlog
     reports: list[tuple[int, int]] = []
-    log = LocalEngine(2, 7_001).scan_log(queue, progress=lambda *it: reports.append(it), with_keys=False)
+    log = scan_cut(queue, 7_001, progress=lambda *it: reports.append(it), with_keys=False)
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
     assert sum(records for _, records in reports) == log.tally.messages

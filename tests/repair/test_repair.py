@@ -65,6 +65,28 @@ def test_no_queue_of_lost_messages_ends_with_a_pre_blank(tmp_path: Path) -> None
     assert not _recovered(root)
 
 
+@pytest.mark.parametrize(("lost", "phantom"), [("gap", None), ("repeat", "T\ufffdpic"), ("repeat", "To pic")])
+def test_a_queue_that_lost_its_only_message_is_right_once_it_leads_to_the_bridge(
+    lost: Lost, phantom: str | None, tmp_path: Path
+) -> None:
+    """A broker that dispatches a record with a damaged topic makes a queue of it, and no record can belong there."""
+    writer = StoreWriter(tmp_path / "s", mapped_file_size=1 << 16)
+    writer.put("Topic")
+    record = writer.put("Topic", b"lost" * 100, queue_id=7)
+    writer.put("Topic")
+    root = writer.close().root
+    if phantom is not None:
+        shutil.copytree(root / "consumequeue" / "Topic" / "7", root / "consumequeue" / phantom / "7")
+    log = root / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes().replace(b"lost" * 4, b"gone" * 4))
+    plan = plan_recover(opened(root), RecoverOptions(lost=lost)).plan
+    apply_plan(root, seal(plan, root))
+    assert verify(opened(root)).exit_code == 0
+    (file,) = (root / "consumequeue" / (phantom or "Topic") / "7").iterdir()
+    assert CQ_UNIT.decode(file.read_bytes()).phy_offset == record.phy_offset
+    assert not _recovered(root)
+
+
 # --- `--policy broker`: the state that a broker's own recovery would leave, no worse at the start that comes after.
 
 

@@ -448,6 +448,43 @@ def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, 
     root = writer.close().root
     start, stop = lost[0].phy_offset, lost[-1].phy_offset + lost[-1].total_size
     write_at(root / "commitlog" / offset_to_name(0), start, b"\xee" * (stop - start))
-    done = mqtool("recover", root, "--dry-run", "--json").document
+    done = mqtool("recover", root, "--yes", "--json").document
     assert (done["damaged_messages"], stated(done)) == (9, [("T", 0, 9)])
     assert done["plan"]["loss"][0]["last_offset"] == 8
+    units = [*CQ_UNIT.decode_all((root / "consumequeue" / "T" / "0" / offset_to_name(0)).read_bytes())]
+    assert {unit.phy_offset for unit in units[:9]} == {stop}, "the new topic delivers no message of the deleted one"
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == before
+    assert not mqtool("recover", root, "--yes", "--json").document["applied"]
+
+
+def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_leads_to(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "s")
+    for _ in range(5):
+        writer.put("T", b"t" * 100)
+    lost = writer.put("U", b"u" * 100)
+    writer.put("T", b"t" * 100)
+    root = writer.close().root
+    write_at(root / "commitlog" / offset_to_name(0), lost.phy_offset, b"\xee" * lost.total_size)
+    (root / "consumequeue" / "U" / "0" / offset_to_name(0)).rename(root / "consumequeue" / "T" / "0" / "odd")
+    write_at(root / "consumequeue" / "T" / "0" / offset_to_name(0), 0, CQ_UNIT.encode(
+        CqUnit(lost.phy_offset, lost.total_size, 0)))
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (0, 2), (2, 0)])
+def test_messages_after_damage_over_the_place_where_the_clock_went_back_are_not_stale(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    """Units name every message in the damage and the next one after it: an older life of the log has none there."""
+    writer = StoreWriter(tmp_path / "s")
+    written = [writer.put(f"T{number % 3}", bytes(90 + number), store_timestamp=writer.start + 7 * number - went_back)
+               for went_back in (0, 3_600_000) for number in range(20)]
+    root = writer.close().root
+    lost = written[20 - before:20 + after]
+    stop = lost[-1].phy_offset + lost[-1].total_size
+    write_at(root / "commitlog" / offset_to_name(0), lost[0].phy_offset, b"\xee" * (stop - lost[0].phy_offset))
+    log = mqtool("verify", root, "--json").document["commitlog"]
+    assert (log["messages"], log["ghosts"], log["damaged_messages"]) == (40 - len(lost), 0, len(lost))
+    done = mqtool("recover", root, "--yes", "--json").document
+    assert (done["damaged_messages"], done["lost_messages"]) == (len(lost), 0)
+    assert done["verify"]["commitlog"]["messages"] == 40 - len(lost)
