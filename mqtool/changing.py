@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
+from mqtool.next_steps import next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
@@ -164,8 +164,8 @@ def conclude(
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
-    scene = Scene("changed", out.given, code, list(out.findings), out.typed, changes=plan.command, assumed=assumed,
-                  mendable=plan.summary.get("mendable_messages", 0))
+    scene = out.scene("changed", code, changes=plan.command, assumed=assumed,
+                      mendable=plan.summary.get("mendable_messages", 0))
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
@@ -220,7 +220,8 @@ class Change(Struct):
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
-            out.summary(f"Nothing to do{left}. {verify_line(document, code)}", self._steps("nothing", code))
+            out.summary(f"Nothing to do{left}. {verify_line(document, code)}",
+                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command)))
             return code
         show_plan(out, plan)
         if self.output is None:
@@ -234,7 +235,8 @@ class Change(Struct):
                 out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
         if dry:
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
-                        self._steps("planned", code, made.mendable_messages))
+                        next_steps(out.scene("planned", code, plan=choice.plan_out, changes=out.command,
+                                             mendable=made.mendable_messages)))
             return code
         ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
             yes=choice.consent.yes)
@@ -306,12 +308,7 @@ class Change(Struct):
         names = copy_with_progress(out, sources_of(store), target)
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
         moved = relocated(plan, names)
-        options = tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY)
-        out.given = Given(str(target), options, copy=True)
+        out.given = out.given.of_copy(target, copy=True)
         out.answer(output=str(target))
         return copied, seal(moved, target.absolute())
-
-    def _steps(self, phase: str, code: int, mendable: int = 0) -> list[Step]:
-        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self.out.typed,
-                                self.choice.plan_out, mendable, changes=self.out.command))
 

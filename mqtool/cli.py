@@ -25,33 +25,18 @@ from recover.findings.code import Refusal
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands from the registry and imports only the one that is called."""
+    """Lists the commands by their lines of help, and imports only the one that is called."""
 
-    _listing = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command, or only its line of help while the list is printed."""
-        entry = COMMANDS.get(cmd_name)
-        return None if entry is None else load(cmd_name, entry, listed=self._listing)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the list of commands without importing any of them."""
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and its arguments; a usage error for an unknown name."""
+        if args[0] in COMMANDS:
+            return args[0], load(args[0], COMMANDS[args[0]]), args[1:]
+        return super().resolve_command(ctx, args)
 
 
-def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
-    """Build the typer command, with examples and exit codes in its help; a `listed` one is not imported."""
+def load(name: str, entry: Entry) -> Any:
+    """Build the typer command, with examples and exit codes in its help."""
     one = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    if listed:
-        one.command(name, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
-        return typer.main.get_command(one)
     command = command_of(entry)
     lines = ["[bold]Examples[/bold]"]
     for arguments, what in command.examples:
@@ -59,7 +44,7 @@ def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
     lines += ["", "[bold]Exit codes[/bold] (a bitmask)"]
     lines += [f"  {row.bit:>3}  {escape(row.meaning)}" for row in exits.TABLE if row.bit in command.bits]
     one.command(name, help=command.__doc__ or entry.help, short_help=entry.help, epilog="\n".join(lines),
-                rich_help_panel=entry.panel)(command.for_typer())
+                rich_help_panel=entry.panel)(command)
     return typer.main.get_command(one)
 
 
@@ -68,6 +53,8 @@ app = typer.Typer(
     epilog="[bold]Start with[/bold]\n  mqtool inspect STORE\n  mqtool verify STORE\n"
     "Exit codes are a bitmask: mqtool exit-codes",
 )
+for listed, entry in COMMANDS.items():
+    app.command(listed, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
 
 
 def _print_version(wanted: bool) -> None:
@@ -108,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("COLUMNS") == "0":  # a terminal without a size: rich would print nothing
+        del os.environ["COLUMNS"]
     printer = Printer(sys.argv[1:] if argv is None else argv)
     try:
         with exits.signals():

@@ -6,7 +6,7 @@ Light: `--help` and the report of a usage error import no more than this.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,9 +28,13 @@ def flag(name: str, help: str, panel: str) -> Any:
     return option(name, help, panel, metavar=" ")
 
 
-def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:
-    """A positional argument for `Annotated`. `complete`: completions for its beginning."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
+def argument(metavar: str, help: str, names: Iterable[str] = ()) -> Any:
+    """A positional argument for `Annotated`. `names`: offered by shell completion."""
+
+    def begun(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return typer.Argument(metavar=metavar, help=help, autocompletion=begun if names else None, show_default=False)
 
 
 def parse_size(text: str) -> int:

@@ -29,7 +29,7 @@ START_BROKER = "start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 _ELSEWHERE = _PARTS[:3]
-NOT_OF_A_COPY = (*_ELSEWHERE, "broker_conf")
+_NOT_OF_A_COPY = (*_ELSEWHERE, "broker_conf")
 """Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
@@ -39,7 +39,8 @@ TAKES: dict[str, tuple[str, ...]] = {
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
-_READS = ("inspect", "verify", "predict", "query", "trace", "groups", "explain", "exit-codes")
+READS = ("inspect", "verify", "predict", "query", "trace", "groups", "report", "explain", "exit-codes")
+"""The commands that read a remote store where it is."""
 _COPY = "DIR"
 _NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
 
@@ -78,6 +79,10 @@ class Given(Struct, frozen=True):
             "settings": [f"{key}={value}" for key, value in options.settings.items()],
         })
 
+    def of_copy(self, place: Path, *, copy: bool = False) -> Given:
+        """The same for a copy of the store at `place`, without the options that apply to the original only."""
+        return Given(str(place), tuple(item for item in self.options if item[0] not in _NOT_OF_A_COPY), copy=copy)
+
     @property
     def conf(self) -> str:
         """The broker's configuration file, "" if none was named."""
@@ -85,7 +90,7 @@ class Given(Struct, frozen=True):
 
     def line(self, command: str, *more: object) -> str:
         """A complete command line for the store; a change of a remote store is made on a copy, created first."""
-        remote = "://" in self.store and command not in _READS
+        remote = "://" in self.store and command not in READS
         words = [] if remote else self.words(command)
         typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
@@ -127,7 +132,7 @@ class Given(Struct, frozen=True):
         if "{store}" not in text:
             return text
         match = _NAMED.search(text)
-        if match and "://" in self.store and match[1] not in _READS:
+        if match and "://" in self.store and match[1] not in READS:
             said = _NAMED.sub(rf"mqtool \1 {_COPY}", text).replace("{store}", _COPY)
             copy = copy_command(self.store)
             return f"A remote store is never changed in place. Copy it to a disk: {copy}; then {said}"

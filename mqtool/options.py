@@ -11,22 +11,17 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.declared import (
-    OutputOptions,
-    argument as argument,
-    flag as flag,
-    option as option,
-    parse_size as parse_size,
-)
-from mqtool.next_steps import NOTHING_GIVEN, Given
+from mqtool.declared import OutputOptions, argument, flag, option, parse_size
+from mqtool.next_steps import NOTHING_GIVEN, READS, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
 PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
 CHANGE = "Before anything is changed"
 _GENTLE = 15
-_READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace", "groups", "report")
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -187,7 +181,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """Usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) for a
         changing command on a Spark Connect server."""
         if self.on_spark:
-            if self.spark_settings().over_connect and command not in (*_READ_ANYWHERE, "export"):
+            if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
                               "Leave the Spark engine out, or name the cluster itself: --master spark://HOST:7077.")
         elif self.master is not None or self.conf:
@@ -269,21 +263,14 @@ class Command:
                        for item in [*signature(function).parameters.values()][1:]]
         every = [*_nested([*self._takes, *_fields(OutputOptions)])]
         self._has_store = any(item.annotation is StoreChoice for item in every)
-        self.parameters = [item for item in every if not _is_group(item.annotation)]
-
-    def for_typer(self) -> Callable[..., int]:
-        """A function with all options as flat parameters; the context's object is the printer."""
-
-        def run(ctx: typer.Context, **values: Any) -> int:
-            return self(ctx.obj, str(ctx.info_name), values)
-
+        # what typer reads: every option, those of groups too, is a parameter beside the context
         context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-        run.__signature__ = Signature([context, *self.parameters])  # type: ignore[attr-defined]
-        run.__annotations__ = {item.name: item.annotation for item in (context, *self.parameters)}
-        return run
+        self.__signature__ = Signature([context, *(item for item in every if not _is_group(item.annotation))])
+        self.__annotations__ = {item.name: item.annotation for item in self.__signature__.parameters.values()}
 
-    def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
-        """Run with one value for each parameter; return the exit code."""
+    def __call__(self, ctx: typer.Context, **values: Any) -> int:
+        """Run with one value for each option; return the exit code. The context's object is the printer."""
+        out, name = cast("Printer", ctx.obj), str(ctx.info_name)
         output = OutputOptions(**_gathered(_fields(OutputOptions), values, []))
         if self._beside_store and not _is_place(values["store"]):
             beside = values[self._beside_store]
@@ -298,14 +285,14 @@ class Command:
         parts = [part for group in groups if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
-        if store is not None and is_remote(store) and name not in _READ_ANYWHERE and not values.get("output"):
+        if store is not None and is_remote(store) and name not in READS and not values.get("output"):
             refuse_change(store)
         for group in groups:
             if isinstance(group, StoreChoice):
                 out.given = given.with_log_of_conf(group.options())
             if isinstance(group, EngineChoice):
                 group.check(name)
-        return out.finish(self._function(out, **arguments))
+        return out.end(self._function(out, **arguments))
 
 
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
@@ -319,6 +306,7 @@ def _is_place(word: str) -> bool:
     return is_remote(word) or (bool(word) and Path(word).exists())
 
 
+@cache
 def _fields(group: type[Struct]) -> list[Parameter]:
     return [Parameter(item.name, Parameter.KEYWORD_ONLY, annotation=item.type,
                       default=Parameter.empty if item.required else item.default) for item in structs.fields(group)]

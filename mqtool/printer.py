@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msgspec import structs
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as Text
 
 from mqtool import exits, version
 from mqtool.declared import OutputOptions
-from mqtool.next_steps import NOTHING_GIVEN, Given, Step
+from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
+_NARROWEST = 20
+"""The least width of a column whose text is wrapped."""
 _QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
@@ -145,19 +149,35 @@ def make_console(color: str, *, stderr: bool = False) -> Console:
     )
 
 
-def _laid_out(table: Table) -> RichTable:
+def _laid_out(table: Table, width: int) -> RichTable | Group:
+    """The table, of which only `*` columns are wrapped; one row below the other if that takes more than `width`."""
     columns = table.columns or ("", "*")
+    rows = [[*map(cell, row)] for row in table.rows]
+    needs = [max(cell_len(line) for text in column for line in text.plain.split("\n"))
+             for column in zip([Text(name.lstrip(">*")) for name in columns], *rows, strict=True)]
+    least = [min(need, _NARROWEST) if name.startswith("*") else need for name, need in zip(columns, needs, strict=True)]
+    if sum(least) + 3 * (len(least) - 1) > width:
+        return _stacked(table.title, columns, rows)
     result = RichTable(title=table.title or None, title_justify="left", title_style="bold", header_style="bold",
                        pad_edge=False, show_edge=False, show_header=bool(table.columns),
                        box=box.SIMPLE_HEAD if table.columns else None)
     for name in columns:
         result.add_column(name.lstrip(">*"), justify="right" if name.startswith(">") else "left", overflow="fold",
-                          ratio=1 if name.startswith("*") else None)
-    if not table.columns:
-        result.columns[0].style, result.columns[0].no_wrap = "dim", True
-    for row in table.rows:
-        result.add_row(*map(cell, row))
+                          no_wrap=not name.startswith("*"), style="" if name or table.columns else "dim")
+    for row in rows:
+        result.add_row(*row)
     return result
+
+
+def _stacked(title: str, columns: Sequence[str], rows: list[list[Text]]) -> Group:
+    """Each row as names and values, and below them, indented, the values of its `*` columns."""
+    lines: list[Text | Padding] = [Text(title, style="bold")] if title else []
+    for row in rows:
+        pairs = [(name, value) for name, value in zip(columns, row, strict=True) if value.plain not in ("", "-")]
+        lines.append(Text("  ").join(Text.assemble((name.lstrip(">") + " " * bool(name), "dim"), value)
+                                     for name, value in pairs if not name.startswith("*")))
+        lines += [Padding(value, (0, 0, 0, 2)) for name, value in pairs if name.startswith("*")]
+    return Group(*lines)
 
 
 def cell(value: object) -> Text:
@@ -247,7 +267,8 @@ class Printer:
         if self._screen is None:
             self._screen = make_console(self.options.color)
         for thing in things:
-            self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing), soft_wrap=soft_wrap)
+            self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing, self._screen.width),
+                               soft_wrap=soft_wrap)
 
     def say(self, *messages: str) -> None:
         """Print lines that are not part of the answer to stderr; each only once."""
@@ -256,6 +277,10 @@ class Printer:
                 self._said.add(message)
                 self.stderr_console().print(Text(clean(message), style="dim"))
 
+    def scene(self, phase: str, code: int = 0, **more: Any) -> Scene:
+        """What the next steps depend on, from the store and the findings so far; `more`: other fields of `Scene`."""
+        return structs.replace(Scene(phase, self.given, code, list(self.findings), self.typed), **more)
+
     def found(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)
 
@@ -263,10 +288,6 @@ class Printer:
         """Set the line that is always printed, the next steps, and the undo step. Not `clean`: exit code 0 means that
         the question was answered, and says nothing about the store."""
         self._summary, self._steps, self._undo, self._clean = line, list(steps), undo, clean
-
-    def finish(self, code: int) -> int:
-        self._end(code, None)
-        return code
 
     def fail(self, failure: exits.Failure) -> int:
         """End with an error: the document with the results so far, or a message on stderr."""
@@ -282,10 +303,11 @@ class Printer:
             self._complain(failure)
         else:
             self._summary = self._summary or failure.message
-            self._end(failure.code, failure)
+            self.end(failure.code, failure)
         return failure.code
 
-    def _end(self, code: int, failure: exits.Failure | None) -> None:
+    def end(self, code: int, failure: exits.Failure | None = None) -> int:
+        """Print what is left of the answer; return the exit code."""
         self._ended = True
         if self.options.findings_out is not None and self.command:
             with self.options.findings_out.open("w", encoding="ascii") as stream:
@@ -299,6 +321,7 @@ class Printer:
                 self._print_summary(code)
         if failure is not None:
             self._complain(failure)
+        return code
 
     def _print_document(self, code: int, failure: exits.Failure | None) -> None:
         findings = self.findings.sorted()
@@ -409,21 +432,22 @@ _PLAIN_EVERY = 2.0
 
 
 class Line:
-    """One line on stderr that is redrawn, from any thread. `wanted` None: only if stderr is a terminal. If requested
-    where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds."""
+    """One line on stderr that is redrawn. `wanted` None: only if stderr is a terminal. If requested where nothing can
+    be redrawn (a log file, a pipe), it is a plain line every few seconds."""
 
     def __init__(self, wanted: bool | None, console: Callable[[], Console]) -> None:
         stream = sys.stderr
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
         self._console = console
         self._live: Live | None = None
-        self._plain = -math.inf
+        self._printed = -math.inf
+        self._line = ""
 
     def __enter__(self) -> Self:
         if self.active and (console := self._console()).is_terminal:
             from rich.live import Live
 
-            self._live = Live(Text(""), console=console, transient=True, auto_refresh=False)
+            self._live = Live(get_renderable=lambda: Text(clean(self.text())), console=console, transient=True)
             self._live.start()
         return self
 
@@ -431,55 +455,50 @@ class Line:
         if self._live is not None:
             self._live.stop()
 
+    def text(self) -> str:
+        """The line as it is now; a terminal shows it four times a second."""
+        return self._line
+
     def show(self, line: str) -> None:
-        if self._live is not None:
-            self._live.update(Text(clean(line)), refresh=True)
-        elif self.active and (now := time.monotonic()) - self._plain >= _PLAIN_EVERY:
-            self._plain = now
-            self._console().print(Text(clean(line)))
+        self._line = line
+        self._print()
+
+    def _print(self, every: float = _PLAIN_EVERY) -> None:
+        if self.active and self._live is None and (now := time.monotonic()) - self._printed >= every:
+            self._printed = now
+            self._console().print(Text(clean(self.text())))
 
 
 class Progress(Line):
-    """A scan of `total` bytes; call it with the bytes and records done since the last call."""
+    """A scan of `total` bytes; call it with the bytes and records done since the last call, from any thread."""
 
     def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console], total: int) -> None:
         super().__init__(wanted, console)
-        self.title, self.total = title, total
-        self._start, self._shown = time.monotonic(), 0.0
+        self.title, self.total, self._start = title, total, time.monotonic()
         self._done = self._records = self._queues = 0
         self._lock = threading.Lock()
 
     def __call__(self, size: int, records: int) -> None:
-        """Add finished work; redraws at most five times a second."""
         with self._lock:
             self._done += size
             self._records += records
-            now = time.monotonic()
-            if now - self._shown >= 0.2 or self._done >= self.total:
-                self._shown = now
-                self.show(self.line(now))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._queues and self.active and self._live is None:
-            # a log file ends with the total, however few seconds the queues took
-            self._plain = -math.inf
-            self._show_queues()
-        super().__exit__(kind)
+            self._print()
 
     def queue(self) -> None:
+        """Add a checked queue; from the first one on, the line counts these."""
         with self._lock:
             self._queues += 1
-            now = time.monotonic()
-            if now - self._shown >= 0.2:
-                self._shown = now
-                self._show_queues()
+            self._print()
 
-    def _show_queues(self) -> None:
-        self.show(f"{self.title}  {self._queues:,} queues checked")
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._queues:
+            self._print(0)  # a log file ends with the total, however few seconds the queues took
+        super().__exit__(kind)
 
-    def line(self, now: float) -> str:
-        """The text of the line at `now` (monotonic seconds)."""
-        elapsed = max(now - self._start, 1e-6)
+    def text(self) -> str:
+        if self._queues:
+            return f"{self.title}  {self._queues:,} queues checked"
+        elapsed = max(time.monotonic() - self._start, 1e-6)
         share = f"{100 * self._done / self.total:3.0f} %  " if self.total else ""
         parts = [f"{self.title}  {share}{human_size(self._done)} of {human_size(self.total)}",
                  f"{human_size(int(self._done / elapsed))}/s"]

@@ -11,7 +11,7 @@ from msgspec import Struct, structs, to_builtins
 from mqtool import exits
 from mqtool.changing import BESIDE_BROKER, BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
 from mqtool.commands.predict import LossChoice
-from mqtool.next_steps import Given, Scene, next_steps
+from mqtool.next_steps import Given, next_steps
 from mqtool.options import command, flag, option
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
@@ -253,7 +253,7 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if change.consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
-                    next_steps(Scene("planned", out.given, typed=out.typed)))
+                    next_steps(out.scene("planned")))
         return exits.CLEAN
     place = what.output
     with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from mqtool import exits, version
 from mqtool.changing import copy_with_progress
-from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, next_steps
+from mqtool.next_steps import next_steps
 from mqtool.options import (
     BrokerChoice,
     EngineChoice,
@@ -32,10 +32,6 @@ _PANEL = "What to rehearse"
 _SHOWN = 20
 
 
-def _begun(beginning: str) -> list[str]:
-    return [name for name in DRILLS if name.startswith(beginning)]
-
-
 @command(examples=[
     ("--list", "the available drills"),
     ("bit-in-body --copy-to /tmp/rehearsal /data/store", "a copy with one flipped bit in a message"),
@@ -43,7 +39,7 @@ def _begun(beginning: str) -> list[str]:
 ])
 def drill(
     out: Printer, parts: PartsChoice, broker: BrokerChoice, engine: EngineChoice,
-    name: Annotated[str | None, argument("NAME", "Which drill.", _begun)] = None,
+    name: Annotated[str | None, argument("NAME", "Which drill.", DRILLS)] = None,
     store: Annotated[str | None, argument("STORE", "Store root: it is copied and not touched.")] = None,
     copy_to: Annotated[Path | None, option(
         "--copy-to", "Where the copy goes: a new or empty folder outside of the store.", _PANEL, metavar="DIR")] = None,
@@ -84,7 +80,7 @@ def drill(
     out.show(table("changes of the copy", ["file", ">offset", "*what"], changes))
     if len(done.changes) > _SHOWN:
         out.show(Text(f"… and {count(len(done.changes) - _SHOWN, 'more change')}: {note} lists all"))
-    given = Given(str(copy_to), tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY))
+    given = out.given.of_copy(copy_to)
     out.summary(f"{copy_to} is a copy of {store} with {count(len(done.changes), 'change')}: {DRILLS[name].summary} "
-                f"{note} records the changes", next_steps(Scene("inspected", given)))
+                f"{note} records the changes", next_steps(out.scene("inspected", given=given)))
     return exits.CLEAN

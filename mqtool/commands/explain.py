@@ -20,10 +20,6 @@ from recover.findings.model import CODES
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in (*CODES, *REASONS) if name.startswith(incomplete)]
-
-
 @command(examples=[
     ("", "every code that verify can report, and every reason of damage"),
     ("bad-body-crc", "what that one means, how it happens, what a broker does, what to do"),
@@ -32,7 +28,7 @@ def _complete(incomplete: str) -> list[str]:
 def explain(
     out: Printer,
     code: Annotated[str | None, argument(
-        "CODE", "A finding's code, or a reason of damage; without one, the list.", _complete)] = None,
+        "CODE", "A finding's code, or a reason of damage; without one, the list.", (*CODES, *REASONS))] = None,
     log: Annotated[Path | None, option(
         "--log", "Explain a broker's log instead: store.log, broker.log or its stdout; gzip is fine.",
         "What", metavar="FILE")] = None,

@@ -103,7 +103,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
             since=since, until=until, key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
-            include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
+            include=parse_kinds(self.include, "--include", KINDS), limit=min(self.limit, FOREVER),
         )
 
 
@@ -156,8 +156,7 @@ def export(
     if not where.source and broker.store:
         where = structs.replace(where, source=[broker.store])
     target = _target(out, where, which, shape)
-    reading = Reading(out, broker, engine, which, shape)
-    run = _Export(reading, where.format)
+    run = _Export(out, broker, engine, which, shape)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size)
     # a configuration does not tell whose log is in its folders if there are several sources
     options = broker.applied(where.places[0], options) if len(where.places) == 1 else structs.replace(
@@ -185,7 +184,7 @@ def export(
             if keeps:
                 out.say(f"{target}.part holds the export so far: the same command with --resume continues it")
             raise
-    return run.conclude(target)
+    return run.conclude(target, where.format)
 
 
 def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm) -> Path | None:
@@ -229,6 +228,8 @@ class Reading:
         self.damaged_ranges = 0
         self.assumed: list[str] = []
         self._scanned: dict[str, Scanned] = {}
+        self.counts: Counts = Counter()  # what an export has written
+        self.size = 0
 
     def all(self, sources: list[Source]) -> Iterator[Selected]:
         """Yield every wanted message, source by source; a second call does not scan again."""
@@ -275,10 +276,6 @@ class Reading:
             return FOREVER
         return prediction.cut_at
 
-    def topics(self) -> set[str]:
-        """The topics of records in the scanned logs."""
-        return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
-
     def stores(self) -> list[str]:
         return [name for name, scanned in self._scanned.items() if scanned.source.store is not None]
 
@@ -288,26 +285,20 @@ class Reading:
             self.notes.append(note)
 
 
-class _Export:
-    """One export in progress: counts and bytes written."""
-
-    def __init__(self, reading: Reading, format: str) -> None:
-        self.reading, self.out, self.format = reading, reading.out, format
-        self.counts: Counts = Counter()
-        self.size = 0
+class _Export(Reading):
+    """One export in progress."""
 
     def write(self, sources: list[Source], writer: Writer) -> None:
-        reading = self.reading
-        if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
+        if isinstance(writer, (Ndjson, Csv, Table)) and not self.damaged and self.wanted.by_rows:
             for source in sources:
-                scanned, wanted = reading.scanned_source(source)
+                scanned, wanted = self.scanned_source(source)
                 with self.out.progress("exporting", source.size) as progress:
-                    topics, size = export_lines(scanned, wanted, writer, threads=reading.engine.thread_count,
-                                                note=reading.missed, progress=progress)
+                    topics, size = export_lines(scanned, wanted, writer, threads=self.engine.thread_count,
+                                                note=self.missed, progress=progress)
                 self.counts.update(topics)
                 self.size += size
             return
-        for item in reading.all(sources):
+        for item in self.all(sources):
             self.counts[count_key(item.message)] += 1
             self.size += item.message.size or 0
             writer.write(item)
@@ -316,75 +307,74 @@ class _Export:
         """Have executors write a folder of Parquet files with the wanted messages of one source."""
         from recover.cluster.export import export_on_spark
 
-        reading = self.reading
-        for wrong, what in ((len(sources) != 1, "several sources"), (reading.wanted.limit, "--limit"),
-                            (reading.damaged, "--damaged")):
+        for wrong, what in ((len(sources) != 1, "several sources"), (self.wanted.limit, "--limit"),
+                            (self.damaged, "--damaged")):
             if wrong:
                 raise UsageRefusal(f"{what} with Parquet written by executors", "Use --engine local.")
-        scanned, wanted = reading.scanned_source(sources[0])
+        scanned, wanted = self.scanned_source(sources[0])
         with self.out.progress("exporting", sources[0].size) as progress:
             self.counts, self.size = export_on_spark(
-                reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
+                self.engine.spark_settings(), scanned, wanted, target, note=self.missed, progress=progress)
 
     def write_store(self, sources: list[Source], target: Path) -> None:
         """Write a store of the wanted messages of one source."""
-        reading = self.reading
         if len(sources) != 1:
             raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: name one.")
         if sources[0].in_pieces:
             raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
                                "Set --mapped-file-size if the piece begins where a log file did.")
-        scanned, wanted = reading.scanned_source(sources[0])
+        scanned, wanted = self.scanned_source(sources[0])
         # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF, TOPIC_ROCKSDB_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
-        scan = ScanOptions(engine=LocalEngine(reading.engine.thread_count))
+        scan = ScanOptions(engine=LocalEngine(self.engine.thread_count))
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
-            made = write_store(scanned, wanted, target, scan, reading.broker.given(), note=reading.missed,
+            made = write_store(scanned, wanted, target, scan, self.broker.given(), note=self.missed,
                                progress=progress, interrupted=interrupted)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
-            reading.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
+            self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
                                  "them, and consumers get the previous message again")
-        reading.assumed += (assumed := assumptions_of(made.assumed_settings))
-        reading.notes += assumed
+        self.assumed += (assumed := assumptions_of(made.assumed_settings))
+        self.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
                         verify={**made.report.json(), "exit_code": made.report.exit_code})
 
     def _unknown_topics(self, written: Collection[str]) -> list[Step]:
         """Note each --topic that matches nothing; return the step that lists the topics."""
-        known = {*written, *self.reading.topics()}
+        known = {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
+        known.update(written)
         steps: list[Step] = []
-        for pattern in self.reading.wanted.topics:
+        for pattern in self.wanted.topics:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
                 near = difflib.get_close_matches(pattern, known, 1, 0.5)
-                self.reading.notes.append(f"the log holds no message of a topic that matches {pattern}"
+                self.notes.append(f"the log holds no message of a topic that matches {pattern}"
                                           + (f"; the nearest is {near[0]}" if near else ""))
                 steps = [Step(f"mqtool inspect {shlex.quote(name)}", "lists the topics")
-                         for name in self.reading.stores()]
+                         for name in self.stores()]
         return steps
 
-    def conclude(self, target: Path | None) -> int:
-        reading, total = self.reading, self.counts.total()
+    def conclude(self, target: Path | None, form: str) -> int:
+        total = self.counts.total()
         topics: dict[str, dict[str, int]] = {}
         for (topic, kind), number in sorted(self.counts.items()):
             topics.setdefault(topic, {})[kind] = number
         steps = self._unknown_topics(topics)
-        if reading.damaged_ranges and not reading.damaged:
-            more = "--damaged exports the legible parts" if reading.stores() else "no intact record is there"
-            reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: {more}")
+        if self.damaged_ranges and not self.damaged:
+            more = "--damaged exports the legible parts" if self.stores() else "no intact record is there"
+            self.notes.append(f"{count(self.damaged_ranges, 'damaged range')} of the log: {more}")
         self.out.answer(
-            output=None if target is None else str(target), format=self.format, messages=total, bytes=self.size,
+            output=None if target is None else str(target), format=form, messages=total, bytes=self.size,
             topics={topic: sum(kinds.values()) for topic, kinds in topics.items()}, kinds=topics,
-            complete=not reading.incomplete, notes=reading.notes,
-            damaged_ranges=reading.damaged_ranges, assumptions=reading.assumed,
+            complete=not self.incomplete, notes=self.notes,
+            damaged_ranges=self.damaged_ranges, assumptions=self.assumed,
         )
         if topics:
             kinds = sorted({kind for _, kind in self.counts}, key=lambda kind: (kind != "ordinary", kind))
             most_first = sorted(topics, key=lambda topic: -sum(topics[topic].values()))
             rows = [(topic, *(topics[topic].get(kind, 0) for kind in kinds)) for topic in most_first]
             self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
-        self.out.say(*reading.notes)
+        self.out.say(*self.notes)
         self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
-                         + (", but NOT everything could be read" if reading.incomplete else ""), steps)
-        return exits.OPERATIONAL if reading.incomplete else exits.CLEAN
+                         + (", but NOT everything could be read" if self.incomplete else ""), steps)
+        return exits.OPERATIONAL if self.incomplete else exits.CLEAN

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from formats.index import IndexGeometry
 from mqtool import exits
-from mqtool.next_steps import Scene, Step, next_steps
+from mqtool.next_steps import Step, next_steps
 from mqtool.options import StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
@@ -96,7 +96,7 @@ def _show_store(out: Printer, choice: StoreChoice) -> int:
         out.show(table("incomplete config files", ["file", "state", ".bak", "*if lost"], rows))
     out.show(_starts(report))
     gone = any(item.code == NO_LOG for item in found)
-    out.summary(_summary(report, len(bad), gone=gone), next_steps(Scene("inspected", out.given)))
+    out.summary(_summary(report, len(bad), gone=gone), next_steps(out.scene("inspected")))
     return found.bits
 
 
@@ -132,7 +132,7 @@ def _parts(report: StoreReport) -> Table:
     rows = [(part.path, part.files, human_size(part.size), part.what,
              Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts]
-    return table("parts", ["part", ">files", ">size", "what", ""], rows)
+    return table("parts", ["part", ">files", ">size", "*what", ""], rows)
 
 
 def _pointers(report: StoreReport) -> Table:
@@ -181,7 +181,7 @@ def _starts(report: StoreReport) -> Table:
     rows = []
     for first, behind in zip_longest(firsts, firsts[1:]):
         until = f" to before {behind.broker}" if behind else ""
-        note = "" if first.matched or first.file is None else "no file matches: the oldest that it may read"
+        note = "" if first.matched or first.file is None else "no file matches: begins with the oldest that it may read"
         name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
             else str(first.broker)
         rows.append((name, first.mode, first.file, note))
@@ -296,7 +296,7 @@ def _detail(out: Printer, item: Item) -> None:
     out.show(Text(title, style="bold") if item.ok else Text(f"{title}: {_why(item)}", style="bold red"))
     if item.fields:
         rows = [(field.offset, field.size, field.name, Text(_field_text(field)), field.note) for field in item.fields]
-        out.show(table("", [">at", ">bytes", "field", "*value", "*meaning"], rows))
+        out.show(table("", [">at", ">bytes", "*field", "*value", "*meaning"], rows))
     if item.checks:
         checks = [(check.name, Text(*_MARKS[check.ok]), check.detail) for check in item.checks]
         out.show(table("", ["check", "verdict", "*detail"], checks))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.next_steps import Scene, Step, next_steps
+from mqtool.next_steps import Step, next_steps
 from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
@@ -30,7 +30,7 @@ from recover.check.parts import (
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
-from recover.export.sources import Scanned, Source
+from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
@@ -86,7 +86,7 @@ def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterato
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store
-        scanned = Scanned(Source(str(store.root), store.commitlog, store), analysis.log, (), analysis.by_names)
+        scanned = Scanned(source_of(store), analysis.log, (), analysis.by_names)
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
@@ -150,7 +150,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
-    scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
     return code
 
@@ -243,7 +243,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     out.say(*found.unread)
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line
-    steps = Scene("checked", out.given, code, found.findings).by_hand(NO_LOG) if NO_LOG in codes else []
+    steps = out.scene("checked", code).by_hand(NO_LOG) if NO_LOG in codes else []
     steps += [Step(command, why) for of, command, why in (
         ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
          "shows how to complete the queues; writes nothing"),

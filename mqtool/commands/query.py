@@ -18,10 +18,12 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
+from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import LMQ_PREFIX
 from recover.store.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
@@ -69,6 +71,9 @@ class Search(Struct, frozen=True, kw_only=True):
         if way != "list" and (self.since is not None or self.until is not None):
             raise UsageRefusal("--since and --until go with --topic alone",
                                "--key takes --begin and --end; a list takes neither --key nor another search.")
+        if way == "list" and str(self.topic).startswith(LMQ_PREFIX):
+            raise UsageRefusal(f"{self.topic} is a light queue: its messages are stored under other topics",
+                               "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
         if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
             raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "
                                "with --scan.")
@@ -122,10 +127,8 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
         return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
         since, until = parse_times(search.since, search.until)
-        with out.progress("scanning", log_size(store)) as progress:
-            return list_messages(
-                store, topic, Wanted(queue=search.queue, since=since, until=until), engine=engine.scanner(),
-                memory=engine.memory or DEFAULT_MEMORY, limit=search.limit, progress=progress)
+        return list_messages(_scanned(out, store, engine), topic,
+                             Wanted(queue=search.queue, since=since, until=until), search.limit)
     if search.scan or search.include_stale:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
@@ -149,9 +152,14 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
+    return scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
+                    only_stale=way == "stale", limit=search.limit)
+
+
+def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:
     with out.progress("scanning", log_size(store)) as progress:
-        return scan_for(store, wanted, engine=engine.scanner(), topic=search.topic, queue=search.queue,
-                        only_stale=way == "stale", limit=search.limit, progress=progress)
+        return scan_source(source_of(store), engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
+                           progress=progress)
 
 
 def _summary(answer: look.Answer) -> str:
@@ -214,8 +222,7 @@ def trace(
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
     opened = store.settled(engine) if scan else store.open()
-    with out.progress("scanning", log_size(opened)) as progress:
-        lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
+    lives, found = trace_message(opened, name.strip(), _scanned(out, opened, engine) if scan else None)
     found.way = found.way if not found.messages or found.way != "id" else "index"
     look.note_unread(opened, found)
     out.answer(lives=to_builtins(lives), complete=found.complete, way="scan" if scan else "index",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
-from mqtool.next_steps import STOPS, Scene, Step, next_steps
+from mqtool.next_steps import STOPS, Step, next_steps
 from mqtool.options import EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
 from mqtool.printer import Printer, Shown, Text, facts, findings_table, table
 from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
@@ -153,8 +153,7 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, page: PageCho
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)
-    scene = Scene("checked", out.given, code, list(found.before.findings), unread=found.before.unread)
-    steps = next_steps(scene)
+    steps = next_steps(out.scene("checked", code, unread=found.before.unread))
     sentence = _sentence(found, document, code)
     written = None if page.output is None else str(page.output)
     out.answer(output=written, sentence=sentence, **_document(found, document))

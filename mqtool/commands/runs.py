@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from mqtool import exits
 from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
-from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
+from mqtool.next_steps import Given, Step, next_steps, undo_step
 from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
@@ -74,7 +74,7 @@ def apply(
     steps = count(len(plan.steps), "step")
     if consent.dry_run:
         check_for_apply(root, plan, folders)
-        out.summary(f"Dry run: {steps} on {root}", next_steps(Scene("planned", out.given, plan=plan_file)))
+        out.summary(f"Dry run: {steps} on {root}", next_steps(out.scene("planned", plan=plan_file)))
         return exits.CLEAN
     ask(f"Run this plan on {root}?", yes=consent.yes)
     with step_by_step(out, "applying") as how:
@@ -125,7 +125,7 @@ def resume(
     out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
     if undone:
         out.summary("The undo is complete: the store is as it was before the run",
-                    next_steps(Scene("undone", out.given)))
+                    next_steps(out.scene("undone")))
         return exits.CLEAN
     return conclude(out, Store.open(root, options), engine, plan,
                     f"The run is complete, {count(lost_by(plan.loss), 'message')} lost")
@@ -168,7 +168,7 @@ def undo(
     removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
     said = [f"{count(restored, 'file')} restored"] if restored or not removed else []
     said += [f"{count(removed, 'file')} removed again"] if removed else []
-    out.summary(f"Run {undone.run.id} is undone, {', '.join(said)}", next_steps(Scene("undone", out.given)))
+    out.summary(f"Run {undone.run.id} is undone, {', '.join(said)}", next_steps(out.scene("undone")))
     return exits.CLEAN
 
 
@@ -195,7 +195,7 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
         out.show(table("runs, oldest first", columns, rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
-    steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
+    steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else []))
     can_undo = unfinished or any(item.state == "applied" for item in runs)
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs

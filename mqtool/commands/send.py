@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ from mqtool.text import count, human_size
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.select import Wanted, selected
-from recover.export.send import KINDS, Cluster, Outbox, Outgoing, Place, Position, RejectedMessage, Rules, read_messages
+from recover.export.send import KINDS, Cluster, Outbox, Place, Position, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
@@ -129,7 +129,7 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
         out.summary("there is nothing to send")
         return code
     ask(f"Send {count(due - begin.sent, 'message')} to {endpoints}?", yes=consent.yes)
-    return _Sending(out, target, messages, outbox, plan, position).run(endpoints)
+    return _send(out, target, messages, outbox, plan, position, endpoints)
 
 
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
@@ -215,84 +215,65 @@ class _Plan:
                 break
 
 
-class _Sending:
-    """One run in progress."""
-
-    def __init__(
-        self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position,
-    ) -> None:
-        self.out, self.target, self.messages, self.outbox = out, target, messages, outbox
-        self.plan, self.position, self.due = plan, position, plan.due
-        self.refused: Counter[str] = Counter()
-        self.list: list[dict[str, str]] = []
-        self.sent = self.before = position.place.sent
-
-    def run(self, endpoints: str) -> int:
-        """Send the rest of the source; return the exit code."""
-        position = self.position
-        if position.path is None:
-            self.out.say("without --position the progress is not recorded")
-        cluster = Cluster(endpoints, namespace=self.target.namespace, tls=self.target.tls)
-        try:
-            position.begin()
-            self._send(cluster)
-            position.end()
-        finally:
-            position.close()
-            cluster.close()
-            self.out.answer(sent=self.sent, refused=self.list, refused_messages=self.refused.total(),
-                            sent_again=cluster.again)
-            more = position.path is not None and self.sent < self.due
-            self.out.summary(self._line(endpoints), [Step(_typed(self.out), "continues there")] if more else [])
-        if self.refused:
-            self.out.show(table("not taken", ["*why", ">messages"], self.refused.most_common(), most=_SHOWN))
-        return exits.OPERATIONAL if self.refused or self.messages.incomplete else exits.CLEAN
-
-    def _line(self, endpoints: str) -> str:
-        text = f"{self.sent:,} of {count(self.due, 'message')} sent to {endpoints}"
-        if self.before:
-            text += f", {self.before:,} of them before"
-        return text + (f"; {self.refused.total():,} NOT taken by the cluster" if self.refused else "")
-
-    def _send(self, cluster: Cluster) -> None:
-        stream = islice(self.messages, self.plan.messages)
-        done = self._passed(stream)
-        pause, free = (1 / self.target.rate_limit if self.target.rate_limit else 0.0), time.monotonic()
-        self.out.writing = True
-        with self.out.steps("sending") as steps, exits.between_steps() as interrupted:
-            while batch := list(islice(stream, self.target.in_flight)):
-                taken = (message if isinstance(message, str) else self.outbox.take(message) for message in batch)
+def _send(
+    out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position, endpoints: str,
+) -> int:
+    """Send the rest of the source; return the exit code."""
+    if position.path is None:
+        out.say("without --position the progress is not recorded")
+    before = sent = position.place.sent
+    refused: Counter[str] = Counter()
+    listed: list[dict[str, str]] = []
+    cluster = Cluster(endpoints, namespace=target.namespace, tls=target.tls)
+    try:
+        position.begin()
+        stream = islice(messages, plan.messages)
+        done = _skip(stream, outbox, position, target)
+        pause, free = (1 / target.rate_limit if target.rate_limit else 0.0), time.monotonic()
+        out.writing = True
+        with out.steps("sending") as steps, exits.between_steps() as interrupted:
+            while batch := list(islice(stream, target.in_flight)):
+                taken = (message if isinstance(message, str) else outbox.take(message) for message in batch)
                 going = [item for item in taken if not isinstance(item, str)]
                 time.sleep(max(0.0, free - time.monotonic()))
                 free = max(free, time.monotonic()) + pause * len(going)
-                if going:
-                    self._note(going, cluster.send(going, interrupted))
+                for item, problem in zip(going, cluster.send(going, interrupted) if going else (), strict=True):
+                    if problem is None:
+                        sent += 1
+                        continue
+                    refused[problem.reason] += 1
+                    if len(listed) < _KEPT:
+                        listed.append({"topic": item.topic, "origin": item.origin, "reason": problem.reason})
                 done += len(batch)
-                if going or done == self.plan.messages:
-                    origin = going[-1].origin if going else self.position.place.origin
-                    self.position.move(Place(done, self.sent, origin))
-                steps(self.sent, self.due, f"{self.sent:,} messages")
+                if going or done == plan.messages:
+                    position.move(Place(done, sent, going[-1].origin if going else position.place.origin))
+                steps(sent, plan.due, f"{sent:,} messages")
                 if interrupted():
-                    self.position.end()
+                    position.end()
                     raise Interrupted("stopped by a signal; no message was in flight",
-                                      _typed(self.out) if self.position.path else "")
+                                      _typed(out) if position.path else "")
+        position.end()
+    finally:
+        position.close()
+        cluster.close()
+        out.answer(sent=sent, refused=listed, refused_messages=refused.total(), sent_again=cluster.again)
+        text = f"{sent:,} of {count(plan.due, 'message')} sent to {endpoints}"
+        text += f", {before:,} of them before" if before else ""
+        text += f"; {refused.total():,} NOT taken by the cluster" if refused else ""
+        more = position.path is not None and sent < plan.due
+        out.summary(text, [Step(_typed(out), "continues there")] if more else [])
+    if refused:
+        out.show(table("not taken", ["*why", ">messages"], refused.most_common(), most=_SHOWN))
+    return exits.OPERATIONAL if refused or messages.incomplete else exits.CLEAN
 
-    def _note(self, going: list[Outgoing], results: Sequence[RejectedMessage | None]) -> None:
-        for item, refused in zip(going, results, strict=True):
-            if refused is None:
-                self.sent += 1
-                continue
-            self.refused[refused.reason] += 1
-            if len(self.list) < _KEPT:
-                self.list.append({"topic": item.topic, "origin": item.origin, "reason": refused.reason})
 
-    def _passed(self, stream: Iterator[Message | str]) -> int:
-        """Skip messages that are done; `Refusal` (8) if the source has changed."""
-        place, last = self.position.place, ""
-        for message in islice(stream, place.done):
-            if not isinstance(message, str) and not isinstance(item := self.outbox.take(message), str):
-                last = item.origin
-        if last != place.origin:
-            raise Refusal(f"{self.target.source} does not hold the messages recorded in {self.position.path}",
-                          "Send from the same source, or name another position file.")
-        return place.done
+def _skip(stream: Iterator[Message | str], outbox: Outbox, position: Position, target: Target) -> int:
+    """Skip the messages that are done and return their number; `Refusal` (8) if the source has changed."""
+    place, last = position.place, ""
+    for message in islice(stream, place.done):
+        if not isinstance(message, str) and not isinstance(item := outbox.take(message), str):
+            last = item.origin
+    if last != place.origin:
+        raise Refusal(f"{target.source} does not hold the messages recorded in {position.path}",
+                      "Send from the same source, or name another position file.")
+    return place.done

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Struct, structs
 
 from mqtool import exits, version
-from mqtool.next_steps import STOPS, Scene, next_steps
+from mqtool.next_steps import STOPS, next_steps
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
@@ -65,7 +65,7 @@ def verify(
     line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
-    out.summary(line, next_steps(Scene(phase, out.given, code, list(report.findings), unread=report.unread)))
+    out.summary(line, next_steps(out.scene(phase, code, unread=report.unread)))
     return code
 
 
@@ -160,7 +160,7 @@ def fleet(out: Printer, which: Fleet) -> int:
     out.summary(
         f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
         f"{human_seconds(seconds)} of one core), {total['unchanged']:,} not read because their listing is unchanged; "
-        f"tables in {which.into}", next_steps(Scene("fleet", out.given, code, found)))
+        f"tables in {which.into}", next_steps(out.scene("fleet", code, findings=found)))
     return code
 
 

@@ -44,7 +44,7 @@ def verify_tables(document: dict[str, Any]) -> list[Shown]:
         columns = [name.replace("_msg_timestamp", "").replace("_", " ") for name in times]
         tables.append(table("checkpoint", columns, [list(times.values())]))
     if document.get("not_checked"):
-        tables.append(table("not checked: not read by mqtool", ["part", "*kept in"],
+        tables.append(table("not checked, as mqtool does not read it", ["part", "*kept in"],
                             [list(item) for item in document["not_checked"].items()]))
     return [item for each in tables for item in (each, Text(""))][:-1]
 

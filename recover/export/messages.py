@@ -18,6 +18,7 @@ from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
+    TOPIC_CHECK_MAX,
     TOPIC_ROCKSDB_HALF,
     TOPIC_ROCKSDB_OP_HALF,
     TOPIC_TIMER,
@@ -39,7 +40,7 @@ _KINDS = {
     TOPIC_OP_HALF: "op", TOPIC_ROCKSDB_OP_HALF: "op",
 }
 _SYSTEM = frozenset({
-    "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+    "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", TOPIC_CHECK_MAX, "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, "CHECKPOINT_TOPIC",
     TOPIC_ROCKSDB_HALF, TOPIC_ROCKSDB_OP_HALF,
 })
@@ -106,7 +107,9 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
     values = record.property_map()
     stored = record.topic_name
     topic, queue, kind = real_destination(stored, record.queue_id, values)
-    content, compression, problem = _body(record, raw_body)
+    is_compressed = record.sys_flag & sysflag.COMPRESSED
+    compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown") if is_compressed else None
+    content, problem = (record.body, "as stored, on request") if raw_body and is_compressed else plain_body(record)
     text, encoding = encoded(content)
     return Message(
         topic, queue, record.queue_offset, record.phy_offset, record.total_size, state, record.store_timestamp,
@@ -142,15 +145,6 @@ def is_system(topic: str) -> bool:
     return topic in _SYSTEM or topic.startswith(SYSTEM_PREFIX)
 
 
-def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
-    """Return the content, its compression as stored (None: not compressed), and why it is returned as stored."""
-    if not record.sys_flag & sysflag.COMPRESSED:
-        return record.body, None, None
-    compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
-    content, problem = (record.body, "as stored, on request") if raw else plain_body(record)
-    return content, compression, problem
-
-
 def plain_body(record: Record) -> tuple[bytes, str | None]:
     """Return the body as its producer wrote it and None; or as stored, and why it could not be decompressed."""
     try:
@@ -165,6 +159,13 @@ def encoded(content: bytes) -> tuple[str, str]:
         return content.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
         return base64.b64encode(content).decode("ascii"), "base64"
+
+
+def decoded(text: str, encoding: str) -> bytes:
+    """Return the bytes that `encoded` was given; `ValueError` for a text that it does not return."""
+    if encoding not in ("utf-8", "base64"):
+        raise ValueError(f"body_encoding {encoding} is neither utf-8 nor base64")
+    return text.encode() if encoding == "utf-8" else base64.b64decode(text, validate=True)
 
 
 _host = functools.lru_cache(maxsize=4096)(host_text)

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -22,21 +22,18 @@ from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
 from formats.sysflag import INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
-from recover.export.sources import Scanned, Source, scan_source
+from recover.export.sources import Scanned
 from recover.findings.code import UsageRefusal
 from recover.findings.model import count
 from recover.log.file_scan import FileScan, ProgressCallback
-from recover.log.scan import Engine
 from recover.look.query import FOREVER as FOREVER, Answer, Found
-from recover.store.columns import DEFAULT_MEMORY, Rows, Split
-from recover.store.config_files import LMQ_PREFIX
+from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.store import Store
 
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
-_BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_BACK = re.compile(r"-(\d{1,15}(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 Span = tuple[int, int]
@@ -93,10 +90,15 @@ def parse_span(text: str, option: str) -> Span:
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
         raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
-    span = (int(first or 0), int(last) if last else FOREVER)
+    span = (_number(first or "0"), _number(last) if last else FOREVER)
     if span[0] > span[1]:
         raise UsageRefusal(f"{option} {text}: the end is before the start", "Write the smaller offset first.")
     return span
+
+
+def _number(text: str) -> int:
+    """A number of any length, at most FOREVER."""
+    return min(int(text), FOREVER) if len(text) < 1000 else FOREVER
 
 
 def parse_time(text: str, option: str) -> int:
@@ -104,7 +106,7 @@ def parse_time(text: str, option: str) -> int:
     w); `UsageRefusal` (16) otherwise."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
-        return int(text)
+        return _number(text)
     if back := _BACK.fullmatch(text):
         return int(time.time() * 1000) - int(float(back[1]) * _UNITS[back[2]])
     try:
@@ -270,16 +272,15 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
 
 
 def scan_for(
-    store: Store, wanted: Wanted, *, engine: Engine, memory: int = DEFAULT_MEMORY, topic: str | None = None,
-    queue: int | None = None, only_stale: bool = False, limit: int = 0, progress: ProgressCallback | None = None,
-    lists: str | None = None,
+    scanned: Scanned, wanted: Wanted, *, topic: str | None = None, queue: int | None = None, only_stale: bool = False,
+    limit: int = 0, lists: str | None = None,
 ) -> Answer:
-    """Return every wanted intact message stored under `topic` and `queue`, in log order; at most `limit`.
+    """Return every wanted intact message of a scanned store that is stored under `topic` and `queue`, in log order; at
+    most `limit`.
 
     With `lists` (a topic) all are counted, and messages for that topic that are stored under another one are included.
     """
     answer = Answer("scan" if lists is None else "list")
-    scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
     for line in scanned.unread:
         answer.incomplete(line)
     answer.damaged_ranges = len(scanned.log.damaged)
@@ -307,10 +308,7 @@ def scan_for(
     return answer
 
 
-def list_messages(store: Store, topic: str, wanted: Wanted, **how: Any) -> Answer:
+def list_messages(scanned: Scanned, topic: str, wanted: Wanted, limit: int) -> Answer:
     """Return the live messages of `topic` that pass the filters, in log order."""
-    if topic.startswith(LMQ_PREFIX):
-        raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
-                           "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
     wanted = structs.replace(wanted, topics=(glob.escape(topic),), include=frozenset({"system"}))
-    return scan_for(store, wanted, lists=topic, **how)
+    return scan_for(scanned, wanted, lists=topic, limit=limit)

@@ -6,11 +6,11 @@ file advances, so a run that was killed sends again at most what was in flight.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.change.lock import only_run
-from recover.export.messages import Message, is_system, unfolded
+from recover.export.messages import Message, decoded, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
 ORIGIN = "MQTOOL_ORIGIN"
@@ -94,7 +94,8 @@ class Outbox:
         key = message.unique_key
         if message.kind == "recall":
             # topic+key, before 5.3 the key alone (TimerMessageStore.buildDeleteKey)
-            self._ended[message.properties[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]] = "recalled by its producer"
+            recalled = message.properties.get(props.TIMER_DEL_UNIQKEY, "").rpartition("+")[2]
+            self._ended[recalled] = "recalled by its producer"
         elif key is not None and message.kind in ("delayed", "timer"):
             self._waiting[key] = message.phy_offset
         elif key is not None and message.kind is None and key in self._waiting:
@@ -109,7 +110,7 @@ class Outbox:
         topic = self._rules.topics.get(topic, topic)
         if is_system(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"topic {topic} belongs to the brokers"
-        body = base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
+        body = decoded(message.body, message.body_encoding)
         if not body:
             return "no body, which the client rejects"
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
@@ -162,30 +163,22 @@ def _type(message: Message) -> str:
 
 def read_messages(path: Path) -> Iterator[Message | str]:
     """Yield the messages of an NDJSON export; for a damaged one only "damaged". `Refusal` (8) for any other line."""
-    decoder = msgspec.json.Decoder(Message)
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), start=1):
             try:
-                message = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if _is_damaged(line):
-                    yield "damaged"
+                value = msgspec.json.decode(line)
+                if isinstance(value, dict) and value.get("state") == "damaged":
+                    yield "damaged"  # fields of it may be null
                     continue
+                message = msgspec.convert(value, Message)
+                body = decoded(message.body, message.body_encoding)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a complete NDJSON export; nothing after this line was read.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
-                encoded = message.body_encoding == "base64"
-                yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
+                yield from unfolded(message, body)
             else:
                 yield message
-
-
-def _is_damaged(line: bytes) -> bool:
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return isinstance(value, dict) and value.get("state") == "damaged"
 
 
 class Place(NamedTuple):
@@ -303,13 +296,15 @@ class Cluster:
             futures = [(number, self._start(messages[number])) for number in left]
             left, trouble = [], ""
             for number, future in futures:
-                topic = messages[number].topic
-                answer = future if isinstance(future, (RejectedMessage, str)) else _answer(future, topic)
-                if isinstance(answer, RejectedMessage):
-                    results[number] = answer
-                elif answer is not None:
-                    left.append(number)
-                    trouble = answer
+                try:
+                    future.result(timeout=120)
+                except Exception as error:  # the client raises plain Exception, too
+                    judged = _judged(error, messages[number].topic)
+                    if isinstance(judged, RejectedMessage):
+                        results[number] = judged
+                    else:
+                        left.append(number)
+                        trouble = judged
             self._answered |= len(left) < len(futures)
             if not left:
                 return results
@@ -323,8 +318,8 @@ class Cluster:
         raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
                       + "Then run the same command again: with --position it continues where it stopped.")
 
-    def _start(self, message: Outgoing) -> Any:
-        """Return the future of one message, or the result of `_judged` for a failure."""
+    def _start(self, message: Outgoing) -> Future[Any]:
+        """Return the future of one message."""
         from rocketmq.v5.model import Message as Sent
 
         try:
@@ -337,21 +332,15 @@ class Cluster:
             sent.properties.update(message.properties)
             if message.deliver_at is not None and message.deliver_at > time.time() * 1000:
                 sent.delivery_timestamp = -(-message.deliver_at // 1000)
-            return self._producer.send_async(sent)
+            sending: Future[Any] = self._producer.send_async(sent)
+            return sending
         except Exception as error:
-            return _judged(error, message.topic)
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def close(self) -> None:
         self._producer.shutdown()
-
-
-def _answer(future: Any, topic: str) -> RejectedMessage | str | None:
-    """Return None for an acknowledgement, why the message is not taken, or an error text: try again."""
-    try:
-        future.result(timeout=120)
-        return None
-    except Exception as error:
-        return _judged(error, topic)
 
 
 def _judged(error: Exception, topic: str) -> RejectedMessage | str:

@@ -56,6 +56,11 @@ class Source(NamedTuple):
         return sum(mapped_file.length for mapped_file in self.queue.files)
 
 
+def source_of(store: Store) -> Source:
+    """The log of a store as a source."""
+    return Source(str(store.root), store.commitlog, store)
+
+
 class Scanned(NamedTuple):
     """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it."""
 

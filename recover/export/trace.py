@@ -12,6 +12,7 @@ from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, de
 from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
+    TOPIC_CHECK_MAX,
     TOPIC_ROCKSDB_HALF,
     TOPIC_ROCKSDB_OP_HALF,
     TOPIC_TIMER,
@@ -21,11 +22,9 @@ from formats.sysflag import TRANSACTION_COMMIT
 from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_destination
 from recover.export.select import FOREVER, Wanted, scan_for, selected
-from recover.export.sources import Source, scan_source
+from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.findings.model import count
-from recover.log.file_scan import ProgressCallback
-from recover.log.scan import Engine
 from recover.look.query import (
     Answer,
     deliver_time,
@@ -37,7 +36,6 @@ from recover.look.query import (
     queue_records,
 )
 from recover.predict.groups import committed_rows
-from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
@@ -49,7 +47,8 @@ _MOST = 500_000
 
 
 class Event(Struct):
-    """One record of a life. `stage`: sent, half, op, committed, waiting, recall, delivered, retry, dead-letter.
+    """One record of a life. `stage`: sent, half, discarded, op, committed, waiting, recall, delivered, retry,
+    dead-letter.
 
     `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
     delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
@@ -91,36 +90,34 @@ class MessageHistory(Struct):
     consumers: list[Offset] = field(default_factory=list)
 
 
-def trace(
-    store: Store, name: str, *, engine: Engine | None = None, progress: ProgressCallback | None = None,
-) -> tuple[list[MessageHistory], Answer]:
-    """Return the lives of the messages with this id, unique key or key, and the search: through the index, or with an
-    `engine` by a scan of the log. `Refusal` (8) if the index cannot be used."""
-    if engine is None:
+def trace(store: Store, name: str, scanned: Scanned | None = None) -> tuple[list[MessageHistory], Answer]:
+    """Return the lives of the messages with this id, unique key or key, and the search: in the `scanned` log, or
+    through the index. `Refusal` (8) if the index cannot be used."""
+    if scanned is None:
         found = query_id(store, name)
     else:
         found = query_place(store, name) or Answer("scan")
         key = found.messages[0].record.uniq_key if found.messages else name
         if key is not None:
             wanted = Wanted(key=key, include=frozenset({"system"}))
-            found = scan_for(store, wanted, engine=engine, progress=progress)
+            found = scan_for(scanned, wanted)
     keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
     if len(keys) > _LIVES:
         found.more, found.left_out = True, len(keys) - _LIVES
-    if engine is None and not found.messages and not known_topics(store):
+    if scanned is None and not found.messages and not known_topics(store):
         raise Refusal("an index lookup needs the topics, and these are unknown",
                       "Add --scan to scan the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
     for key in keys[:_LIVES]:
         records = [item.record for item in found.messages if item.record.uniq_key == key]
-        if key is not None and engine is None:
+        if key is not None and scanned is None:
             more = query_key(store, known_topics(store), key)
             records += [item.record for item in more.messages]
             found.complete &= more.complete
             found.notes += [note for note in more.notes if note not in found.notes]
             found.damaged += [item for item in more.damaged if item not in found.damaged]
         by_key[key] = {record.phy_offset: record for record in records}
-    ops = None if engine is None else _scanned_ops(store, by_key.values(), engine, found, progress)
+    ops = None if scanned is None else _scanned_ops(scanned, by_key.values(), found)
     offsets: list[str] = []
     pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
     committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
@@ -179,6 +176,8 @@ def _event(store: Store, record: Record) -> Event:
         checks = values.get(props.TRANSACTION_CHECK_TIMES)
         often = f", checked {checks} time{'' if checks == '1' else 's'}" if checks else ""
         event.note = f"producer group {values.get(props.PGROUP)}{often}"
+    elif topic == TOPIC_CHECK_MAX:
+        event.stage = "discarded"
     elif topic == TOPIC_SCHEDULE:
         event.stage, event.note = "waiting", f"delay level {values.get(props.DELAY)}"
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
@@ -252,7 +251,7 @@ def _first_after(
 
 
 def _scanned_ops(
-    store: Store, lives: Iterable[dict[int, Record]], engine: Engine, found: Answer, progress: ProgressCallback | None,
+    scanned: Scanned, lives: Iterable[dict[int, Record]], found: Answer,
 ) -> dict[HalfName, Record]:
     """The first op message in the log for each half message."""
     halves = {_half_name(record): at for life in lives for at, record in life.items()
@@ -260,8 +259,6 @@ def _scanned_ops(
     ops: dict[HalfName, Record] = {}
     if halves:
         wanted = Wanted(topics=tuple(_OP_TOPICS.values()), include=frozenset({"system"}))
-        source = Source(str(store.root), store.commitlog, store)
-        scanned = scan_source(source, engine, memory=DEFAULT_MEMORY, progress=progress)
         for _, content in selected(scanned, wanted, found.incomplete):
             op = decode(content, check_crc=False)
             for name in _ended_by(op):
@@ -279,6 +276,8 @@ def _ended(events: list[Event], *, sure: bool) -> str:
         if "op" in stages:
             return "rolled back: an op message ends it, and there is no commit" if sure else \
                 "ended by an op message: rolled back, or its commit cannot be read"
+        if "discarded" in stages:
+            return "given up by the broker: its producer did not answer any check"
         return "open: neither committed nor rolled back" if sure else \
             "open, unless the commit or op message that ends it cannot be read"
     if "recall" in stages and "delivered" not in stages:

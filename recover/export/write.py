@@ -17,6 +17,7 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
+from formats.sysflag import COMPRESSED
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
@@ -54,12 +55,12 @@ class Writer:
         """A message encoded in this format."""
         return item.content
 
-    def take(self, lines: bytes, count: int) -> None:
-        """Write whole lines, `count` of them."""
+    def take(self, lines: bytes | memoryview) -> None:
+        """Write whole lines."""
         self._stream.write(lines)
 
     def write(self, item: Selected) -> None:
-        self.take(self.line_of(item), 1)
+        self.take(self.line_of(item))
 
     def close(self) -> None:
         """The base class buffers nothing."""
@@ -82,13 +83,13 @@ class Ndjson(Writer):
     def line_of(self, item: Selected) -> bytes:
         return msgspec.json.encode(item.message) + b"\n"
 
-    def take(self, lines: bytes, count: int) -> None:
-        """Write whole lines, `count` of them; `Refusal` (8) if they differ from the earlier run."""
+    def take(self, lines: bytes | memoryview) -> None:
+        """Write whole lines; `Refusal` (8) if they differ from the earlier run."""
         if self._skip:
-            split = lines.splitlines(keepends=True) if count >= self._skip else []
-            if split and split[self._skip - 1] != self._last:
+            split = bytes(lines).splitlines(keepends=True)
+            if len(split) >= self._skip and split[self._skip - 1] != self._last:
                 raise Refusal("the messages differ from those of the interrupted export", _SAME)
-            lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
+            lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - len(split))
         self._stream.write(lines)
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Table(Writer):
     def line_of(self, item: Selected) -> bytes:
         return row_of(item.message)
 
-    def take(self, lines: bytes, count: int) -> None:
+    def take(self, lines: bytes | memoryview) -> None:
         self._lines += lines
         if len(self._lines) >= _FLUSH:
             self._take_lines()
@@ -147,11 +148,13 @@ class Table(Writer):
 
     def _take_lines(self) -> None:
         if self._lines:
-            self.take_table(self.from_rows(bytes(self._lines)))
+            lines = bytes(self._lines)
             self._lines.clear()
+            self.take_table(self.from_rows(lines))
 
     def take_table(self, table: Any) -> None:
-        """Write a table, batched with others if it is small."""
+        """Write a table after the lines that were taken, batched with others if it is small."""
+        self._take_lines()
         self._tables.append(table)
         if sum(item.nbytes for item in self._tables) >= _GROUP:
             self._put_tables()
@@ -266,13 +269,16 @@ def export_lines(
     reached = scanned.log.min_offset
 
     def take() -> None:
-        nonlocal size, reached
         future, rows = waiting.popleft()
         written = future.result()
         if not isinstance(writer, Table):
-            writer.take(written.lines, written.topics.total())
+            writer.take(written.lines)
         elif written.table is not None:
             writer.take_table(written.table)
+        record(written, rows)
+
+    def record(written: Written, rows: Rows) -> None:
+        nonlocal size, reached
         topics.update(written.topics)
         size += written.size
         for line in written.notes:
@@ -292,6 +298,15 @@ def export_lines(
                 continue
             with reader:
                 for rows in (stretch for *_, some in found for stretch in near(some)):
+                    if not wanted.raw_body and (rows["sys_flag"] & COMPRESSED).any():
+                        # a little log may be many times as much text, so it is not collected
+                        while waiting:
+                            take()
+                        written = Written()
+                        for lines in maker.lines(written, reader, scan.mapped_file, rows):
+                            writer.take(lines)
+                        record(written, rows)
+                        continue
                     waiting.append((pool.submit(maker.make, reader, scan.mapped_file, rows), rows))
                     if len(waiting) > 2 * threads:
                         take()
@@ -325,7 +340,7 @@ class LineMaker:
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or their table."""
         written = Written()
-        pieces = list(self._lines(written, reader, mapped_file, rows))
+        pieces = list(self.lines(written, reader, mapped_file, rows))
         lines = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.tables is None:
             written.lines = bytes(lines)
@@ -340,10 +355,11 @@ class LineMaker:
             room = self._kept.room = np.empty(_LINES, dtype=np.uint8)
         return room
 
-    def _lines(
+    def lines(
         self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows,
     ) -> Iterator[bytes | memoryview]:
-        """The lines in pieces; the last one may be a view of this thread's buffer."""
+        """The lines in pieces, each of at most 16 MiB or one message; the last one may be a view of this thread's
+        buffer."""
         first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:

@@ -10,21 +10,21 @@ index up to that end. Timers are not checked: they change in several places at o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT
-from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import LogReader
 from recover.look.store import end_of_log, queue_ends
 from recover.store.columns import Rows
-from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
 from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath
 from recover.store.store import Store
@@ -77,7 +77,8 @@ class _AsItWas(LocalTree):
         self._log = {file.path.absolute(): max(0, self.end - file.file_from_offset) for file in log.files}
         self._queues, self._index = store.consumequeue_dir.absolute(), store.index_dir.absolute()
         self._geometry = index_geometry(store)
-        self._indexed = _Then(self.end, log)
+        self._heads: dict[Path, tuple[bytes, int]] = {}
+        self._found = log
 
     def entries(self, name: str) -> list[Entry]:
         folder, found = self.behind(name), super().entries(name)
@@ -104,10 +105,62 @@ class _AsItWas(LocalTree):
         if path in self._texts:
             return _Text(self._texts[path])
         if path in self._log:
-            return _Ended(path, self._log[path])
+            return _Shown(path, partial(_zero_from, self._log[path]))
         if path.parent == self._index and self._geometry is not None and path.stat().st_size == self._geometry.size:
-            return _Indexed(path, self._geometry, self._indexed)
-        return _Unwritten(path, self.end) if path.is_relative_to(self._queues) else LocalFile(path)
+            if path not in self._heads:
+                self._heads[path] = self._index_head(path, self._geometry)
+            return _Shown(path, partial(_with_head, *self._heads[path]))
+        if path.is_relative_to(self._queues):
+            return _Shown(path, partial(_without_later, self.end), CQ_UNIT.size)
+        return LocalFile(path)
+
+    def _index_head(self, path: Path, geometry: IndexGeometry) -> tuple[bytes, int]:
+        """Header and slots of an index file as they were at the end of the log, and the position after the file's last
+        unit then. What the broker indexes later does not count either.
+
+        Units are written in the order of the log, each before the slot and the header that refer to it.
+        """
+        with closing(LocalFile(path)) as file:
+            def units(first: int, stop: int) -> Rows:
+                content = file.read(geometry.unit_offset(first), max(0, stop - first) * INDEX_UNIT.size)
+                return np.frombuffer(content, dtype=INDEX_UNIT.dtype, count=len(content) // INDEX_UNIT.size)
+
+            head = bytearray(file.read(0, geometry.units_offset))
+            header, slots = INDEX_HEADER.decode(head), np.frombuffer(head, dtype=">i4", offset=INDEX_HEADER.size)
+            number = stop = max(1, min(header.index_count, geometry.entries))
+            while number > 1:
+                first = max(1, number - _AT_ONCE)
+                phy_offsets = units(first, number)["phy_offset"]
+                before = np.flatnonzero(phy_offsets < self.end)
+                if before.size:
+                    number, last = first + int(before[-1]) + 1, int(phy_offsets[before[-1]])
+                    break
+                number = first
+            # the unit being written has its slot before the header counts it
+            written = INDEX_HEADER.decode(file.read(0, INDEX_HEADER.size)).index_count + 1
+            previous = units(number, min(written, geometry.entries))["previous"]
+        _unchain(slots, number, previous.astype(np.int32))
+        if number not in (1, stop):
+            with LogReader(self._found) as reader:
+                record = reader.find(last)
+            # up to 4.7.0 the header counts units, later slots
+            each = header.hash_slot_count >= stop - 1
+            gone = stop - number if each else int((previous[: stop - number] == 0).sum())
+            head[: INDEX_HEADER.size] = INDEX_HEADER.encode(header._replace(
+                index_count=number, end_phy_offset=last, hash_slot_count=header.hash_slot_count - gone,
+                end_timestamp=header.end_timestamp if record is None else record.store_timestamp))
+        return bytes(head), geometry.unit_offset(number)
+
+
+def _unchain(slots: Rows, number: int, previous: Rows) -> None:
+    """Set slots to the numbers that they held before the units from `number` on, whose `previous` are given."""
+    held = slots.astype(np.int32)
+    while (later := (held >= number) & (held < number + previous.size)).any():
+        before = previous[held[later] - number]
+        if (before >= held[later]).any():
+            break  # not a chain that a broker wrote
+        held[later] = before
+    slots[:] = held
 
 
 class _Text(Source):
@@ -125,117 +178,32 @@ class _Text(Source):
 
 
 class _Shown(LocalFile):
-    """A file whose `read` differs from the bytes on the disk."""
+    """A file whose bytes `change` makes what they were: it gets them with their position, in whole units."""
 
     read_into = Source.read_into
 
-
-class _Ended(_Shown):
-    """A log file, with zeros from position `end` on."""
-
-    def __init__(self, path: Path, end: int) -> None:
+    def __init__(self, path: Path, change: Callable[[bytearray, int], None], unit: int = 1) -> None:
         super().__init__(path)
-        self._end = end
+        self._change, self._unit = change, unit
 
     def read(self, offset: int, length: int) -> bytes:
-        content = super().read(offset, length)
-        return content[: max(0, self._end - offset)].ljust(len(content), b"\0")
-
-    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        return super().stored(start, min(stop, self._end)) if start < self._end else []
-
-
-class _Unwritten(_Shown):
-    """A queue file in which units that name a position from `end` of the log on read as zeros."""
-
-    def __init__(self, path: Path, end: int) -> None:
-        super().__init__(path)
-        self._end = end
-
-    def read(self, offset: int, length: int) -> bytes:
-        start = offset - offset % CQ_UNIT.size
-        content = bytearray(super().read(start, -(-(offset + length - start) // CQ_UNIT.size) * CQ_UNIT.size))
-        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // CQ_UNIT.size)
-        units[units["phy_offset"] >= self._end] = 0
+        start = offset - offset % self._unit
+        content = bytearray(super().read(start, -(-(offset + length - start) // self._unit) * self._unit))
+        self._change(content, start)
         return bytes(content[offset - start : offset - start + length])
 
 
-
-class _Then(Struct):
-    """Where the log ended, and for each index file opened so far its header and the number after its last unit at that
-    time. What the broker indexes later than the first read does not count either."""
-
-    end: int
-    log: MappedFileQueue
-    files: dict[Path, tuple[bytes, int]] = field(default_factory=dict)
+def _zero_from(end: int, content: bytearray, start: int) -> None:
+    after = max(0, end - start)
+    content[after:] = bytes(max(0, len(content) - after))
 
 
-class _Indexed(_Shown):
-    """An index file with only those units that name positions before the end of the log.
+def _without_later(end: int, content: bytearray, start: int) -> None:
+    """Zero the units that name a position from `end` of the log on."""
+    units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // CQ_UNIT.size)
+    units[units["phy_offset"] >= end] = 0
 
-    Units are written in the order of the log, each before the slot and the header that refer to it.
-    """
 
-    def __init__(self, path: Path, geometry: IndexGeometry, then: _Then) -> None:
-        super().__init__(path)
-        self._geometry, self._previous = geometry, np.empty(0, dtype=np.int32)
-        if path not in then.files:
-            then.files[path] = self._ends(then)
-        self._head, self._number = then.files[path]
-
-    def _ends(self, then: _Then) -> tuple[bytes, int]:
-        """The header as it was then, and the number after its last unit."""
-        head = super().read(0, INDEX_HEADER.size)
-        header = INDEX_HEADER.decode(head)
-        number = stop = max(1, min(header.index_count, self._geometry.entries))
-        while number > 1:
-            first = max(1, number - _AT_ONCE)
-            phy_offsets = self._units(first, number)["phy_offset"]
-            before = np.flatnonzero(phy_offsets < then.end)
-            if before.size:
-                number, last = first + int(before[-1]) + 1, int(phy_offsets[before[-1]])
-                break
-            number = first
-        if number in (1, stop):
-            return head, number
-        with LogReader(then.log) as reader:
-            record = reader.find(last)
-        # up to 4.7.0 the header counts units, later slots
-        gone = stop - number if header.hash_slot_count >= stop - 1 else int(
-            (self._units(number, stop)["previous"] == 0).sum())
-        return INDEX_HEADER.encode(header._replace(
-            index_count=number, end_phy_offset=last, hash_slot_count=header.hash_slot_count - gone,
-            end_timestamp=header.end_timestamp if record is None else record.store_timestamp)), number
-
-    def _units(self, first: int, stop: int) -> Rows:
-        content = super().read(self._geometry.unit_offset(first), max(0, stop - first) * INDEX_UNIT.size)
-        return np.frombuffer(content, dtype=INDEX_UNIT.dtype, count=len(content) // INDEX_UNIT.size)
-
-    def _then(self, slots: Rows) -> None:
-        """Restore in `slots` (int32) the numbers that they held before the later units."""
-        count = INDEX_HEADER.decode(super().read(0, INDEX_HEADER.size)).index_count
-        # the unit being written has its slot before the header counts it
-        fresh = self._units(self._number + self._previous.size, min(count + 1, self._geometry.entries))["previous"]
-        previous = np.concatenate([self._previous, fresh.astype(np.int32)])
-        self._previous = previous[: max(0, count - self._number)]
-        while (later := (slots >= self._number) & (slots < self._number + previous.size)).any():
-            before = previous[slots[later] - self._number]
-            if (before >= slots[later]).any():
-                return  # not a chain that a broker wrote
-            slots[later] = before
-
-    def read(self, offset: int, length: int) -> bytes:
-        start = offset - offset % INDEX_SLOT.size
-        content = bytearray(super().read(start, -(-(offset + length - start) // INDEX_SLOT.size) * INDEX_SLOT.size))
-        first, stop = (max(0, place - start) // INDEX_SLOT.size
-                       for place in (self._geometry.slots_offset, self._geometry.units_offset))
-        slots = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_SLOT.size)[first:stop]
-        if (slots >= self._number).any():
-            held = slots.astype(np.int32)
-            self._then(held)
-            slots[:] = held
-        content[: max(0, INDEX_HEADER.size - start)] = self._head[start : start + len(content)]
-        unwritten = max(0, self._geometry.unit_offset(self._number) - start)
-        content[unwritten:] = bytes(max(0, len(content) - unwritten))
-        return bytes(content[offset - start : offset - start + length])
-
+def _with_head(head: bytes, end: int, content: bytearray, start: int) -> None:
+    content[: max(0, len(head) - start)] = head[start : start + len(content)]
+    _zero_from(end, content, start)

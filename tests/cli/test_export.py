@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import random
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -28,8 +30,12 @@ from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
-from recover.export.select import parse_time
-from recover.export.write import output_file, writer_for
+from recover.export.select import Wanted, parse_time
+from recover.export.sources import scan_source, source_of
+from recover.export.write import Csv, Ndjson, Resumed, Table, export_lines, output_file, writer_for
+from recover.log.scan import LocalEngine
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
@@ -416,7 +422,7 @@ def test_a_cut_export_goes_on_after_a_damaged_message_whose_place_is_not_known(t
     (tmp_path / "out.ndjson.part").write_bytes(lines[0] + lines[1][:9])
     with output_file(tmp_path / "out.ndjson", resume=True) as (stream, left):
         writer = writer_for("ndjson", stream, left)
-        writer.take(b"".join(lines), 2)
+        writer.take(b"".join(lines))
         writer.close()
     assert (tmp_path / "out.ndjson").read_bytes() == b"".join(lines)
 
@@ -432,6 +438,30 @@ def test_a_stream_goes_to_stdout_and_the_words_to_stderr() -> None:
     assert done.returncode == 0
     assert [json.loads(line) for line in done.stdout.splitlines()] == sound()
     assert b"written to stdout" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "csv", "parquet"])
+def test_bodies_that_are_many_times_as_large_as_the_log_are_not_collected(kind: str, tmp_path: Path) -> None:
+    root, body = tmp_path / "store", b"many times " * (1 << 15)
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    for number in range(40):
+        writer.put("Orders", b"a small one", {"KEYS": str(number)})
+        if number % 4 == 0:
+            writer.put("Orders", zlib.compress(body), {"KEYS": "large"}, sys_flag=sysflag.COMPRESSED)
+    writer.close()
+    scanned = scan_source(source_of(Store.open(root)), LocalEngine(), memory=DEFAULT_MEMORY)
+    out, taken = io.BytesIO(), []
+    lines = writer_for(kind, out, Resumed())
+    assert isinstance(lines, (Ndjson, Csv, Table))
+    take = lines.take
+    lines.take = lambda piece: (taken.append(len(piece)), take(piece))[1]  # type: ignore[method-assign]
+    counts, _ = export_lines(scanned, Wanted(), lines, threads=2, note=pytest.fail)
+    lines.close()
+    assert counts.total() == 50
+    assert len(body) < max(taken) < 2 * len(body)
+    if kind == "parquet":
+        found = pyarrow.parquet.read_table(io.BytesIO(out.getvalue())).column("phy_offset").to_pylist()
+        assert found == sorted(found) and len(found) == 50
 
 
 def test_counts_are_those_of_the_lines(tmp_path: Path) -> None:
@@ -519,7 +549,20 @@ def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None
     assert out.exists() and not part.exists()
 
 
+@pytest.mark.parametrize(("option", "value", "messages"), [
+    ("--since", "9" * 5000, 0), ("--until", "9" * 5000, 3), ("--phy-offsets", "9" * 5000 + ":", 0),
+    ("--queue-offsets", ":" + "9" * 5000, 3), ("--limit", "9" * 30, 3), ("--until", "9999-12-31T23:59:59-12:00", 3),
+])
+def test_a_filter_takes_a_number_of_any_length(option: str, value: str, messages: int, tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for _ in range(3):
+        writer.put("Topic", b"body")
+    writer.close()
+    assert len(exported(tmp_path / "out.ndjson", tmp_path / "store", option, value)) == messages
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
+    (("-o", "x", "--since", f"-{'9' * 400}w"), 16),
     (("-o", "x", "--since", "10", "--until", "5"), 16), (("-o", "x", "--since", ""), 16),
     (("-o", "-", "--json"), 16), ((), 16), (("-o", "x", "--include", "ghosts"), 16),
     (("-o", "x", "--property", "K"), 16),

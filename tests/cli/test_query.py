@@ -513,6 +513,19 @@ def test_a_transaction_in_rocksdb_is_ended_by_the_op_message_that_names_its_plac
         assert (life["topic"], life["events"][0]["stage"]) == ("Topic", "half")
 
 
+def test_a_transaction_that_the_broker_gave_up_is_not_open(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    half = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one", "PGROUP": "producers"}
+    writer.put("RMQ_SYS_TRANS_HALF_TOPIC", b"body", half)
+    writer.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"7")
+    # as a broker of 5.3.3 stores it after transactionCheckMax checks
+    writer.put("TRANS_CHECK_MAX_TIME_TOPIC", b"body", {**half, "TRANSACTION_CHECK_TIMES": "15"})
+    writer.close()
+    (life,) = traced(tmp_path / "store", "one")
+    assert life["ended"].startswith("given up by the broker")
+    assert [event["stage"] for event in life["events"]] == ["half", "discarded"]
+
+
 @pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])
 def test_a_timer_message_that_its_producer_recalled_is_not_said_to_wait(way: tuple[str, ...], tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "store")

@@ -149,6 +149,7 @@ def test_damaged_and_compressed_messages_stay_and_are_counted(store: Callable[[s
 
 @pytest.mark.parametrize("line", [
     b"{}\n", b'{"topic": 1}\n', b"{" + b"[" * 100_000 + b"\n", b'{"topic": "A', b"{\xff\n",
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
 ])
 def test_a_line_that_is_not_a_message_ends_it_by_its_number(line: bytes, tmp_path: Path) -> None:
     file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--limit", "2")
@@ -156,6 +157,17 @@ def test_a_line_that_is_not_a_message_ends_it_by_its_number(line: bytes, tmp_pat
     result = mqtool("send", file, *TO, "--dry-run", "--json")
     assert result.code == 8
     assert "line 3" in result.document["error"]["message"]
+
+
+@pytest.mark.parametrize("change", [{"body": "YWJj##"}, {"body": "YWJ"}, {"body_encoding": "rot13"}])
+def test_a_body_that_is_not_what_an_export_wrote_is_not_sent_as_another_one(
+    change: dict[str, str], tmp_path: Path,
+) -> None:
+    file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--limit", "1")
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "body_encoding": "base64", **change}) + "\n")
+    result = mqtool("send", file, *TO, "--dry-run", "--json")
+    assert result.code == 8
+    assert "line 1" in result.document["error"]["message"]
 
 
 @pytest.mark.parametrize(("words", "code"), [

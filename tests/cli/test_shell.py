@@ -96,6 +96,12 @@ def test_usage_errors_are_16(line: list[str]) -> None:
     assert "--help" in result.stderr
 
 
+def test_a_mistyped_command_is_met_with_the_nearest() -> None:
+    result = mqtool("verfy", "/data/store")
+    assert result.code == 16
+    assert "Did you mean 'verify'" in result.stderr
+
+
 def test_usage_error_with_json_is_a_document_too() -> None:
     result = mqtool("exit-codes", "--json", "--nonsense")
     assert result.code == 16
@@ -318,6 +324,40 @@ def test_a_table_that_is_cut_says_how_many_rows_it_leaves_out_and_where_they_are
         printer.show(table("t", ["name"], ([f"row {n}"] for n in range(rows)), 20, of, "the tables in d hold all"))
     assert screen.getvalue().count("row ") == 20
     assert (f"… {left} more: the tables in d hold all" in screen.getvalue()) is bool(left)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_table_wider_than_the_screen_shows_one_row_below_the_other_with_no_name_broken(
+    width: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ["code", "where", *(f">number {n}" for n in range(9)), "*what"]
+    rows = [["damaged-record", "commitlog/0000001", *range(9), f"what is wrong in row {n}"] for n in range(2)]
+    printer, screen = Printer(), io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        printer.show(table("t", columns, rows))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(screen.getvalue().split())
+    assert text.count("damaged-record") == text.count("commitlog/0000001") == text.count("number 8 8") == 2
+    assert "what is wrong in row 0 code damaged-record" in text
+
+
+@pytest.mark.parametrize("line", [["exit-codes"], ["--help"]])
+def test_a_terminal_without_a_size_gets_the_answer_too(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "mqtool" in mqtool(*line).stdout
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_only_columns_of_sentences_are_wrapped(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    printer, screen = Printer(), io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        printer.show(table("t", ["code", "*what"], [["damaged-record", "a long sentence " * 9]]))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines[3:] if line[0] != " "] == ["damaged-record"]
 
 
 # --- Progress: calm estimates, nothing where nobody looks; sizes and times in words.
