@@ -161,7 +161,7 @@ class _Scan(Struct):
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
-            error = problem.error(file.path)
+            error = OSError(problem.number, problem.text, str(file.path))
             if _is_readable_here(ReadFailure(file.path, 0, 0, 0)):
                 raise unreadable(problem.host, error)
             if self.open_error is None:

@@ -73,7 +73,7 @@ class SparkSettings(Struct, frozen=True):
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
     """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept."""
-    given = _without_own(dict(_pair(item) for item in conf))
+    given = dict(_pair(item) for item in conf)
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
     threads = threads or len(os.sched_getaffinity(0))
     return SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
@@ -96,16 +96,11 @@ def _pair(item: str) -> tuple[str, str]:
     if not equals or not key.startswith(("spark.", _OWN)):
         raise UsageRefusal(f"--conf {item}: write K=V with a setting of Spark",
                            "For instance --conf spark.executor.memory=4g.")
+    if key.startswith(_OWN) and key != SPLIT_SETTING:
+        raise UsageRefusal(f"--conf {key}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
     if key == SPLIT_SETTING and not (value.strip().isdecimal() and int(value) > 0):
         raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}={SPLIT_SIZE}.")
     return key, value.strip()
-
-
-def _without_own(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = [key for key in given if key.startswith(_OWN) and key != SPLIT_SETTING]
-    if unknown:
-        raise UsageRefusal(f"--conf {unknown[0]}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
-    return dict(given)
 
 
 # --- The Java that Spark starts.

@@ -8,7 +8,6 @@ that cannot be traced are sent.
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import threading
@@ -50,20 +49,11 @@ class ScanTask(Struct, frozen=True):
 
 
 class Unopened(Struct, frozen=True):
-    """A file that a task could not open, and on which host."""
+    """A file that a task could not open: errno, its text, and on which host."""
 
     number: int
     text: str
     host: str
-
-    @classmethod
-    def of(cls, error: OSError) -> Unopened:
-        """Return the error as a value: the task itself did not fail."""
-        return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
-
-    def error(self, path: os.PathLike[str]) -> OSError:
-        """Return the error again, for the path as the driver knows it."""
-        return OSError(self.number, self.text, str(path))
 
 
 class Home(Struct, frozen=True):
@@ -111,7 +101,8 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
         except OSError as error:
             if has_retry_left(task.attempts):
                 raise
-            yield task.number, packed(Unopened.of(error)), b""
+            unopened = Unopened(error.errno or 0, error.strerror or str(error), socket.gethostname())
+            yield task.number, packed(unopened), b""
 
 
 def has_retry_left(attempts: int) -> bool:
@@ -172,15 +163,12 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
         yield number, home, bytes(rows)
 
 
-def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
-    """Yield number and rows of some elements."""
-    for number, _, rows in checked(digests, elements):
-        yield number, rows
+Questions = dict[int, list[tuple[int, Callable[[Split], Any]]]]
+"""By task: functions of its split's rows, each with the number of its answer."""
 
 
 def answered(
-    questions_of: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int],
-    elements: Iterable[Element],
+    questions_of: Questions, digests: dict[int, int], elements: Iterable[Element]
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results of these functions for the splits of some tasks."""
     for task, _, rows in checked(digests, elements):
@@ -349,8 +337,7 @@ class RowsElsewhere:
                         if task in self.digests and task not in self._came)
                 wanted = [split.place, *islice(more, self._at_once - 1)]
                 self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
-                only = partial(only_rows, {task: self.digests[task] for task in wanted})
-                for task, rows in self._run(only, wanted, "rows"):
+                for task, rows in self._answers({task: [(task, PackedLater)] for task in wanted}, "rows"):
                     self._here[task] = self.columns.keep(*unpack_split(rows))
                 self._came.update(wanted)
             came = self._here.pop(split.place)
@@ -359,14 +346,12 @@ class RowsElsewhere:
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
         """See `Holder`: one task a split. Each task receives all questions of its job, so their number per job is
         limited."""
-        questions_of: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
+        questions_of: Questions = {}
         for number, (split, question) in enumerate(questions):
             questions_of.setdefault(split.place, []).append((number, question))
         found: list[tuple[int, Any]] = []
         for at in range(0, len(questions_of), _MOST_ASKED):
-            some = dict(islice(questions_of.items(), at, at + _MOST_ASKED))
-            answer = partial(answered, some, {task: self.digests[task] for task in some})
-            found += self._run(answer, [*some], "questions to rows")
+            found += self._answers(dict(islice(questions_of.items(), at, at + _MOST_ASKED)), "questions to rows")
         found.sort(key=itemgetter(0))
         results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
         return results
@@ -383,8 +368,9 @@ class RowsElsewhere:
                 self.views.take(pickle.loads(zlib.decompress(reads)))
         return [answer for _, answers in sorted(found.items()) for answer in answers]
 
-    def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:
-        return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))
+    def _answers(self, questions_of: Questions, label: str) -> list[tuple[int, Any]]:
+        then = partial(answered, questions_of, {task: self.digests[task] for task in questions_of})
+        return list(watch(self.job.session, lambda: self.job.run(then, [*questions_of]), label))
 
     def sources(self, log: LogView) -> Sources:
         """Return the origin of a log's rows; splits are numbered in log order, without empty ones."""
