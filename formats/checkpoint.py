@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.basics import I64, Buffer, FormatError, Layout
+from formats.basics import I64, Buffer, FormatError, Layout, java_long
 
 
 class Checkpoint(NamedTuple):
@@ -63,7 +63,7 @@ def newer_fields(checkpoint: Checkpoint, log_end: int) -> list[str]:
 
 def min_timestamp(checkpoint: Checkpoint) -> int:
     """Return StoreCheckpoint.getMinTimestamp (ms), which abnormal recovery looks for up to 5.4.0."""
-    return max(0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS)
+    return max(0, java_long(min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS))
 
 
 # --- abort: present while a broker runs, and after a stop that was not clean.

@@ -27,7 +27,7 @@ from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows
-from recover.store.reader import FileReader, read_small
+from recover.store.source import open_file, read_small
 from recover.store.store import Store
 
 PAGE = 4096
@@ -128,7 +128,7 @@ def zero(root: Path, path: Path, offset: int, length: int) -> Change:
 
 def flip_bit(root: Path, path: Path, offset: int, bit: int) -> Change:
     """Flip one bit (0 is the lowest) of one byte."""
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         byte = bytes(reader.read(offset, 1))[0]
     return overwrite(root, path, offset, bytes([byte ^ 1 << bit]), f"bit {bit} flipped")
 
@@ -366,7 +366,7 @@ class ScannedSite:
 
 def _hit(scan: FileScan, row: Rows) -> Hit:
     position = int(row["phy_offset"]) - scan.mapped_file.file_from_offset
-    with FileReader(scan.mapped_file.path) as reader:
+    with open_file(scan.mapped_file.path) as reader:
         return Hit(decode(reader.read(position, int(row["size"])), check_crc=False), scan.mapped_file.path, position)
 
 

@@ -133,7 +133,8 @@ class ConfigFile(Struct, frozen=True):
     """One known file: the broker class that keeps it, the keys of a whole file, and what its loss means.
 
     `required`: the top-level keys of every version, `optional`: those of some. `since`: first broker version; "" for
-    all. `comes_back`: clients and broker restore it by themselves.
+    all. `comes_back`: clients and broker restore it by themselves. `stops`: a broker that reads it does not start if
+    neither it nor its backup loads (BrokerController.initialize, ScheduleMessageService.load, TimerMessageStore.load).
     """
 
     name: str
@@ -143,34 +144,38 @@ class ConfigFile(Struct, frozen=True):
     lost: str
     since: str = ""
     comes_back: bool = False
+    stops: bool = False
 
 
 CONFIG_FILES = (
     ConfigFile("topics.json", "TopicConfigManager", ("topicConfigTable",), ("dataVersion",),
-               "all topics with their queue counts, permissions and attributes; producers and consumers are refused"),
+               "all topics with their queue counts, permissions and attributes; producers and consumers are refused",
+               stops=True),
     ConfigFile("consumerOffset.json", "ConsumerOffsetManager", ("offsetTable",),
                ("dataVersion", "groupTopicMap", "pullOffsetTable"),
-               "the consume offsets of all groups; groups start over at the newest or the oldest message"),
+               "the consume offsets of all groups; groups start over at the newest or the oldest message", stops=True),
     ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
                ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"),
-               "the consume offsets of light queues and, with these enabled, of all groups", "4.9.3"),
+               "the consume offsets of light queues and, with these enabled, of all groups", "4.9.3", stops=True),
     ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
-               "the delivery progress of each delay level; delayed messages are delivered again"),
+               "the delivery progress of each delay level; delayed messages are delivered again", stops=True),
     ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),
                ("dataVersion", "forbiddenTable"),
                "consumer groups and their retry settings; unknown groups are refused unless created on the fly",
-               comes_back=True),
+               comes_back=True, stops=True),
     ConfigFile("consumerFilter.json", "ConsumerFilterManager", ("filterDataByTopic",), (),
-               "SQL filter expressions; consumers register theirs again when they reconnect", comes_back=True),
+               "SQL filter expressions; consumers register theirs again when they reconnect", comes_back=True,
+               stops=True),
     ConfigFile("consumerOrderInfo.json", "ConsumerOrderInfoManager", ("table",),
                ("orderInfoCount", "orderedConsumptionLevel"),
-               "the ordered messages in consumption; some are delivered twice", "5.x", comes_back=True),
+               "the ordered messages in consumption; some are delivered twice", "5.0.0", comes_back=True, stops=True),
     ConfigFile("messageRequestMode.json", "MessageRequestModeManager", ("messageRequestModeMap",), (),
                "the groups that were switched from pull to pop", "5.0.0"),
     ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),
-               "the queues of static topics on this broker, and their logical offsets", "5.0.0"),
+               "the queues of static topics on this broker, and their logical offsets", "5.0.0", stops=True),
     ConfigFile("timermetrics", "TimerMetrics", ("timingCount",), ("dataVersion",),
-               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
+               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0", comes_back=True,
+               stops=True),
     ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
                "counts of pending transactions; a statistic", "5.x"),
     ConfigFile("tieredStoreMetadata.json", "tiered store", (),

@@ -24,7 +24,7 @@ from recover.broker.record_check import Checked, CheckRules, ReadAt, check_messa
 from recover.broker.settings import BrokerSettings
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 
 Mode = Literal["normal", "abnormal"]
 
@@ -43,7 +43,7 @@ class LogFiles:
         path = self.files[index].path
 
         def read(position: int, length: int) -> Buffer:
-            with FileReader(path) as reader:
+            with open_file(path) as reader:
                 return reader.read(position, max(0, length))
 
         return read
@@ -85,12 +85,17 @@ class StartFile(Struct, frozen=True):
     matched: bool
 
 
+class BrokenStartError(Exception):
+    """The broker throws here and does not start."""
+
+
 def start_file(
-    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LogFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int, *,
+    fresh: bool = True,
 ) -> StartFile:
     """Return the file where the scan begins; `max_of_queues`: largest unit end over all queues, -1 without a unit.
 
-    The log must have a file.
+    `fresh`: no database of index or transactions has seen a message yet. The log must have a file.
     """
     version = settings.version
     last = len(log.files) - 1
@@ -100,7 +105,7 @@ def start_file(
     if version.has(versions.START_SEARCH_LIMITED):
         oldest = oldest_searched(settings, len(log.files))
     for index in range(last, oldest - 1, -1):
-        if _matches(log, index, mode, settings, checkpoint, max_of_queues):
+        if _matches(log, index, mode, settings, checkpoint, max_of_queues, fresh):
             return StartFile(index, True)
     return StartFile(oldest, False)
 
@@ -111,8 +116,29 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
     return max(0, files - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
 
 
+def first_position(
+    log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint,
+) -> int:
+    """Return the position (bytes) in the start file at which the scan begins; `BrokenStartError` where a broker throws.
+
+    It is 0 unless recovery is accelerated (ConsumeQueueStore.getDispatchFromPhyOffset, CommitLog.recoverAbnormally).
+    """
+    accelerated = settings.version.has(versions.ACCELERATED_BY_CHECKPOINT) and mode == "abnormal"
+    if not (accelerated and settings.flag("enableAcceleratedRecovery")):
+        return 0
+    offset = checkpoint.logics_physical_offset
+    if offset <= 0 < checkpoint.physic_msg_timestamp:
+        raise BrokenStartError("enableAcceleratedRecovery=true needs an offset of the queues in the checkpoint")
+    position = offset - log.files[index].file_from_offset
+    if position > log.file_size:
+        raise BrokenStartError(f"enableAcceleratedRecovery=true begins at {offset}, outside of "
+                               f"{log.files[index].name}")
+    return max(0, position)
+
+
 def _matches(
     log: LogFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    fresh: bool,
 ) -> bool:
     """Whether the scan may begin at this file, judged by its first record."""
     if settings.version.has(versions.START_FILE_CHECKED):
@@ -122,6 +148,9 @@ def _matches(
         return log.files[index].file_from_offset <= max_of_queues
     else:
         begins, timestamp = log.files[index].file_from_offset, _first_store_timestamp(log.read_at(index), settings)
+    if begins > 0 and fresh and _has_databases(settings):
+        # they match no other file (IndexRocksDBStore.isMappedFileMatchedRecover)
+        return False
     indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
     if timestamp == 0 or (indexed and timestamp > checkpoint.index_msg_timestamp):
         return False
@@ -132,6 +161,13 @@ def _matches(
     if checkpoint.logics_physical_offset > 0:
         return begins <= checkpoint.logics_physical_offset
     return timestamp <= checkpoint.logics_msg_timestamp
+
+
+def _has_databases(settings: BrokerSettings) -> bool:
+    """Whether databases of index or transactions affect the choice of the start file."""
+    alone = settings.version.has(versions.TRANSACTIONS_CHOOSE_START)
+    return settings.flag("indexRocksDBEnable") or (
+        settings.flag("transRocksDBEnable") and (alone or not settings.flag("transWriteOriginTransHalfEnable")))
 
 
 def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
@@ -199,42 +235,59 @@ def end_of(run: Rows) -> int:
 
 
 def scan(
-    log: LogSource, first: int, rules: CheckRules, target: DispatchTarget, *, own_file_only: bool = False,
+    log: LogSource, first: int, rules: CheckRules, target: DispatchTarget, *, position: int = 0,
+    own_file_only: bool = False,
 ) -> ScanEnd:
-    """Read from file `first` on as recovery does, up to the first failure or the end of the last file.
+    """Read from `position` (bytes) in file `first` on as recovery does, up to the first failure or the end of the last
+    file.
 
     `own_file_only` is checkCommitLogOffsetOnRecover: a record that states a position outside its file ends the scan.
     """
     for index in range(first, len(log.files)):
         # a separate call, so that the rows of one file are freed before the next file's are loaded
-        end = _scan_file(log, index, rules, target, own_file_only)
+        end = _scan_file(log, index, rules, target, own_file_only, position if index == first else 0)
         if end.reason != _END:
             break
     return end
 
 
 def _scan_file(
-    log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool,
+    log: LogSource, index: int, rules: CheckRules, target: DispatchTarget, own_file_only: bool, position: int,
 ) -> ScanEnd:
     base = log.files[index].file_from_offset
-    runs = Runs(log.rows(index), rules)
-    read = log.read_at(index)
-    position = 0
-    while True:
-        run = runs.at(base + position, base + log.file_size)
-        if run.size:
-            target.rows(run)
-            position = end_of(run) - base
-            continue
-        message = check_message(read, position, log.file_size, rules)
-        if not message.ok or (message.size > 0 and own_file_only
-                              and not base <= message.phy_offset <= base + log.file_size):
-            reason = message.reason or "foreign-phy-offset"
-            return ScanEnd(base + position, reason, message.fatal, message.size)
-        if message.size == 0:
-            return ScanEnd(base + position, _END)
-        target.checked(message)
-        position += message.size
+    file = FileWalk(log, index, log.file_size, rules, target)
+    position, message = file.walk(position, range(base, base + log.file_size + 1) if own_file_only else None)
+    if message.ok and message.size == 0:
+        return ScanEnd(base + position, _END)
+    return ScanEnd(base + position, message.reason or "foreign-phy-offset", message.fatal, message.size)
+
+
+class FileWalk:
+    """The records of one log file of which `readable` bytes count as written, passed on to `target` in order."""
+
+    def __init__(self, log: LogSource, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
+        self.base = log.files[index].file_from_offset
+        self.readable = readable
+        self.rules = rules
+        self.target = target
+        self._runs = Runs(log.rows(index), rules)
+        self._read = log.read_at(index)
+
+    def walk(self, position: int, own: range | None = None) -> tuple[int, Checked]:
+        """Pass on the messages from `position` (bytes in the file) on; return where they end and the result of the
+        check there. A message that states an offset outside of `own` ends them, too."""
+        while True:
+            run = self._runs.at(self.base + position, self.base + self.readable)
+            if run.size:
+                self.target.rows(run)
+                position = end_of(run) - self.base
+                continue
+            message = check_message(self._read, position, self.readable, self.rules)
+            is_message = message.ok and message.size > 0
+            if not is_message or (own is not None and message.phy_offset not in own):
+                return position, message
+            self.target.checked(message)
+            position += message.size
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:

@@ -134,6 +134,9 @@ KNOWN = {
         Setting("enableDLegerCommitLog", "false", "whether the log is kept by DLedger"),
         Setting("recheckReputOffsetFromCq", "false", "dispatch continues from the queues' largest offset", "5.0.0"),
         Setting("commitLogRecoverMaxNum", "10", "most files searched for the start file", "5.4.0"),
+        Setting("indexRocksDBEnable", "false", "whether messages are indexed in RocksDB", "5.4.0"),
+        Setting("transRocksDBEnable", "false", "whether transactions are in RocksDB", "5.4.0"),
+        Setting("transWriteOriginTransHalfEnable", "true", "whether they are in half messages, too", "5.4.0"),
         Setting("enableAcceleratedRecovery", "false", "whether the scan may begin inside the start file", "5.4.0"),
         Setting("checkCommitLogOffsetOnRecover", "false", "whether a record's own offset must be in its file", "5.5.0"),
         Setting("storeType", "default", "kind of consume queue", "5.2.0"),
@@ -175,11 +178,11 @@ class BrokerSettings(Struct, frozen=True):
     @property
     def too_new(self) -> dict[str, str]:
         """Given settings that only later releases have: this broker ignores them."""
-        return {name: value for name, value in self.given.items() if name in KNOWN and not self._is_known(name)}
+        return {name: value for name, value in self.given.items() if name in KNOWN and not self.knows(name)}
 
     def text(self, name: str) -> str:
         """Return the value of a setting of `KNOWN`."""
-        if name in self.given and self._is_known(name):
+        if name in self.given and self.knows(name):
             return self.given[name]
         return KNOWN[name].default
 
@@ -201,9 +204,9 @@ class BrokerSettings(Struct, frozen=True):
         """Delay level -> ms (`messageDelayLevel`)."""
         return parse_levels(self.text("messageDelayLevel"))
 
-    def _is_known(self, name: str) -> bool:
-        since = KNOWN[name].since
-        return not since or BrokerVersion.parse(since) <= self.version
+    def knows(self, name: str) -> bool:
+        """Whether this release has a setting of `KNOWN`."""
+        return self.version.has_reached(KNOWN[name].since)
 
 
 def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterable[str] = ()) -> BrokerSettings:

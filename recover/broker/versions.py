@@ -44,6 +44,10 @@ class BrokerVersion(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
 
+    def has_reached(self, since: str) -> bool:
+        """Whether this is the release `since` or a later one; "" for all."""
+        return not since or BrokerVersion.parse(since) <= self
+
     def has(self, behaviour: Behaviour) -> bool:
         """Whether this release has the behaviour."""
         return behaviour.since <= self and (behaviour.until is None or self < behaviour.until)
@@ -124,6 +128,14 @@ START_BY_LOGICS_OFFSET = _behaviour(
     "start-by-logics-offset", "the checkpoint's queue offset (or else its queue time alone) selects the start file",
     since="5.5.0",
 )
+TRANSACTIONS_CHOOSE_START = _behaviour(
+    "transactions-choose-start", "with transRocksDBEnable the database of transactions affects the choice of the start "
+    "file; before, only without transWriteOriginTransHalfEnable", since="5.5.0",
+)
+ACCELERATED_BY_CHECKPOINT = _behaviour(
+    "accelerated-by-checkpoint", "with enableAcceleratedRecovery an abnormal recovery begins at the checkpoint's queue "
+    "offset, in the middle of the start file; before, only with queues in RocksDB", since="5.5.0",
+)
 CONFIRM_END_COMPARED = _behaviour(
     "confirm-end-compared", "with duplicationEnable the end of a record is compared with the confirm offset of the "
     "checkpoint; before, nothing was dispatched at all", since="5.1.1",
@@ -171,6 +183,11 @@ COMBINED_QUEUES = _behaviour(
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
     "invalid-config-deleted", "an invalid or empty config file is deleted, unless its backup prevents the start",
+    since="5.4.0",
+)
+
+EXPANDED_JSON = _behaviour(
+    "expanded-json", "config files are written with each key and each item on a line of its own (fastjson2)",
     since="5.4.0",
 )
 

@@ -19,7 +19,7 @@ from recover.change import disk
 from recover.change.content import FileContent
 from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, record_all, runs, start, tidy
 from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
-from recover.change.model import InPlace, Plan, resolve
+from recover.change.model import InPlace, Plan
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
@@ -72,15 +72,14 @@ def apply_plan(
         return None
     Places(root, given).check_plan(plan)
     with store_locked(root, "nothing was changed", "the command"):
-        begun = _begun(root, plan, given)
-        if begun is not None:
-            return _go_on(begun, progress, interrupted)
-        whole = _checked(root, plan, given)
-        try:
-            run = start(root, whole, interrupted, given)
-        except BaseException:
-            tidy(root)
-            raise
+        run = _begun(root, plan, given)
+        if run is None:
+            whole = _checked(root, plan, given)
+            try:
+                run = start(root, whole, interrupted, given)
+            except BaseException:
+                tidy(root)
+                raise
         return _carry_out(run, progress, interrupted)
 
 
@@ -90,19 +89,18 @@ def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) ->
     if not plan.steps:
         return
     refuse_if_held(root)
-    begun = _begun(root, plan, given)
-    if begun is not None:
-        _check_for_resume(begun)
-    else:
+    if _begun(root, plan, given) is None:
         _checked(root, plan, given)
 
 
 def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
-    """Return the unfinished run of this plan, if any; `Refusal` for any other run that is not complete."""
+    """Return the unfinished run of this plan, if any; `Refusal` if it cannot be resumed, or for any other run that is
+    not complete."""
     for run in open_runs(root, parts):
-        if run.header["plan"] == plan.id and run.state == "unfinished":
-            return run
-        raise _unfinished(run)
+        if run.header["plan"] != plan.id or run.state != "unfinished":
+            raise _unfinished(run)
+        _check_for_resume(run)
+        return run
     return None
 
 
@@ -119,11 +117,20 @@ def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
 def would_resume(root: Path, parts: Iterable[Path | str] = ()) -> Run:
     """Return the run that `resume` would complete; `Refusal` where it would refuse. Read-only."""
     root = root.absolute()
-    for run in open_runs(root, parts):
+    if open_runs(root):
         refuse_if_held(root)
+    return _resumable(root, parts)
+
+
+def _resumable(root: Path, parts: Iterable[Path | str]) -> Run:
+    for run in open_runs(root, parts):
         (check_for_undo if run.state == "undoing" else _check_for_resume)(run)
         return run
     raise _nothing_to_resume()
+
+
+def _nothing_to_resume() -> Refusal:
+    return Refusal("there is no unfinished run", "`mqtool journal {store}` shows what was done.")
 
 
 def resume(
@@ -132,20 +139,14 @@ def resume(
 ) -> RunInfo:
     """Complete the run that was killed or interrupted, an undo included. `Refusal` if there is none, or if something
     else changed the store in between."""
-    root, given = root.absolute(), tuple(map(str, parts))
+    root = root.absolute()
     if not open_runs(root) and not has_leftovers(root):
         raise _nothing_to_resume()
     with store_locked(root, "the run is still unfinished", "the command"):
-        for run in open_runs(root, given):
-            if run.state != "undoing":
-                return _go_on(run, progress, interrupted)
-            undo_run(run, progress, interrupted)
-            return run.info()
-    raise _nothing_to_resume()
-
-
-def _nothing_to_resume() -> Refusal:
-    return Refusal("there is no unfinished run", "`mqtool journal {store}` shows what was done.")
+        run = _resumable(root, parts)
+        if run.state == "undoing":
+            return revert_begun(run, progress, interrupted).run
+        return _carry_out(run, progress, interrupted)
 
 
 def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
@@ -187,11 +188,6 @@ def _check_for_resume(run: Run) -> None:
         refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
         raise
     check_changeable(run.root, steps, run.path, run.kept())
-
-
-def _go_on(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> RunInfo:
-    _check_for_resume(run)
-    return _carry_out(run, progress, interrupted)
 
 
 def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> RunInfo:
@@ -278,7 +274,10 @@ def undo(
         run = last_run(root, parts)
         if run is None:
             raise Refusal("no run had changed this store; leftovers of a killed run were removed")
-        return undo_run(run, progress, interrupted)
+        check_for_undo(run)
+        if run.state != "undoing":
+            record(run, "undo")
+        return revert_begun(run, progress, interrupted)
 
 
 def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
@@ -342,14 +341,6 @@ def _last_states(run: Run) -> dict[str, dict[str, Any] | None]:
     return states | dict.fromkeys(steps[number].file for number in half_done)
 
 
-def undo_run(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
-    """Undo one run, with the lock held."""
-    check_for_undo(run)
-    if run.state != "undoing":
-        record(run, "undo")
-    return revert_begun(run, progress, interrupted)
-
-
 def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
     """Revert the begun steps, the last first, then restore the directories' times."""
     steps, statuses = run.plan.steps, run.statuses
@@ -370,11 +361,11 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
             progress(done, len(begun), f"restore {steps[left[0]].file}")
         _revert(run, left)
     for directory, mtime_ns in run.header["directories"].items():
-        disk.set_times(resolve(run.root, directory), mtime_ns)
-        disk.fsync_dir(resolve(run.root, directory))
+        disk.set_times(run.root / directory, mtime_ns)
+        disk.fsync_dir(run.root / directory)
     record(run, "undone")
     files = sorted({steps[number].file for number in begun})
-    removed = [file for file in files if not os.path.lexists(resolve(run.root, file))]
+    removed = [file for file in files if not os.path.lexists(run.root / file)]
     return Undone(run.info(), tuple(files), tuple(removed))
 
 

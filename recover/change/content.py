@@ -50,6 +50,10 @@ class Content:
         """Yield all bytes, in any order, for writing a new file."""
         return in_order(self.chunks())
 
+    def part(self, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop)."""
+        return b"".join(self.chunks())[start:stop]
+
 
 class BytesContent(Content, Struct, frozen=True):
     """Content in memory, which must not change, and `zeros` zero bytes after it."""

@@ -20,8 +20,9 @@ from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
 from recover.findings.code import Refusal
+from recover.store.reader import FileReader
 from recover.store.reading import Piece
-from recover.store.source import Source, files_below, names_in, open_source, remote_system, url_of
+from recover.store.source import files_below, names_in, open_file, remote_system, url_of
 from recover.store.store import JOURNAL_DIR, Store
 
 _RANGE = 8 << 20
@@ -68,7 +69,7 @@ def copy_file(path: Path, copy: Path) -> None:
     if url_of(path) is None:
         disk.copy_file(path, copy, strict=False)
         return
-    with closing(open_source(path)) as file:
+    with closing(open_file(path)) as file:
         disk.create_from_pieces(copy, _fetched(file), disk.MODE)
     when = path.stat().st_mtime_ns
     os.utime(copy, ns=(when, when))
@@ -97,7 +98,7 @@ def remote_folder(place: str) -> Iterator[Path]:
         raise Refusal(f"{place} lacks {len(lacks)} files that were uploaded", "Empty that prefix, and try again.")
 
 
-def _fetched(file: Source) -> Iterator[Piece]:
+def _fetched(file: FileReader) -> Iterator[Piece]:
     for at in range(0, file.length, _RANGE):
         file.announce(at, file.length)
         yield at, file.read(at, _RANGE)

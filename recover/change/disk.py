@@ -39,24 +39,21 @@ class Operation(Struct, frozen=True):
     data: bytes | memoryview = b""
 
 
-def _nothing(operation: Operation) -> None:
-    """The fault point outside of tests."""
-
-
-_hook: Callable[[Operation], None] = _nothing
+_hook: Callable[[Operation], None] | None = None
 
 
 def set_hook(hook: Callable[[Operation], None] | None) -> None:
     """Announce each operation to `hook` (None: to none). For tests: the hook may kill, fail or record."""
     global _hook
-    _hook = hook or _nothing
+    _hook = hook
 
 
 def fault(
     name: str, path: Path, target: str = "", *, offset: int = 0, length: int = 0, data: bytes | memoryview = b""
 ) -> None:
     """Announce the next operation; the hook may raise or never return."""
-    _hook(Operation(name, str(path), target, offset, length, data))
+    if _hook is not None:
+        _hook(Operation(name, str(path), target, offset, length, data))
 
 
 CHUNK = 1 << 20
@@ -329,12 +326,8 @@ def sync_all(paths: Iterable[Path], *, missing_ok: bool = False) -> None:
     distinct = [path for path in dict.fromkeys(paths) if not missing_ok or path.exists()]
     for path in distinct:
         fault("fsync-dir" if path.is_dir() else "fsync", path)
-    if len(distinct) < 3:
-        for path in distinct:
-            _sync(path)
-        return
     # all are tried before the first failure is reported
-    with ThreadPoolExecutor(min(_SYNCS, len(distinct))) as pool:
+    with ThreadPoolExecutor(_SYNCS) as pool:
         syncs = [pool.submit(_sync, path) for path in distinct]
     for sync in syncs:
         sync.result()

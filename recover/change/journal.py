@@ -27,13 +27,12 @@ from recover import version
 from recover.change import disk
 from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
-from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, resolve, stage
+from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, stage
 from recover.change.places import RESERVE, Places
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
-from recover.store.reader import read_small
 from recover.store.reading import crc32c, file_crc, identity
-from recover.store.source import url_of
+from recover.store.source import read_small, url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
 
 State = Literal["applied", "unfinished", "undone", "undoing"]
@@ -81,6 +80,7 @@ class Run(Struct, dict=True):
     path: Path
     parts: tuple[str, ...] = ()
     records: list[dict[str, Any]] = field(default_factory=list)
+    state: State = "unfinished"
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
     read_back: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -89,6 +89,7 @@ class Run(Struct, dict=True):
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
         event = record["event"]
+        self.state = _STATES.get(event, self.state)
         if event == "start":
             self.statuses = ["untouched"] * int(record["steps"])
         if event in _STATUS:
@@ -120,8 +121,7 @@ class Run(Struct, dict=True):
         places.check_plan(plan)
         for step in plan.steps:
             own.update(places.folders_of(step))
-        made = (name for facts in self.begins.values() for name in facts.get("mkdirs", ()))
-        for name in (*self.header["directories"], *made):
+        for name in (*self.header["directories"], *self.promised):
             if name not in own:
                 raise self._made_up(f"names {name!r}, which its plan does not change")
         self._check_folder()
@@ -163,16 +163,8 @@ class Run(Struct, dict=True):
         """The first record: plan, command, number of steps, mtimes of the directories that the steps change."""
         return self.records[0]
 
-    @property
-    def state(self) -> State:
-        state: State = "unfinished"
-        for record in self.records:
-            state = _STATES.get(record["event"], state)
-        return state
-
     def info(self) -> RunInfo:
-        state = self.state
-        last = self.records[-1]
+        state, last = self.state, self.records[-1]
         reasons = [record["reason"] for record in self.records if "reason" in record]
         return RunInfo(
             id=self.id, plan_id=str(self.header["plan"]), command=str(self.header["command"]), state=state,
@@ -342,7 +334,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
     existing = existing_folders(root)
     # the folders in which steps create or remove names
     touched = sorted({".", *(existing(step.file) for step in plan.steps if not isinstance(step, InPlace))})
-    directories = {path: os.stat(resolve(root, path)).st_mtime_ns for path in touched}
+    directories = {path: os.stat(root / path).st_mtime_ns for path in touched}
     first = not (root / JOURNAL_DIR).exists()
     # the name keeps the root's mtime, which creating this directory changes, for `tidy`
     home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
@@ -413,12 +405,12 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
             continue
         if not isinstance(step, InPlace):
             # owner and mode as the broker left them on the old file or its neighbours, and the old file's xattrs
-            target = resolve(run.root, step.file)
+            target = run.root / step.file
             if target.exists():
                 disk.set_owner_like(path, os.stat(target))
                 disk.copy_xattrs(target, path)
             else:
-                disk.set_owner_like(path, neighbour(resolve(run.root, existing(step.file))))
+                disk.set_owner_like(path, neighbour(run.root / existing(step.file)))
         if number not in run.read_back:
             run.read_back[number] = identity(path)
             if file_crc(path) != made[path] or made[path][0] != content.size:

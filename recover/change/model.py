@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
-from msgspec import Struct, convert, field, structs, to_builtins
+from msgspec import Meta, Struct, convert, field, structs, to_builtins
 
 from formats.basics import Buffer
 from recover.change import disk
@@ -37,6 +36,7 @@ from recover.change.content import (
 from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR
 
 
@@ -251,12 +251,6 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
         raise Refusal(f"the plan changes {file!r}, which is outside of the store's files", "create the plan again")
 
 
-@lru_cache(maxsize=4096)
-def resolve(root: Path, file: str) -> Path:
-    """The path of a step's file."""
-    return root / file
-
-
 def existing_folders(root: Path) -> Callable[[str], str]:
     """Return a function from a step's file to the nearest existing folder above it; each folder is looked up once."""
 
@@ -362,7 +356,7 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
     return sidecar if has_large else None
 
 
-# types of the plan's fields that commands read, steps aside
+# the types of a plan's fields; of `loss` and `summary`, of those that commands read
 
 
 class _Loss(Struct):
@@ -396,10 +390,16 @@ class _Summary(Struct):
     store_options: _StoreOptions | None = None
 
 
-class _Said(Struct):
+class _Body(Struct):
+    id: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]{1,32}\Z")]  # becomes part of a directory name
+    command: str
+    created_ms: int
+    sidecar: str
+    store: StoreIdentity | None
+    parts: tuple[str, ...]
     loss: list[_Loss]
     summary: _Summary
-    parts: list[str]
+    watched: tuple[FileState, ...]
 
 
 def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
@@ -427,9 +427,9 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     body = whole["body"]
     if crc32c(canonical(body)) != whole["crc32c"]:
         raise Refusal(f"{path} was changed after it was saved: its checksum does not match", "create the plan again")
-    convert(body, _Said)
+    typed = convert(body, _Body)
     os.fsencode(json.dumps(body, ensure_ascii=False))  # ValueError for a name that no file can have
-    sidecar = str(body["sidecar"])
+    sidecar = typed.sidecar
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")
     folder = path.with_name(sidecar)
@@ -443,16 +443,12 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
             f"copy that folder along with {path.name}, or create the plan again", file=str(missing[0]),
         )
     before = [convert(value["before"], FileState) for value in body["steps"] if "before" in value]
-    # the id becomes part of a directory name
-    if not re.fullmatch("[0-9A-Za-z]{1,32}", body["id"]):
-        raise ValueError(f"plan id {body['id']!r}")
     if len(before) not in (0, len(steps)):
         raise ValueError("a step has no precondition")
     return Plan(
-        command=str(body["command"]), steps=tuple(steps), loss=tuple(body["loss"]), summary=dict(body["summary"]),
-        parts=tuple(map(str, body["parts"])), id=body["id"], created_ms=int(body["created_ms"]),
-        store=convert(body["store"], StoreIdentity | None), preconditions=tuple(before),
-        watched=convert(body["watched"], tuple[FileState, ...]),
+        command=typed.command, steps=tuple(steps), loss=tuple(body["loss"]), summary=body["summary"],
+        parts=typed.parts, id=typed.id, created_ms=typed.created_ms, store=typed.store, preconditions=tuple(before),
+        watched=typed.watched,
     )
 
 
@@ -481,7 +477,7 @@ def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
 def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
     """Yield a step that zeroes the file at `path` from `start` to its last nonzero byte; `OSError` from reading."""
     stop = start
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         for first, last in reader.data_ranges(start, reader.length):
             for at in range(first, last, _CHUNK):
                 content = reader.read(at, min(_CHUNK, last - at)).rstrip(b"\0")
@@ -501,7 +497,7 @@ def changed_file(path: Path, size: int, changes: Sequence[InPlace], allocated: i
 
     def pieces() -> Iterator[Buffer]:
         position = 0
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             for change in ordered:
                 yield from _as_it_is(reader, position, min(change.start, size))
                 left = max(0, size - change.start)

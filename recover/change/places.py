@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
+from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders
 from recover.findings.code import Refusal
 from recover.findings.model import Finding
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
 _PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
@@ -115,13 +115,13 @@ def foreign_folders(findings: Iterable[Finding], store: Store) -> list[str]:
     return [
         item.file for item in findings
         if item.code in _ODD_NAMES and item.severity != "info" and item.file is not None
-        and resolve(store.root, item.file).is_dir()
+        and (store.root / item.file).is_dir()
     ]
 
 
 def can_be_retired(root: Path, file: str) -> bool:
     """Whether a folder can leave the store in one move: it is on the journal's file system, or empty."""
-    path = resolve(root, file)
+    path = root / file
     home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
     try:
         if path.is_symlink() or not os.path.ismount(path):
@@ -143,13 +143,13 @@ def check_changeable(root: Path, steps: Iterable[Step], run: Path | None = None,
     steps = list(steps)
     existing = existing_folders(root)
     folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}
-    folders |= {resolve(root, existing(step.file)) for step in steps if not isinstance(step, InPlace)}
+    folders |= {root / existing(step.file) for step in steps if not isinstance(step, InPlace)}
     if run is not None:
         folders |= {run / name for name in ("", "staged", "preimages", "retired", "journal.ndjson")}
     for path in sorted(folders):
         _check(root, path, written=True)
     for step in steps:
-        _check(root, resolve(root, step.file), written=isinstance(step, InPlace))
+        _check(root, root / step.file, written=isinstance(step, InPlace))
     for path in sorted(kept):
         _check(root, path, written=False)
 
@@ -207,9 +207,9 @@ def check_space(root: Path, plan: Plan) -> None:
     for step in plan.steps:
         if isinstance(step, RetireFolder):
             continue
-        path = resolve(root, step.file)
+        path = root / step.file
         content = step.content.allocated if step.content is not None else 0
-        place = path if path.exists() else resolve(root, existing(step.file))
+        place = path if path.exists() else root / existing(step.file)
         device = place.stat().st_dev
         places.setdefault(device, place)
         needed[journal] += content
@@ -230,5 +230,5 @@ def check_space(root: Path, plan: Plan) -> None:
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:
-    with FileReader(path, again=False) as reader:
+    with open_file(path) as reader:
         return sum(last - first for first, last in reader.data_ranges(start, min(stop, reader.length)))

@@ -19,21 +19,11 @@ from msgspec import structs
 from recover.change.content import LazyContent
 from recover.change.journal import runs
 from recover.change.lock import is_own_lock_file
-from recover.change.model import (
-    FileState,
-    InPlace,
-    Install,
-    Plan,
-    RetireFolder,
-    Step,
-    StoreIdentity,
-    changed_file,
-    resolve,
-)
+from recover.change.model import FileState, InPlace, Install, Plan, RetireFolder, Step, StoreIdentity, changed_file
 from recover.findings.code import BY_HAND, Refusal
 from recover.store.memo import Stamp, stamp_of
-from recover.store.reader import FileReader
 from recover.store.reading import READ, crc32c, file_crc, kind_of
+from recover.store.source import open_file
 
 
 def detach(plan: Plan, root: Path) -> Plan:
@@ -41,7 +31,7 @@ def detach(plan: Plan, root: Path) -> Plan:
     changed copy. Call with the lock held and the preconditions checked: the whole file is recorded as it is now."""
     patches: dict[str, list[InPlace]] = defaultdict(list)
     for step in plan.steps:
-        path = resolve(root, step.file)
+        path = root / step.file
         if isinstance(step, InPlace) and (path.is_symlink() or os.stat(path).st_nlink > 1):
             patches[step.file].append(step)
     if not patches:
@@ -53,7 +43,7 @@ def detach(plan: Plan, root: Path) -> Plan:
             steps.append(step)
             states.append(sealed)
         elif patches[step.file]:
-            install = Install(step.file, _patched(resolve(root, step.file), patches[step.file]))
+            install = Install(step.file, _patched(root / step.file, patches[step.file]))
             steps.append(install)
             states.append(structs.replace(observe_step(root, install), mtime_ns=sealed.mtime_ns))
             patches[step.file] = []
@@ -61,7 +51,7 @@ def detach(plan: Plan, root: Path) -> Plan:
 
 
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
-    with FileReader(path, again=False) as reader:
+    with open_file(path) as reader:
         old = reader.length
         data = sum(last - first for first, last in reader.data_ranges(0, old))
     written = sum(step.stop - step.start for step in steps if step.content is not None)
@@ -84,7 +74,7 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     changed since, now or when the plan is carried out."""
     seen = seen or {}
     for file, stamp in seen.items():
-        if stamp_of(resolve(root, file)) != stamp:
+        if stamp_of(root / file) != stamp:
             raise StaleRefusal(f"{file} changed while the store was read", file=file)
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
@@ -118,7 +108,7 @@ def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
 def _commitlog_names(root: Path, parts: Iterable[str]) -> Iterator[str]:
     for directory in ("commitlog", *parts):
         try:
-            names = os.listdir(resolve(root, directory))
+            names = os.listdir(root / directory)
         except OSError:
             continue
         yield from (f"{directory}/{name}" for name in names if name.isdecimal() and len(name) >= 20)
@@ -130,7 +120,7 @@ def observe(root: Path, file: str, *, folder: bool = False, watched: bool = Fals
     `folder`: of a folder (or a symbolic link to one), with its entries; no file is opened. `watched`: of anything that
     a plan was derived from.
     """
-    path = resolve(root, file)
+    path = root / file
     try:
         if folder:
             return _observe_folder(path, file)
@@ -185,7 +175,7 @@ def observe_step(root: Path, step: Step) -> FileState:
             raise StaleRefusal(f"{step.file} does not exist, {step.kind} needs it", file=step.file)
         return state
     start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
-    ctime_ns = os.lstat(resolve(root, step.file)).st_ctime_ns
+    ctime_ns = os.lstat(root / step.file).st_ctime_ns
     return structs.replace(
         state, start=start, stop=stop, crc32c=_checksum(root, step.file, start, stop), ctime_ns=ctime_ns
     )
@@ -193,7 +183,7 @@ def observe_step(root: Path, step: Step) -> FileState:
 
 def _checksum(root: Path, file: str, start: int, stop: int) -> int:
     try:
-        return file_crc(resolve(root, file), start, stop)[1]
+        return file_crc(root / file, start, stop)[1]
     except OSError as error:
         raise _unreadable(file, error) from error
 
@@ -211,7 +201,7 @@ def check(plan: Plan, root: Path) -> None:
     was_undone = "undone" in earlier
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         now = compare(root, sealed, whole_file=not isinstance(step, InPlace))
-        if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
+        if sealed.ctime_ns and not was_undone and os.lstat(root / step.file).st_ctime_ns != sealed.ctime_ns:
             raise _stale(sealed, now, _TOUCHED)
     check_watched(plan, root, at_first=True)
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from recover.change import disk
 from recover.change.journal import Run
-from recover.change.model import InPlace, RetireFolder, Step, resolve
+from recover.change.model import InPlace, RetireFolder, Step
 from recover.change.preconditions import observe
 from recover.findings.code import Refusal
-from recover.store.reader import FileReader
 from recover.store.reading import between_extents, file_crc, identity, read_chunks
+from recover.store.source import open_file
 
 LARGEST = 512
 """Most steps in a batch."""
@@ -58,7 +58,7 @@ def _part(step: Step) -> tuple[bool, str]:
 
 
 def _lengthens(root: Path, step: Step) -> bool:
-    path = resolve(root, step.file)
+    path = root / step.file
     return isinstance(step, InPlace) and path.exists() and step.stop > path.stat().st_size
 
 
@@ -69,7 +69,7 @@ class Work:
     def __init__(self, run: Run, number: int, step: Step) -> None:
         self.run, self.number, self.step = run, number, step
         self.sealed = run.plan.preconditions[number]
-        self.path, self.retired, self.preimage = resolve(run.root, step.file), run.retired(number), run.preimage(number)
+        self.path, self.retired, self.preimage = run.root / step.file, run.retired(number), run.preimage(number)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Work:
         disk.unlink(self.retired)
         missing: list[str] = []
         folder = Path(self.step.file).parent
-        while self.step.content is not None and not resolve(self.run.root, str(folder)).is_dir():
+        while self.step.content is not None and not (self.run.root / str(folder)).is_dir():
             if str(folder) in promised:
                 break  # its parent exists, or is promised with it
             missing.append(str(folder))
@@ -109,7 +109,7 @@ class Work:
     def make_room(self) -> list[Path]:
         """Create the folders that the step needs. They are synced before a file moves there: after a power cut the file
         must not be in a folder that does not exist."""
-        folders = [resolve(self.run.root, name) for name in self.facts.get("mkdirs", ())]
+        folders = [self.run.root / name for name in self.facts.get("mkdirs", ())]
         for folder in folders:
             disk.mkdir(folder, os.stat(folder.parent))
         return [folder.parent for folder in folders]
@@ -162,7 +162,7 @@ class Work:
         elif os.path.lexists(self.retired):
             self._put_back()
         for name in reversed(self.facts["mkdirs"]):
-            folder = resolve(self.run.root, name)
+            folder = self.run.root / name
             if folder.is_dir():
                 if os.listdir(folder):
                     raise Refusal(f"{name} holds files that the run did not create",
@@ -228,7 +228,7 @@ class _InPlace(Work):
         # the blocks whose allocation the step can change
         block = status.st_blksize or 4096
         low, high = step.start // block * block, -(-step.stop // block) * block
-        with FileReader(self.path, again=False) as reader:
+        with open_file(self.path) as reader:
             extents = [*reader.data_ranges(low, min(high, status.st_size))]
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
@@ -262,7 +262,7 @@ class _InPlace(Work):
         if not old_size <= self.path.stat().st_size <= max(old_size, *ends):
             return False
         at = step.start
-        with FileReader(self.path, again=False) as now, FileReader(self.preimage, again=False) as old:
+        with open_file(self.path) as now, open_file(self.preimage) as old:
             for new in step.new_bytes():
                 # after the old end of a file that grows, old bytes are zeros, or missing
                 a, b = (np.frombuffer(bytes(reader.read(place, len(new))).ljust(len(new), b"\0"), np.uint8)

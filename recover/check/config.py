@@ -12,7 +12,7 @@ from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
-from recover.broker.versions import BrokerVersion
+from recover.broker.versions import EXPANDED_JSON, BrokerVersion
 from recover.check.analysis import Analysis
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
@@ -28,8 +28,7 @@ from recover.store.config_files import (
     tables_of,
     topic_text,
 )
-from recover.store.reader import read_small
-from recover.store.source import names_in
+from recover.store.source import names_in, read_small
 from recover.store.store import CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 
@@ -43,6 +42,7 @@ OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
 GROUPS_FILE = "subscriptionGroup.json"
 DELAYS_FILE = "delayOffset.json"
 MAPPING_FILE = "topicQueueMapping.json"
+TIMER_METRICS_FILE = "timermetrics"
 
 
 class AboveMax(Struct, frozen=True):
@@ -235,11 +235,9 @@ def _member(name: str, queues: int, batch: bool) -> Members:
 def _style(store: Store) -> Style:
     """The style in which the store's brokers write; every release reads both."""
     broker = store.options.broker
-    recent = (store.root / "rocksdbstore").exists() if broker is None else BrokerVersion.parse(broker) >= _EXPANDED
+    recent = (
+        (store.root / "rocksdbstore").exists() if broker is None else BrokerVersion.parse(broker).has(EXPANDED_JSON))
     return Style.FASTJSON2 if recent else Style.FASTJSON1
-
-
-_EXPANDED = BrokerVersion(5, 4, 0)
 
 
 _RETRY = "%RETRY%"

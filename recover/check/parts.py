@@ -44,8 +44,7 @@ from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader, read_small
-from recover.store.source import files_below
+from recover.store.source import files_below, open_file, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
@@ -383,7 +382,7 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
     for scan in bare:
         # the very first write of a broker can be torn before its magic
         if any(gap.last_data > gap.start + BLANK_SIZE for gap in scan.gaps):
-            with FileReader(scan.mapped_file.path) as reader:
+            with open_file(scan.mapped_file.path) as reader:
                 head = reader.read(0, BLANK_SIZE)
                 if BLANK.decode(head).magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
                     yield scan.mapped_file, foreign(reader)
@@ -474,15 +473,19 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
             f"checked as of the start of this command, the log up to {store.settled_at}, without timers")
         yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
-    if not (with_abort and store.has_abort):
+    if not with_abort:
         return
     wrote = None
     try:
         wrote = checkpoint_format.process_id(read_small(store.abort_path, 64))
+    except FileNotFoundError:
+        return
     except FormatError:
         pass
     except OSError as error:
         yield finding("part-unreadable", ABORT, None, part=ABORT, error=error.strerror)
+        if not store.has_abort:  # a link to nothing, which brokers do not see
+            return
     of = f" (process {wrote})" if wrote is not None else ""
     if pid is not None:
         yield finding("abort-present", ABORT, None, severity="info", pid=wrote,

@@ -47,7 +47,6 @@ from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
 from recover.store.config_files import Topics
-from recover.store.reader import descriptor_cache
 from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere
 
@@ -139,7 +138,6 @@ class VerifyReport(Struct):
         return document
 
 
-@descriptor_cache()
 def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = PARTS) -> VerifyReport:
     """Check the parts named by `only`. Read-only.
 

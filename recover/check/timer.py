@@ -25,7 +25,8 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, read_small
+from recover.store.reader import FileReader
+from recover.store.source import open_file, read_small
 from recover.store.store import CONFIG, Store
 
 TIMERLOG = "timerlog"
@@ -36,6 +37,8 @@ _CHECK_FILE = f"{CONFIG}/{_CHECK}"
 _CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
+_LAG_MS = 60_000
+"""Brokers write config/timercheck once a second; after a kill it lacks no more deliveries than these."""
 _WHEEL_MS = 8 * 24 * 3600 * 1000
 """Pending messages were stored, or rolled on, within this time: it is longer than the reach of the week's wheel."""
 _READ = 100_000
@@ -61,7 +64,8 @@ class _Units(Struct):
 
 
 class _State(Struct):
-    """config/timercheck, the times (ms) up to which it can be true, and what the units read so far name."""
+    """config/timercheck, the times (ms) up to which it can be true, and what the units read so far name. `overdue`: a
+    unit was due longer ago than a delivery takes to reach the file."""
 
     check: timer.TimerCheck | None
     newest: int
@@ -70,12 +74,13 @@ class _State(Struct):
     units: int = 0
     named: list[Rows] = field(default_factory=list)
     ahead: int = 0
+    overdue: bool = False
 
 
 def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
     """Findings about timerlog, timerwheel and timercheck; none if these do not exist."""
     try:
-        yield from check_lengths(store)
+        yield from check_files(store)
         queue = _timerlog(store)
         check, problem = _check_of(store)
         # no delivery is later than the newest message, because a delivery stores one; without messages nothing is known
@@ -93,22 +98,48 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
                           problem=problem,
                           value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
         if check is not None:
-            yield from _negative(check)
+            yield from _too_low(check)
+            yield from _delivered_later(log, check, state)
             yield from _missing(log, check, state)
     except OSError as error:
         part = store.relative(Path(error.filename))
         yield finding("part-unreadable", part, None, part=part, error=error.strerror)
 
 
-def _negative(check: timer.TimerCheck) -> Iterator[Finding]:
-    """The two fields that make brokers deliver again when they are below 0 (5.3.3 and 5.5.0 were asked); the others
-    count as 0, or the timerlog outranks them."""
-    for name, says in (("last_read_timestamp", "all was delivered up to {} (ms)"),
-                       ("master_timer_queue_offset", "the master took up the timer queue to {}")):
+def _too_low(check: timer.TimerCheck) -> Iterator[Finding]:
+    """The two fields that make brokers deliver again when they are too low (5.3.3 and 5.5.0 were asked); the others
+    count as 0, or the timerlog outranks them. The offset of the queue never exceeds that of the master."""
+    taken_up = max(0, check.last_timer_queue_offset)
+    for name, says, least in (("last_read_timestamp", "all was delivered up to {} (ms)", 0),
+                              ("master_timer_queue_offset", "the master took up the timer queue to {}", taken_up)):
         value = getattr(check, name)
-        if value < 0:
+        if value < least:
             yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset(name),
                           problem=f"says that {says.format(value)}, which no broker writes", value=value)
+
+
+def _delivered_later(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
+    """A message that the log holds as delivered, but that was due long after the time up to which timercheck says so:
+    5.3.3 delivers it again (TimerMessageStore.recover)."""
+    limit, left = check.last_read_timestamp + _LAG_MS, _READ
+    with LogReader(log.queue) as reader:
+        for split in reversed([*log.splits()]) if state.overdue and check.last_read_timestamp >= 0 else ():
+            rows = split.records[(split.records["store_timestamp"] > limit)
+                                 & ((split.records["bits"] & (BIT_STALE | STAND_IN)) == 0)][-left:]
+            for row in rows[::-1]:
+                found = _properties(reader, int(row["phy_offset"]), int(row["size"]))
+                due = found.get(props.TIMER_OUT_MS, "")
+                delivered = props.TIMER_DEQUEUE_MS in found and log.queues[row["queue"]][0] != TIMER_TOPIC
+                if delivered and is_number(due, TIME_DIGITS) and int(due) > limit:
+                    yield finding(
+                        "timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
+                        problem=f"states that everything was delivered up to {moment(check.last_read_timestamp)}, but "
+                                f"a message that was due at {moment(int(due))} was delivered",
+                        value=check.last_read_timestamp, phy_offset=int(row["phy_offset"]))
+                    return
+            left -= rows.size
+            if left <= 0:
+                return
 
 
 def _timerlog(store: Store) -> MappedFileQueue:
@@ -117,18 +148,22 @@ def _timerlog(store: Store) -> MappedFileQueue:
     return MappedFileQueue.load((store.root / TIMERLOG,), size)
 
 
-def check_lengths(store: Store) -> Iterator[Finding]:
-    """Timer files with a wrong length; snapshots aside, no release from 5.0.0 on starts with one. `OSError`."""
+def check_files(store: Store) -> Iterator[Finding]:
+    """Timer files with a wrong length, and what is no file of the timerlog; snapshots and folders aside, no release
+    from 5.0.0 on starts with one. `OSError`."""
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
             continue
-        with FileReader(path) as reader:  # which a broker opens, too
+        with open_file(path) as reader:  # which a broker opens, too
             length = reader.length
         if length not in (0, timer.WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
                           expected=timer.WHEEL_FILE_SIZE)
     queue = _timerlog(store)
+    for odd in queue.odd:
+        yield finding("timer-odd-name", store.relative(odd.path), None, severity="info" if odd.is_directory else None,
+                      name=odd.path.name)
     for wrong in queue.wrong_lengths():
         yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
@@ -149,7 +184,7 @@ def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
 
 def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _State) -> Iterator[Finding]:
     name = store.relative(mapped_file.path)
-    with FileReader(mapped_file.path) as reader:
+    with open_file(mapped_file.path) as reader:
         for units in _units(reader, mapped_file.length):
             at = units.position.size
             state.units += at
@@ -169,6 +204,7 @@ def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _Sta
             if odd.any():
                 yield _about("timer-wrong-units", name, units, odd, log)
             state.ahead += _claimed(units, state)
+            state.overdue |= bool(((units.due > state.delivered + _LAG_MS) & (units.due < state.newest)).any())
             if units.reason:
                 yield finding(
                     "timer-log-stops", name, units.stop, severity="warning" if units.behind else None,

@@ -21,8 +21,8 @@ from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader
-from recover.store.source import ReadFailure, url_of
+from recover.store.reader import ReadFailure
+from recover.store.source import open_file, url_of
 from recover.store.store import Store
 
 
@@ -172,7 +172,7 @@ class _Scan(Struct):
 def _is_readable_here(failure: ReadFailure) -> bool:
     """Whether this machine can open a file afresh and read a range that a worker could not."""
     try:
-        with FileReader(failure.path, again=False) as reader:
+        with open_file(failure.path) as reader:
             return len(reader.read(failure.offset, failure.wanted)) == failure.wanted
     except OSError:
         return False

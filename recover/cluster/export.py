@@ -26,8 +26,8 @@ from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.code import Refusal
 from recover.store.columns import Split, ask
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader
 from recover.store.reading import recorded
+from recover.store.source import open_file
 
 _TABLE = 64 << 20
 _WAVE, _TASKS_A_CORE = 64, 4
@@ -104,7 +104,7 @@ class SplitExport(Struct, frozen=True):
         tables: list[Any] = []
         choice = Choice(self.queues, [], self.wanted)
         maker = LineMaker(choice, Table(None))
-        with recorded() as reads, FileReader(self.mapped_file.path) as reader:
+        with recorded() as reads, open_file(self.mapped_file.path) as reader:
             for rows in near(split.records[choice.fitting(split)]):
                 written = maker.make(reader, self.mapped_file, rows)
                 whole.topics.update(written.topics)

@@ -34,7 +34,7 @@ from recover.store.config_files import topic_text
 from recover.store.derived_files import QueueFiles
 from recover.store.memo import Numbers
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.source import url_of
+from recover.store.source import open_file, url_of
 from recover.store.store import Store, StoreOptions
 
 _UNITS = 1 << 16
@@ -297,7 +297,7 @@ def log_span(store: Store) -> tuple[int, int]:
     parts = log_parts(store, Filters(), SPLIT_SIZE)
     first = parts[0].mapped_file.file_from_offset if parts else 0
     for part in reversed(parts):
-        with FileReader(part.mapped_file.path) as reader:
+        with open_file(part.mapped_file.path) as reader:
             for rows in reversed([split.records for split in scan_alone(part, reader, WHOLE).splits]):
                 if rows.size:
                     return first, int(rows["phy_offset"][-1] + rows["size"][-1])
@@ -312,7 +312,7 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
     """
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
     is_read = not SCANNED.issuperset(columns)
-    with FileReader(part.mapped_file.path) as reader:
+    with open_file(part.mapped_file.path) as reader:
         # if not all splits are read, another split cannot be relied on to detect a record too long for its reach
         scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
         broken = _broken(scan, reader)

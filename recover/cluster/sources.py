@@ -35,9 +35,8 @@ from recover.log.file_scan import SplitRange
 from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
 from recover.store.derived_files import QueueFiles
-from recover.store.reader import FileReader
 from recover.store.reading import FileReads, recorded
-from recover.store.source import is_remote, remote_root
+from recover.store.source import is_remote, open_file, remote_root
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
             return {}
         path, start = files[0].path, 0
     # if it cannot be read here, the task fails on it, too, with a better message
-    with recorded() as read, suppress(OSError), FileReader(path, again=False) as reader:
+    with recorded() as read, suppress(OSError), open_file(path) as reader:
         reader.read(start, _SAMPLE)
     return read
 

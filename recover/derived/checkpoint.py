@@ -16,7 +16,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.derived.index_keys import IndexStream
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView, last_live
-from recover.store.reader import read_small
+from recover.store.source import read_small
 from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
 # --- Check against the log: a value is wrong only if no healthy broker could have left it.

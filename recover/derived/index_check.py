@@ -45,8 +45,9 @@ from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Asking, Rows, Split, ask, ask_together, scratch_zeros
 from recover.store.mapped_files import OddName
-from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reader import FileReader, ReadFailure
 from recover.store.reading import FILE
+from recover.store.source import open_file
 from recover.store.store import Store
 
 _PROBE_UNITS = 256
@@ -194,7 +195,7 @@ def compare_file(
     """
     if file.length != geometry.size:
         return None
-    with FileReader(file.path) as reader:
+    with open_file(file.path) as reader:
         header = _plausible_header(reader, geometry)
         if header is None:
             return None
@@ -251,7 +252,6 @@ def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, R
     room = np.empty(max(0, min(_READ_SIZE, stop - start)), dtype=np.uint8)
     for at in range(start, stop, _READ_SIZE):
         size = min(_READ_SIZE, stop - at)
-        spend(size)
         yield at, room[: reader.read_into(memoryview(room.data)[:size], at)]
 
 
@@ -313,7 +313,7 @@ def units_total(task: TotalTask) -> UnitsTotal | None:
     """Return the sum and used slots of an index file's units; None if slots or chains do not follow from the units, or
     other bytes before or after them are not zero. `OSError` if unreadable."""
     geometry, slots, total = task.geometry, np.zeros(task.geometry.slots, dtype=np.int32), 0
-    with FileReader(task.file.path) as reader:
+    with open_file(task.file.path) as reader:
         header = _plausible_header(reader, geometry)
         if header is None:
             return None
@@ -658,7 +658,7 @@ def _check_file(
     try:
         if isinstance(compared, OSError) and not isinstance(compared, ReadFailure):
             raise compared
-        with FileReader(file.path) as reader:
+        with open_file(file.path) as reader:
             image = read_words(reader, geometry)
     except OSError as error:
         report.unreadable[file.name] = len(report.verdicts)

@@ -20,8 +20,8 @@ from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
 from recover.findings.code import UsageRefusal
 from recover.store.columns import Rows, scratch_zeros
 from recover.store.mapped_files import OddName
-from recover.store.reader import FileReader, ReadFailure, read_small, spend
-from recover.store.source import existing_entries
+from recover.store.reader import FileReader, ReadFailure
+from recover.store.source import existing_entries, open_file, read_small
 from recover.store.store import Store
 
 # --- Infer the split of an index file into slots and units from its content alone. ----------------------------------
@@ -87,7 +87,7 @@ def search(path: Path, length: int) -> IndexGeometry | None:
     """
     words = (length - INDEX_HEADER.size) // 4
     try:
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             for named in (True, False):
                 for candidate in _candidates(reader, length, words % _ROW_WORDS, named=named):
                     if candidate.size == length and fits(reader, candidate):
@@ -180,7 +180,7 @@ class IndexWords(Struct):
 
 def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
     """Read a file as `read_words` does. `OSError` when it cannot be opened."""
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         return read_words(reader, geometry)
 
 
@@ -191,10 +191,10 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
     """
     image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), scratch_zeros(geometry.size // _WORD, np.int32))
     raw = image.words.data.cast("B")
-    reader.announce(0, min(reader.length, geometry.size))
-    for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
+    end = min(reader.length, geometry.size)
+    for start, stop in reader.data_ranges(0, end):
         for at in range(start, stop, _CHUNK):
-            spend(min(_CHUNK, stop - at))
+            reader.announce(at, end)
             try:
                 reader.read_into(raw[at : min(at + _CHUNK, stop)], at)
             except ReadFailure as failure:
@@ -373,7 +373,7 @@ def _majority(voters: list[IndexFileName], likely: list[IndexGeometry]) -> Index
 def _proves(file: IndexFileName, geometry: IndexGeometry) -> bool:
     """Whether the file has units and nearly all of a sample fit `geometry`."""
     try:
-        with FileReader(file.path) as reader:
+        with open_file(file.path) as reader:
             return fits(reader, geometry)
     except OSError:
         return False

@@ -46,13 +46,16 @@ from recover.store.derived_files import (
 )
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ReadFailure
+from recover.store.reading import FILE
 from recover.store.source import expect
 from recover.store.store import Store
 
 
 def odd_queue_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong among the files of a queue."""
-    why = f"it is {odd.kind}" if odd.counts_as_file else "the name is not 20 digits"
+    why = "the name is not 20 digits"
+    if odd.counts_as_file:
+        why = "no unit begins at the offset in its name" if odd.kind == FILE else f"it is {odd.kind}"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
                    remedy=BY_HAND if odd.by_hand else None)
 
@@ -420,13 +423,13 @@ class _Checker:
             verdict.end = stretch.first_index + used
             self._count(verdict, stretch, classes, broken)
             self._check_end(verdict, stretch, used)
-            for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
+            for start, end in ranges(np.flatnonzero(broken & (classes == WRONG))):
                 self._report_broken(verdict, stretch, ext, start, end)
         self._check_last_file(verdict, files)
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
         verdict.missing_offsets = rows["queue_offset"][missing]
-        self._missing(verdict, files, _ranges(verdict.missing_offsets))
+        self._missing(verdict, files, ranges(verdict.missing_offsets))
 
     def _classify(
         self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows, bridge: tuple[int, int] | None
@@ -472,7 +475,7 @@ class _Checker:
                 if kind == WRONG:
                     verdict.wrong_tags += stretch.tags_code[cells].tolist()
             facts = {"log_end": self.log.log_end} if kind == BEYOND_LOG else {}
-            for start, stop in _ranges(cells):
+            for start, stop in ranges(cells):
                 mapped_file, position = stretch.place(start)
                 self._report(verdict, code, mapped_file.path, position,
                              (stretch.first_index + start, stretch.first_index + stop),
@@ -500,8 +503,8 @@ class _Checker:
             self._report(verdict, "consumequeue-missing-units", path, position, (first, stop))
 
 
-def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
-    """Yield ascending numbers as ranges [start, stop)."""
+def ranges(cells: Rows) -> Iterator[tuple[int, int]]:
+    """Yield ascending numbers (int64) as ranges [start, stop)."""
     if not cells.size:
         return
     cuts = np.flatnonzero(np.diff(cells) != 1) + 1

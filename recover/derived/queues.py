@@ -37,7 +37,7 @@ from recover.store.derived_files import (
     positions_of,
 )
 from recover.store.mapped_files import MappedFileQueue
-from recover.store.reader import read_small
+from recover.store.source import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
 # --- consumequeue_ext files for a rebuilt queue: intact units stay, others are appended as ConsumeQueueExt.put does. --

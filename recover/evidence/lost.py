@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import lru_cache
 from itertools import accumulate, chain, compress, zip_longest
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_STALE, BIT_SUPE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, Tail, dead_ranges
-from recover.store.columns import Rows, Split, within
+from recover.store.columns import Rows, within
 from recover.store.config_files import LMQ_PREFIX
 
 
@@ -34,54 +34,35 @@ Pair = tuple[Neighbour | None, Neighbour | None]
 
 
 class Surroundings:
-    """The records around the damaged ranges of one log; the ranges are in log order and do not overlap."""
+    """The records around the damaged ranges of one log."""
 
     def __init__(self, log: LogView) -> None:
-        self._log = log
+        self._splits = [split for split in log.splits() if split.size]
+        self._ends = [split.last for split in self._splits]
+        self._live = lru_cache(maxsize=2)(self._live_in)
 
     def of(self, damage: Damage) -> Pair:
         """Return the last live record before a range and the first after it; None where there is none."""
-        return self._all[damage.start]
+        first, last = (bisect_left(self._ends, place) for place in (damage.start, damage.stop))
+        before = (self._row(number, damage.start, -1) for number in range(min(first, len(self._ends) - 1), -1, -1))
+        behind = (self._row(number, damage.stop, 0) for number in range(last, len(self._ends)))
+        return next(filter(None, before), None), next(filter(None, behind), None)
 
     def times(self, damage: Damage) -> tuple[int, int]:
         """Return the store timestamps (ms) of these two; if one is missing, the other's twice; 0 if both are."""
         before, behind = (0 if neighbour is None else neighbour.store_timestamp for neighbour in self.of(damage))
         return before or behind, behind or before
 
-    @cached_property
-    def _all(self) -> dict[int, Pair]:
-        damaged = self._log.damaged
-        starts = np.array([damage.start for damage in damaged], dtype=np.int64)
-        stops = np.array([damage.stop for damage in damaged], dtype=np.int64)
-        fronts: list[Neighbour | None] = []
-        backs: list[Neighbour | None] = []
-        last: Split | None = None
-        for split in self._log.splits():
-            ends = [int(np.searchsorted(places, split.last, side="right")) for places in (starts, stops) if split.size]
-            if split.summary is not None and ends == [len(fronts), len(backs)]:
-                last = split
-                continue
-            live = _live(split)
-            if not live.size:
-                continue
-            offsets = live["phy_offset"]
-            end = int(np.searchsorted(starts, offsets[-1], side="right"))
-            places = np.searchsorted(offsets, starts[len(fronts) : end]).tolist()
-            fronts += [neighbour_in(live, at - 1) if at else _last_in(last) for at in places]
-            end = int(np.searchsorted(stops, offsets[-1], side="right"))
-            backs += [neighbour_in(live, at) for at in np.searchsorted(offsets, stops[len(backs) : end]).tolist()]
-            last = split
-        fronts += [_last_in(last)] * (len(damaged) - len(fronts))
-        backs += [None] * (len(damaged) - len(backs))
-        return dict(zip((damage.start for damage in damaged), zip(fronts, backs, strict=True), strict=True))
+    def _row(self, number: int, place: int, step: int) -> Neighbour | None:
+        """Return the live record of a split `step` rows from the first one at or after `place`."""
+        live, offsets = self._live(number)
+        at = int(np.searchsorted(offsets, place)) + step
+        return neighbour_in(live, at) if 0 <= at < offsets.size else None
 
-
-def _live(split: Split) -> Rows:
-    return np.asarray(split.records[(split.records["bits"] & BIT_STALE) == 0])
-
-
-def _last_in(split: Split | None) -> Neighbour | None:
-    return None if split is None else neighbour_in(_live(split), -1)
+    def _live_in(self, number: int) -> tuple[Rows, Rows]:
+        rows = self._splits[number].records
+        live = rows[(rows["bits"] & BIT_STALE) == 0]
+        return live, live["phy_offset"].copy()
 
 
 def neighbour_in(rows: Rows, at: int) -> Neighbour:

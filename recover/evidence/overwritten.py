@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -27,7 +27,7 @@ from recover.log.file_scan import FileScan, Gap
 from recover.log.generations import mark
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
-from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.derived_files import QueueFiles, unit_at
 from recover.store.mapped_files import MappedFile
@@ -113,37 +113,36 @@ def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collectio
             yield gap
 
 
-def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
-    """Return ranges of the log with older records in place of `named` messages that no record holds, ascending."""
+def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> Iterator[Range]:
+    """Yield the ranges of the log with older records in place of `named` messages (ascending) that no record holds.
+
+    An earlier record of the log must hold the place in its queue that such a record names.
+    """
     starts = np.array([position.start for position in named], dtype=np.int64)
-    found: list[Range] = []
+
+    def named_in(start: Any, stop: Any) -> Any:
+        return np.searchsorted(starts, start) < np.searchsorted(starts, stop)
+
     for split in log.splits() if log.superseded and named else ():
         rows = split.records[(split.records["bits"] & BIT_SUPERSEDED) != 0]
-        ends = rows["phy_offset"] + rows["size"]
-        cuts = np.flatnonzero(ends[:-1] != rows["phy_offset"][1:]) + 1
-        for run in np.split(rows, cuts) if rows.size else ():
-            stop = int(run["phy_offset"][-1] + run["size"][-1])
-            if _contains_any(starts, int(run["phy_offset"][0]), stop):
-                found += (part for part in _repeating(run, expectation) if _contains_any(starts, *part))
-    return found
+        if named_in(rows["phy_offset"], rows["phy_offset"] + rows["size"]).any():
+            rows = rows[_repeats(rows, expectation)]
+            cuts = np.flatnonzero(rows["phy_offset"][1:] != (rows["phy_offset"] + rows["size"])[:-1]) + 1
+            runs = [(int(run["phy_offset"][0]), int(run["phy_offset"][-1] + run["size"][-1]))
+                    for run in np.split(rows, cuts) if run.size]
+            yield from (run for run in runs if named_in(*run))
 
 
-def _contains_any(starts: Rows, start: int, stop: int) -> bool:
-    return bool(np.searchsorted(starts, start) < np.searchsorted(starts, stop))
-
-
-def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
-    """Yield the ranges of these rows whose places in their queues are held by earlier records of the log."""
+def _repeats(rows: Rows, expectation: Expectation) -> Rows:
+    """Which of these rows name places in their queues that earlier records of the log hold (bool array)."""
     repeats = np.zeros(rows.size, dtype=bool)
-    wanted = {expectation.keys[number] for number in np.unique(rows["queue"]).tolist()}
-    for key, held in expectation.grouped(wanted):
-        for at in np.flatnonzero(rows["queue"] == expectation.keys.index(key)).tolist():
-            place = int(np.searchsorted(held["queue_offset"], rows["queue_offset"][at]))
-            same = place < held.size and held["queue_offset"][place] == rows["queue_offset"][at]
-            repeats[at] = same and held["phy_offset"][place] < rows["phy_offset"][at]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], repeats, [False]]).astype(np.int8)))
-    for first, stop in edges.reshape(-1, 2).tolist():
-        yield int(rows["phy_offset"][first]), int(rows["phy_offset"][stop - 1] + rows["size"][stop - 1])
+    numbers = {expectation.keys[number]: number for number in np.unique(rows["queue"]).tolist()}
+    for key, held in expectation.grouped(set(numbers)):
+        own = np.flatnonzero(rows["queue"] == numbers[key])
+        holder = held[np.minimum(np.searchsorted(held["queue_offset"], rows["queue_offset"][own]), held.size - 1)]
+        repeats[own] = ((holder["queue_offset"] == rows["queue_offset"][own])
+                        & (holder["phy_offset"] < rows["phy_offset"][own]))
+    return repeats
 
 
 def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
@@ -159,7 +158,9 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         extent = scan.mapped_file.file_from_offset, scan.file_end
         if whole := extent in own:
             own = [extent]
-        copy = scan.copied([kept_rows(split, _inside(split, own), columns) for split in scan.splits])
+        begins, ends = np.array(sorted(own), dtype=np.int64).reshape(-1, 2).T
+        inside = [within(split.records["phy_offset"], begins, ends) for split in scan.splits]
+        copy = scan.copied([kept_rows(split, drop, columns) for split, drop in zip(scan.splits, inside, strict=True)])
         copy.queues = log.queues
         if whole:
             copy.blank, copy.end, copy.doubted = None, scan.mapped_file.file_from_offset, []
@@ -169,19 +170,11 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         left = [structs.replace(gap, bridged_by_units=gap.bridged_by_units or gap in found.bridged)
                 for gap in scan.gaps if not whole]
         copy.gaps = sorted([*left, *gaps], key=lambda gap: gap.start)
-        taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
-        copy.set_aside = [*scan.set_aside, *taken]
+        copy.set_aside = [*scan.set_aside, *(Split(split.records[drop], split.hashes[:0])
+                                             for split, drop in zip(scan.splits, inside, strict=True) if own)]
         scans.append(copy)
     view = assemble(log.queue, scans)
     return structs.replace(view, written=log.written, has_keys=log.has_keys)
-
-
-def _inside(split: Split, stretches: Collection[Range]) -> Rows:
-    """Which rows begin in these ranges (bool array)."""
-    inside = np.zeros(split.records.size, dtype=bool)
-    for start, stop in stretches:
-        inside |= (split.records["phy_offset"] >= start) & (split.records["phy_offset"] < stop)
-    return inside
 
 
 # --- Files of another log.

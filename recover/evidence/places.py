@@ -25,7 +25,7 @@ from formats.record import Record
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED, row_of
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.evidence.edits import POLICIES, Edit, Place, between, property_bit
-from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions
+from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions, named_by_units
 from recover.log.generations import with_place
 from recover.log.judge import Claim, LogReader, most_claimed
 from recover.log.scan import LogView, in_order
@@ -34,10 +34,6 @@ from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
-_Named = tuple[QueueKey, Unit]
-"""A record and the queue that it names."""
-_Statement = tuple[QueueKey, int, int]
-"""Queue, queue offset and size that a claim states for a record."""
 _NO_END = (1 << 63) - 1
 """Greater than any queue offset and any physical offset."""
 _LONGEST_GAP = 100
@@ -109,11 +105,11 @@ def _contradicted(
         for row in _rows_at(log, wanted):
             phy_offset, size = int(row["phy_offset"]), int(row["size"])
             own = said.get(phy_offset) or by_lmq[phy_offset]
-            record = reader.find(phy_offset, size) if all(each[2] == size for each in own) else None
+            record = reader.find(phy_offset, size) if all(each.size == size for each in own) else None
             # a property CRC covers the whole record, so no field is wrong
             if record is not None and record.property_crc is None:
                 place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
-                others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
+                others = [*dict.fromkeys(each.place for each in own)]
                 asked.append(_Candidate(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
     beside = _place_fits(expectation, asked)
     topics = ALWAYS_LIVE.union(expectation.topics.configured or ())
@@ -130,23 +126,21 @@ def _contradicted(
 
 def _claims(
     queues: ConsumeQueueReport, named: Collection[LostPosition], alone: Collection[LostPosition]
-) -> tuple[dict[int, list[_Statement]], dict[int, list[_Statement]], set[tuple[Place, int]]]:
+) -> tuple[dict[int, list[LostPosition]], dict[int, list[LostPosition]], set[tuple[Place, int]]]:
     """Return the claims on records, by phy_offset: of units of ordinary queues and `alone`; of units of LMQ queues; and
     the (place, phy_offset) of all these units. Empty if there are too many."""
-    said: dict[int, list[_Statement]] = defaultdict(list)
-    by_lmq: dict[int, list[_Statement]] = defaultdict(list)
-    units: set[tuple[Place, int]] = set()
-    for key, verdict in queues.verdicts.items():
-        is_lmq = key.topic.startswith(LMQ_PREFIX)
-        numbers = {number for number, _, _ in verdict.wrong}
-        for queue_offset, phy_offset, size in verdict.wrong:
-            # two adjacent wrong units indicate a wrong queue
-            if numbers.isdisjoint((queue_offset - 1, queue_offset + 1)):
-                (by_lmq if is_lmq else said)[phy_offset].append((key, queue_offset, size))
-                units.add(((key, queue_offset), phy_offset))
-    units |= {(item.place, item.start) for item in named}
+    said: dict[int, list[LostPosition]] = defaultdict(list)
+    by_lmq: dict[int, list[LostPosition]] = defaultdict(list)
+    wrong = [*named_by_units(queues, "wrong")]
+    places = {item.place for item in wrong}
+    # two adjacent wrong units indicate a wrong queue
+    single = [item for item in wrong
+              if places.isdisjoint(((item.key, item.queue_offset - 1), (item.key, item.queue_offset + 1)))]
+    for item in single:
+        (by_lmq if item.key.topic.startswith(LMQ_PREFIX) else said)[item.start].append(item)
+    units = {(item.place, item.start) for item in (*single, *named)}
     for item in [*named, *(item for item in alone if item.start not in said)]:
-        said[item.start].append((item.key, item.queue_offset, item.size or 0))
+        said[item.start].append(item)
     if len(by_lmq) > POLICIES["lmq"].limit:
         by_lmq.clear()
     return ({}, {}, units) if len(said) > POLICIES["place"].limit else (said, by_lmq, units)
@@ -360,15 +354,14 @@ def _fits_elsewhere(
 
     A record that fits nowhere else may also continue a queue at its end.
     """
-    wrong = [
-        (key, unit) for key, units in misnumbered(log, expectation).items() for unit in units if unit[1] not in known
-    ]
+    wrong = [LostPosition(key, *unit) for key, units in misnumbered(log, expectation).items() for unit in units
+             if unit[1] not in known]
     # in a log from its start no queue begins in mid-log; one that has a message 0 has just begun
     headless = log.min_offset == 0
     alone = list(_single_records(log, expectation)) if gaps or headless else []
     odd = [*wrong, *(alone if headless else ())]
     gaps = [gap for gap in gaps if gap.last - gap.first < _LONGEST_GAP and not gap.key.topic.startswith(LMQ_PREFIX)]
-    ends = list(_next_places(expectation, [key for key, _ in odd]))
+    ends = list(_next_places(expectation, [item.key for item in odd]))
     found = _fitting(gaps, [*wrong, *alone]) + _fitting(ends, odd)
     matched = {item.place for item in found}
     # of two records with the same offset in one queue, the other one may be wrong there
@@ -379,19 +372,19 @@ def _fits_elsewhere(
     return [item for item in found if of_place[item.place] == 1 == of_record[item.start]]
 
 
-def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[LostPosition]:
+def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[LostPosition]) -> list[LostPosition]:
     """Return every missing offset of a queue with each record of that offset that is at the right place of the log, in
     a queue that differs in one field."""
-    of_number: dict[int, list[_Named]] = defaultdict(list)
-    for named in records:
-        of_number[named[1][0]].append(named)
+    of_number: dict[int, list[LostPosition]] = defaultdict(list)
+    for item in records:
+        of_number[item.queue_offset].append(item)
     return [
-        LostPosition(gap.key, number, phy_offset, size)
+        structs.replace(item, key=gap.key)
         for gap in gaps
         for number in range(gap.first, gap.last + 1)
-        for key, (_, phy_offset, size) in of_number.get(number, ())
-        if gap.before < phy_offset < gap.behind
-        and (key.topic == gap.key.topic) != (_id_and_topic_size(key) == _id_and_topic_size(gap.key))
+        for item in of_number.get(number, ())
+        if gap.before < item.start < gap.behind
+        and (item.key.topic == gap.key.topic) != (_id_and_topic_size(item.key) == _id_and_topic_size(gap.key))
     ]
 
 
@@ -399,7 +392,7 @@ def _id_and_topic_size(key: QueueKey) -> tuple[int, int]:
     return key.queue_id, len(key.topic.encode())
 
 
-def _single_records(log: LogView, expectation: Expectation) -> Iterator[_Named]:
+def _single_records(log: LogView, expectation: Expectation) -> Iterator[LostPosition]:
     """Yield records that are alone in the queue that they name, even of an unknown topic; not the first of a queue.
 
     This includes a single remaining record of an older queue of that name, unless an earlier record of the log holds
@@ -409,33 +402,33 @@ def _single_records(log: LogView, expectation: Expectation) -> Iterator[_Named]:
     older = np.zeros(len(log.queues), dtype=np.int64)
     for split in (split for split in log.splits() if log.superseded and split.has(BIT_SUPERSEDED)):
         older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
-    left: list[_Named] = []
+    left: list[LostPosition] = []
     for split in (split for split in log.splits() if not split.lacks(alone | (older == 1))):
         rows, queues, is_older = split.records, split.records["queue"], _is_older(split.records)
         found = (alone[queues] & with_place(rows)) | ((older[queues] == 1) & is_older & (rows["queue_offset"] > 0))
         for at in np.flatnonzero(found).tolist():
-            named = expectation.keys[int(queues[at])], _unit_of(rows[at])
+            named = LostPosition(expectation.keys[int(queues[at])], *_unit_of(rows[at]))
             if is_older[at]:
                 left.append(named)
             else:
                 yield named
-    before = {(key, number): phy_offset for key, (number, phy_offset, _) in _holders_of_places(expectation, left)}
-    yield from ((key, unit) for key, unit in left if before.get((key, unit[0]), unit[1]) >= unit[1])
+    before = {item.place: item.start for item in _holders_of_places(expectation, left)}
+    yield from (item for item in left if before.get(item.place, item.start) >= item.start)
 
 
 def _is_older(rows: Rows) -> Rows:
     return np.asarray((rows["bits"] & BIT_SUPERSEDED) != 0)
 
 
-def _holders_of_places(expectation: Expectation, records: list[_Named]) -> Iterator[_Named]:
+def _holders_of_places(expectation: Expectation, records: list[LostPosition]) -> Iterator[LostPosition]:
     """Yield the records that hold the places that these name."""
     numbers: dict[QueueKey, list[int]] = defaultdict(list)
-    for key, unit in records:
-        numbers[key].append(unit[0])
+    for item in records:
+        numbers[item.key].append(item.queue_offset)
     for key, rows in expectation.grouped(set(numbers)):
         held = np.isin(numbers[key], rows["queue_offset"])
         at = np.searchsorted(rows["queue_offset"], np.array(numbers[key])[held])
-        yield from ((key, _unit_of(row)) for row in rows[at])
+        yield from (LostPosition(key, *_unit_of(row)) for row in rows[at])
 
 
 def _next_places(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:

@@ -187,24 +187,24 @@ def _single_edit(
 
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:
     """Yield (field, position, bytes) of each change worth trying."""
+    head = HEAD.decode(damaged)
     yield _field("total_size", len(damaged))
-    if HEAD.decode(damaged).magic == MAGIC_BLANK:
+    if head.magic == MAGIC_BLANK:
         # an end mark over the record: its first two fields, known from the next record's offset and a checksum
         for magic in MAGICS:
             yield "total_size", 0, _field("total_size", len(damaged))[2] + _field("magic", magic)[2]
-    if HEAD.decode(damaged).total_size != len(damaged):
+    if head.total_size != len(damaged):
         # then size is the one field; other candidates would cost much in ranges of many records with as many lost
         # places
         return
     yield _field("phy_offset", phy_offset)
-    flag = HEAD.decode(damaged).sys_flag
-    layout = HEADS[flag & sysflag.HOSTS_V6]
+    layout = HEADS[head.sys_flag & sysflag.HOSTS_V6]
     if len(damaged) >= layout.size:
         for rule in grammar.RULES:
             for beginning in rule.repairs():
                 yield rule.where, layout.offset(rule.where), beginning
     for bit in (sysflag.BORNHOST_V6, sysflag.STOREHOST_V6):
-        yield _field("sys_flag", flag ^ bit)
+        yield _field("sys_flag", head.sys_flag ^ bit)
     for position in lost:
         yield _field("queue_id", position.key.queue_id)
         yield _field("queue_offset", position.queue_offset)

@@ -70,31 +70,27 @@ class Stretch(Struct):
 
 def traffic(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Traffic:
     """Collect the traffic of a log in two passes over its rows."""
-    count = len(log.queues)
-    messages, sizes = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    first, last = np.iinfo(np.int64).max, 0
+    result = Traffic(begin=min((int(rows["store_timestamp"].min()) for rows in _messages(log)), default=0))
+    result.step = max(0, log.tally.newest_timestamp - result.begin) // BINS + 1
+    cells = np.zeros((len(log.queues), BINS), dtype=np.int64)
+    sizes, taken = np.zeros(BINS, dtype=np.int64), np.zeros(len(log.queues), dtype=np.int64)
     for rows in _messages(log):
-        messages += np.bincount(rows["queue"], minlength=count)
-        sizes += np.bincount(rows["queue"], weights=rows["size"], minlength=count).astype(np.int64)
-        first, last = min(first, int(rows["store_timestamp"].min())), max(last, int(rows["store_timestamp"].max()))
-    lost = _lost_times(log, losses)
+        at = (rows["store_timestamp"] - result.begin) // result.step
+        np.add.at(cells, (rows["queue"], at), 1)
+        np.add.at(sizes, at, rows["size"])
+        np.add.at(taken, rows["queue"], rows["size"])
+    result.messages, result.sizes = cells.sum(axis=0).tolist(), sizes.tolist()
     names = [QueueKey(topic_text(topic), queue) for topic, queue in log.queues]
-    result = Traffic()
-    if last:
-        result.begin, result.step = first, (last - first) // BINS + 1
     held: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
-    for key, count, size in zip(names, messages.tolist(), sizes.tolist(), strict=True):
-        held[key.topic] += count
-        taken[key.topic] += size
+    of_topic: Counter[str] = Counter()
+    for (topic, _), own, size in zip(names, cells.sum(axis=1).tolist(), taken.tolist(), strict=True):
+        held[topic] += own
+        of_topic[topic] += size
     ranked = sorted(+held, key=lambda topic: (-held[topic], topic))
-    result.topics = [(topic, held[topic], taken[topic]) for topic in ranked[:_TOPICS]]
+    result.topics = [(topic, held[topic], of_topic[topic]) for topic in ranked[:_TOPICS]]
     result.more_topics = max(0, len(ranked) - _TOPICS)
-    _choose_queues(result, dict(zip(names, messages.tolist(), strict=True)), lost, queues)
-    _fill(result, log, {key: number for number, key in enumerate(names)})
-    for queue in result.queues:
-        for time in lost.get(QueueKey(queue.topic, queue.queue), ()):
-            queue.lost[min(BINS - 1, max(0, (time - result.begin) // result.step))] += 1
+    messages = dict(zip(names, cells, strict=True))
+    _choose_queues(result, messages, _lost_times(log, losses), {} if queues is None else queues.verdicts)
     return result
 
 
@@ -119,33 +115,22 @@ def _lost_times(log: LogView, losses: Losses) -> dict[QueueKey, list[int]]:
 
 
 def _choose_queues(
-    result: Traffic, messages: dict[QueueKey, int], lost: dict[QueueKey, list[int]], queues: ConsumeQueueReport | None,
+    result: Traffic, messages: dict[QueueKey, Rows], lost: dict[QueueKey, list[int]],
+    verdicts: dict[QueueKey, QueueVerdict],
 ) -> None:
-    verdicts = {} if queues is None else queues.verdicts
+    """Set the queues to show; `messages` of each by bin."""
     bad: Counter[QueueKey] = Counter({key: len(times) for key, times in lost.items()})
     bad.update({key: verdict.missing + len(verdict.wrong) for key, verdict in verdicts.items()})
-    keys = sorted({*messages, *+bad}, key=lambda key: (-bad[key], -messages.get(key, 0), key.topic, key.queue_id))
+    none = np.zeros(BINS, dtype=np.int64)
+    total = {key: int(own.sum()) for key, own in messages.items()}
+    keys = sorted({*messages, *+bad}, key=lambda key: (-bad[key], -total.get(key, 0), key.topic, key.queue_id))
     for key in keys[:_QUEUES]:
         known = verdicts.get(key, QueueVerdict(key))
         facts = known.expected, known.missing, len(known.wrong)
-        result.queues.append(QueueTraffic(key.topic, key.queue_id, [0] * BINS, [0] * BINS, *facts))
+        bins = (np.array(lost.get(key, ()), dtype=np.int64) - result.begin) // result.step
+        missed = np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS).tolist()
+        result.queues.append(QueueTraffic(*key, messages.get(key, none).tolist(), missed, *facts))
     result.more_queues = max(0, len(keys) - _QUEUES)
-
-
-def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
-    # queues that are not shown share one extra row
-    shown = np.full(len(log.queues), len(result.queues), dtype=np.int64)
-    for row, queue in enumerate(result.queues):
-        if (number := numbers.get(QueueKey(queue.topic, queue.queue))) is not None:
-            shown[number] = row
-    cells, sizes = np.zeros((len(result.queues) + 1) * BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
-    for rows in _messages(log):
-        at = (rows["store_timestamp"] - result.begin) // result.step
-        sizes += np.bincount(at, weights=rows["size"], minlength=BINS).astype(np.int64)
-        cells += np.bincount(shown[rows["queue"]] * BINS + at, minlength=cells.size)
-    result.messages, result.sizes = cells.reshape(-1, BINS).sum(axis=0).tolist(), sizes.tolist()
-    for queue, own in zip(result.queues, cells.reshape(-1, BINS).tolist(), strict=False):
-        queue.messages = own
 
 
 def stretches(log: LogView) -> list[Stretch]:

@@ -29,7 +29,8 @@ from recover.log.file_scan import FileScan, ProgressCallback
 from recover.look.query import FOREVER as FOREVER, Answer, Found
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader, ReadFailure
+from recover.store.reader import ReadFailure
+from recover.store.source import open_file
 
 WINDOW = 8 << 20
 KINDS = ("stale", "superseded", "system")
@@ -250,7 +251,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
         return
     base = mapped_file.file_from_offset
     try:
-        reader = FileReader(mapped_file.path)
+        reader = open_file(mapped_file.path)
     except OSError as error:
         note(f"{mapped_file.path} could not be opened: {error.strerror}")
         return

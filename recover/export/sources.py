@@ -29,8 +29,8 @@ from recover.look.live import settled
 from recover.look.query import unread_notes
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
-from recover.store.reader import FileReader
-from recover.store.source import LocalFile, Source as OpenFile, Tree, mount, status_of
+from recover.store.reader import FileReader, LocalFile
+from recover.store.source import Tree, mount, open_file, status_of
 from recover.store.store import Store, StoreOptions
 
 _LOOK = 8 << 20
@@ -145,7 +145,7 @@ def _with_room(mapped_file: MappedFile, size: int) -> int:
     otherwise that record would count as impossible."""
     if mapped_file.length < size:
         return size
-    with FileReader(mapped_file.path) as reader:
+    with open_file(mapped_file.path) as reader:
         start = max(0, mapped_file.length - _LOOK)
         content = np.frombuffer(reader.read(start, _LOOK), dtype=np.uint8)
         own = own_heads(content, 0, mapped_file.file_from_offset + start)[-1:]
@@ -164,7 +164,7 @@ def _beside(queue: MappedFileQueue) -> Iterator[str]:
 
 
 def _is_copy(one: Path, other: Path) -> bool:
-    with suppress(OSError), FileReader(one) as left, FileReader(other) as right:
+    with suppress(OSError), open_file(one) as left, open_file(other) as right:
         return left.length <= right.length and all(
             left.read(at, _LOOK) == right.read(at, min(_LOOK, left.length - at)) for at in range(0, left.length, _LOOK))
     return False
@@ -199,7 +199,7 @@ def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
     """
     last: Stretch | None = None
     at = end = 0
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         length = reader.length
         sums = RangeSums(reader, length)
 
@@ -261,11 +261,11 @@ class _Image(Tree):
         part = self.parts[name]
         return status_of(stat.S_IFREG, part.stop - part.start, self.path.stat().st_mtime_ns)
 
-    def open(self, name: str) -> OpenFile:
+    def open(self, name: str) -> FileReader:
         return _Part(self.path, self.parts[name])
 
 
-class _Part(OpenFile):
+class _Part(FileReader):
     """A range of a file as a file. Read failures report the file itself and the position in it."""
 
     def __init__(self, path: Path, part: Stretch) -> None:
@@ -278,9 +278,10 @@ class _Part(OpenFile):
     def read(self, offset: int, length: int) -> bytes:
         return self._file.read(self._part.start + offset, max(0, min(length, self.length - offset)))
 
-    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         at = self._part.start
-        return [(first - at, last - at) for first, last in self._file.stored(at + start, at + min(stop, self.length))]
+        for first, last in self._file.data_ranges(at + start, at + min(stop, self.length)):
+            yield first - at, last - at
 
     def close(self) -> None:
         self._file.close()

@@ -28,6 +28,7 @@ from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
+from recover.store.source import open_file
 
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
@@ -292,7 +293,7 @@ def export_lines(
     with ThreadPoolExecutor(threads) as pool:
         for scan, found in groupby(choice.rows(), lambda item: item[0]):
             try:
-                reader = FileReader(scan.mapped_file.path)
+                reader = open_file(scan.mapped_file.path)
             except OSError as error:
                 note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
                 continue

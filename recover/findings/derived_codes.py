@@ -96,8 +96,9 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-odd-name", "warning",
         "{name} is not a queue file ({why})", RECOVER,
-        meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
-        cause="A backup or an editor left it there.",
+        meaning="Queue files are regular files, named by the 20 digits of an offset at which a unit begins; anything else does not "
+        "belong in a queue folder.",
+        cause="A backup or an editor left it there, or a file was renamed.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
         action="Recover quarantines a regular file, and a folder whose name is not an offset. Move a pipe, a socket, a device, or "
         "a folder in the place of a queue file out of the store by hand.",

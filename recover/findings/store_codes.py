@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, OPERATIONAL, RECOVER, UNSUPPORTED, Code
+from recover.findings.code import BAD_DISK, BY_HAND, OPERATIONAL, RECOVER, UNSUPPORTED, Code
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -166,8 +166,8 @@ PARTS_CODES: tuple[Code, ...] = (
         "Restore config/timercheck from a copy before the start.",
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
-        broker="Without it, or with a negative time or master offset, messages can be delivered twice. With a time in the "
-        "future, messages due before then are skipped and never delivered.",
+        broker="Without it, with a negative time or master offset, or with a time long before the last delivery, messages "
+        "can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
         action="Restore it from a copy. If duplicates do less harm than lost messages, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
         leads="find",
@@ -189,6 +189,14 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="An incomplete copy, a full file system, or another setting than the one it was written with.",
         broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
         action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
+        leads="find",
+    ),
+    Code(
+        "timer-odd-name", "warning", "{name} is not a file of the timerlog", BY_HAND,
+        meaning="Files of the timerlog are regular files, named by 20 digits; anything else does not belong in that folder.",
+        cause="A backup or an editor left it there.",
+        broker="From 5.0.0 on it does not start, unless timerWheelEnable is false. Folders are skipped from 5.1.0 on.",
+        action="mqtool changes nothing of the timer. Move the file out of the store by hand.",
         leads="find",
     ),
     Code(

@@ -37,7 +37,8 @@ from recover.log.judge import ReadAt, frame_size, is_intact, judge, reason_of
 from recover.store.columns import ColumnStore, Rows, Split, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
-from recover.store.reader import FileReader, ReadAhead, ReadFailure, spend
+from recover.store.reader import FileReader, ReadFailure
+from recover.store.source import open_file
 
 # --- A buffer that moves over a file during the scan.
 
@@ -61,10 +62,6 @@ class Window:
         self._wanted = 0
         self.failures: list[ReadFailure] = []
         self.sums = RangeSums(reader, length)
-        self._ahead = ReadAhead(reader.descriptor, self.stop, _MARGIN if self.stop < length else 0)
-
-    def close(self) -> None:
-        self._ahead.close()
 
     def load(self, position: int, needed: int = 0) -> None:
         """Load data from `position`; grow the buffer if it holds less than `needed` bytes."""
@@ -73,9 +70,7 @@ class Window:
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
         self.start = position
-        self._ahead.announce(position, self._wanted)
         self.reader.announce(position, max(position + self._wanted, self.stop))
-        spend(self._wanted)
         # unreadable ranges count as zeros: a gap in the log, not the end of the scan
         self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)
         known = {(failure.offset, failure.wanted) for failure in self.failures}
@@ -353,7 +348,6 @@ class _Scanner:
             position = self._walk(position)
             if position is not None and position >= self.stop:
                 break
-        self.window.close()
         self._flush()
         # a record that begins here may extend into the next split, and not all of a gap was reported
         self._report(self.part.stop - self.part.start - self._reported, 0)
@@ -591,7 +585,7 @@ def scan_split(
     """
     if entry is None and part.start == 0:
         entry = 0
-    with FileReader(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
+    with open_file(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
         scanner = _Scanner(part, opened, window, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
         return scanner.run(entry)
 

@@ -12,8 +12,8 @@ from formats.record import HEAD, MAGICS, MIN_RECORD_SIZE
 from recover.log.file_scan import heads_in, scan_file
 from recover.log.judge import Claim, most_claimed
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
-from recover.store.reader import FileReader
 from recover.store.reading import FILE
+from recover.store.source import open_file
 
 _CHUNK = 4 << 20
 
@@ -85,7 +85,7 @@ def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
     if mapped_file.file_from_offset % file_size:
         return True
     try:
-        with FileReader(mapped_file.path) as reader:
+        with open_file(mapped_file.path) as reader:
             content = reader.read(0, HEAD.size)
     except OSError:
         return False
@@ -113,7 +113,7 @@ def _bases(mapped_file: MappedFile, file_size: int) -> Counter[int]:
     skipped."""
     found: Counter[int] = Counter()
     try:
-        with FileReader(mapped_file.path) as reader:
+        with open_file(mapped_file.path) as reader:
             asked_to = 0
             for start in range(0, min(mapped_file.length, file_size), _CHUNK):
                 content = reader.read(start, _CHUNK + HEAD.size)

@@ -32,6 +32,7 @@ from recover.log.file_scan import (
 from recover.store.columns import Split, joined
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
+from recover.store.source import open_file
 
 SPLIT_SIZE = 256 << 20
 
@@ -326,7 +327,7 @@ def scan_files(
         if is_over:
             return None
         try:
-            reader = FileReader(part.mapped_file.path)
+            reader = open_file(part.mapped_file.path)
         except OSError as error:
             return error
         try:

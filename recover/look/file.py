@@ -43,6 +43,7 @@ from recover.look.items import (
     table_of,
 )
 from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import ABORT, LOCK
 
 # --- Kind of a file: told by its name and place, by its content where these do not.
@@ -211,7 +212,7 @@ def foreign(reader: FileReader) -> str:
 
 def other_format(path: Path) -> str:
     """The same description if the first bytes alone show it, else "". `OSError`."""
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         return _other_format(reader.read(0, _SAMPLE))
 
 
@@ -238,7 +239,7 @@ def inspect_file(
     """
     if not path.exists():
         raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         report = detect(path, reader)
         report.geometry = geometry
         start = _start(report, offset)

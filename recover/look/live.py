@@ -25,8 +25,8 @@ from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import LogReader
 from recover.look.store import end_of_log, queue_ends
 from recover.store.columns import Rows
-from recover.store.reader import read_small
-from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath
+from recover.store.reader import FileReader, LocalFile
+from recover.store.source import Entry, LocalTree, StorePath, read_small
 from recover.store.store import Store
 
 _LARGEST_TEXT = 64 << 20
@@ -57,7 +57,9 @@ def _await_dispatch(store: Store, end: int) -> None:
 def _dispatched_to(store: Store) -> int:
     """The end in the log of the last message that a unit names; 0 if queues cannot be listed."""
     with suppress(OSError):
-        return max((reached or 0 for _, _, reached in queue_ends(store, [])), default=0)
+        # listed anew: the broker may have created a file, or a queue
+        now = Store(store.root, store.options)
+        return max((reached or 0 for _, _, reached in queue_ends(now, [])), default=0)
     return 0
 
 
@@ -100,7 +102,7 @@ class _AsItWas(LocalTree):
             return len(head) < INDEX_HEADER.size or INDEX_HEADER.decode(head).begin_phy_offset >= self.end
         return False
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         path = self.behind(name)
         if path in self._texts:
             return _Text(self._texts[path])
@@ -163,7 +165,7 @@ def _unchain(slots: Rows, number: int, previous: Rows) -> None:
     slots[:] = held
 
 
-class _Text(Source):
+class _Text(FileReader):
     """A file with the content that was read before."""
 
     def __init__(self, content: bytes) -> None:
@@ -180,7 +182,7 @@ class _Text(Source):
 class _Shown(LocalFile):
     """A file whose bytes `change` makes what they were: it gets them with their position, in whole units."""
 
-    read_into = Source.read_into
+    read_into = FileReader.read_into
 
     def __init__(self, path: Path, change: Callable[[bytearray, int], None], unit: int = 1) -> None:
         super().__init__(path)

@@ -24,6 +24,7 @@ from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import unread_parts
 
@@ -128,7 +129,7 @@ def query_key(
     with LogReader(store.commitlog) as log:
         for file in reversed(listing.files):
             try:
-                with FileReader(file.path) as reader:
+                with open_file(file.path) as reader:
                     if file.length < geometry.size:
                         answer.incomplete(f"index file {file.name} is too short to be searched")
                         continue
@@ -219,7 +220,7 @@ class _Queue:
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
                 "There is no queue of that topic; `{typed} --scan` scans the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
-        self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
+        self.files = MappedFileQueue.load((folder.path,), store.queue_file_size, CQ_UNIT.size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset, _ = last_unit(self.files.files, [])
         self.unit = partial(unit_at, self.files)
@@ -335,7 +336,7 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
         answer.messages.append(Found(record))
         return answer
     base = mapped_file.file_from_offset
-    with FileReader(mapped_file.path) as reader:
+    with open_file(mapped_file.path) as reader:
         following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
     behind = "none follows in its file" if following >= mapped_file.end else f"the next one starts at {following}"
     answer.notes.append(f"no intact record starts at {phy_offset}; {behind}")

@@ -44,8 +44,8 @@ from recover.look.items import next_data
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, ReadFailure, read_small
-from recover.store.source import files_below, names_in
+from recover.store.reader import FileReader, ReadFailure
+from recover.store.source import files_below, names_in, open_file, read_small
 from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, logs_beside_remedy
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
@@ -148,7 +148,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
         yield Trace("5.2.0", "records with a property CRC")
     plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
     stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
-    with FileReader(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
+    with open_file(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
             yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
@@ -400,7 +400,7 @@ NO_LOG = "commitlog-empty-queues-left"
 def _holds_data(mapped_file: MappedFile) -> bool:
     """Whether a file has a byte that is not zero, or cannot be read."""
     try:
-        with FileReader(mapped_file.path) as reader:
+        with open_file(mapped_file.path) as reader:
             return next_data(reader, 0, mapped_file.length) < mapped_file.length
     except OSError:
         return True
@@ -416,10 +416,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     holds = any(map(_holds_data, files)) if store.commitlog.min_offset else any(file.length for file in files)
     if holds or COMMITLOG in held_elsewhere(store):
         return
-    queue_files = sum(
-        1 for folder in store.queue_folders for mapped_file in MappedFileQueue.load((folder.path,), 0).files
-        if mapped_file.length
-    )
+    queue_files = sum(1 for _, queue in store.list_queues() for mapped_file in queue.files if mapped_file.length)
     queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
@@ -515,9 +512,8 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
 def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
     """Yield each queue, the queue offset after its last unit, and the end in the log of that unit's message (None
     without a unit). `OSError` if queues cannot be listed; read errors go to `unread`."""
-    for folder in store.queue_folders:
-        files = MappedFileQueue.load((folder.path,), store.queue_file_size).files
-        end, unit = last_unit(files, unread)
+    for folder, queue in store.list_queues():
+        end, unit = last_unit(queue.files, unread)
         yield folder, end, None if unit is None or is_pre_blank(unit) else unit.phy_offset + unit.size
 
 
@@ -527,7 +523,7 @@ def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUn
     for mapped_file in reversed(files):
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:
-            with FileReader(mapped_file.path) as reader:
+            with open_file(mapped_file.path) as reader:
                 units = range(mapped_file.length // CQ_UNIT.size)
                 count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
                 if count:

@@ -18,8 +18,8 @@ from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
-from recover.broker.record_check import Checked, CheckRules, check_message
-from recover.broker.recovery import DispatchTarget, LogSource, Runs, end_of, max_offset, written
+from recover.broker.record_check import Checked, CheckRules
+from recover.broker.recovery import DispatchTarget, FileWalk, LogSource, max_offset, written
 from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
@@ -34,7 +34,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE, FOLDER
-from recover.store.store import Store
+from recover.store.store import CONSUMEQUEUE_EXT, Store
 
 # --- What a broker loads before it recovers, and why it may refuse (MappedFileQueue.load, DefaultMessageStore.load).
 
@@ -63,6 +63,7 @@ class Loaded(Struct):
     refusal: Stop | None = None
     by_hand: list[Finding] = field(default_factory=list)
     odd_index: list[Finding] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
 
 def _load_files(
@@ -110,9 +111,17 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     # of equal names in several folders the first counts
     loaded.log = [f for at, f in enumerate(log) if at == 0 or f.file_from_offset != log[at - 1].file_from_offset]
     size = queue_file_size(store, settings)
+    with_ext = settings.flag("enableConsumeQueueExt") or (
+        "enableConsumeQueueExt" not in settings.given and store.consumequeue_ext_dir.is_dir())
+    ext_size = settings.stated_number("mappedFileSizeConsumeQueueExt") or store.ext_file_size
     for folder in store.queue_folders:
         files = read([folder.path], size, odd_queue_name)
         if files is None:
+            return loaded
+        ext = store.consumequeue_ext_dir / folder.topic / str(folder.queue_id)
+        if with_ext and read([ext], ext_size, odd_queue_name) is None:
+            if "enableConsumeQueueExt" not in settings.given:
+                loaded.assumptions.append(f"enableConsumeQueueExt=true, because {CONSUMEQUEUE_EXT}/ exists")
             return loaded
         state = QueueState(
             folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings
@@ -340,46 +349,25 @@ def reput(log: BrokerLog, start: int, cut_at: int, rules: CheckRules, target: Di
         readable, at = written(log, base, cut_at), position % log.file_size
         if at >= readable:
             return position
-        reached = _Range(log, index, readable, rules, target).read(base + at)
+        reached = _dispatch_range(FileWalk(log, index, readable, rules, target), at, log.file_size)
         if reached <= position:
             return position
         position = reached
     return None
 
 
-class _Range:
-    """The data that one `getData` returns: the rest of one file. Keeps three positions, as the broker does."""
-
-    def __init__(self, log: BrokerLog, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
-        self.base = log.files[index].file_from_offset
-        self.file_size = log.file_size
-        self.readable = readable
-        self.rules = rules
-        self.target = target
-        self.runs = Runs(log.rows(index), rules)
-        self.bytes_at = log.read_at(index)
-
-    def read(self, reput_from: int) -> int:
-        """Return where dispatch continues after this range."""
-        at = reput_from - self.base
-        size = self.readable - at
-        read_size = 0
-        while read_size < size:
-            run = self.runs.at(self.base + at, self.base + self.readable)
-            if run.size:
-                self.target.rows(run)
-                step = end_of(run) - self.base - at
-                at, read_size, reput_from = at + step, read_size + step, reput_from + step
-                continue
-            message = check_message(self.bytes_at, at, self.readable, self.rules)
-            if message.ok and message.size == 0:
-                return reput_from + self.file_size - reput_from % self.file_size
-            if message.ok:
-                self.target.checked(message)
-                at, read_size, reput_from = at + message.size, read_size + message.size, reput_from + message.size
-            elif message.size > 0:
-                # the buffer is after the fields that were read, the offset after the size that the record claims
-                at, reput_from = at + message.consumed, reput_from + message.size
-            else:
-                return reput_from + size - read_size
-        return reput_from
+def _dispatch_range(file: FileWalk, at: int, file_size: int) -> int:
+    """Dispatch the data that one `getData` returns: the rest of one file, from its byte `at`. Return where dispatch
+    continues after this range. Keeps three positions, as the broker does."""
+    reput_from, size, read_size = file.base + at, file.readable - at, 0
+    while read_size < size:
+        stop, message = file.walk(at)
+        step = stop - at
+        at, read_size, reput_from = stop, read_size + step, reput_from + step
+        if message.ok:
+            return reput_from + file_size - reput_from % file_size
+        if message.size <= 0:
+            return reput_from + size - read_size
+        # the buffer is after the fields that were read, the offset after the size that the record claims
+        at, reput_from = at + message.consumed, reput_from + message.size
+    return reput_from

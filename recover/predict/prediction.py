@@ -180,13 +180,16 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
     """Whether the queue has a unit at each expected position that leads to its message (bool array). A deliver time is
     right if it fits the delay table, or the delay that most units of the queue have."""
     right = np.zeros(rows.size, dtype=bool)
+    positions = rows["queue_offset"] * UNIT
     for queue_file in state.files if state is not None else ():
-        base = queue_file.start // UNIT
-        inside = np.flatnonzero((rows["queue_offset"] >= base) & (rows["queue_offset"] < queue_file.end // UNIT))
+        # a broker takes the position modulo the file size, whatever the name of the file
+        cells = positions % queue_file.size // UNIT
+        inside = np.flatnonzero((positions >= queue_file.start) & (positions < queue_file.end)
+                                & (cells < queue_file.wrote // UNIT))
         if not inside.size:
             continue
         chosen = rows[inside]
-        units = queue_file.valid()[chosen["queue_offset"] - base]
+        units = queue_file.valid()[cells[inside]]
         tags = ext.tags_codes(units["tags_code"].astype(np.int64))
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
         delayed, fitting = is_delayed(chosen), tags == chosen["tags_code"]

@@ -9,11 +9,11 @@ import numpy as np
 from formats.basics import MAX_OFFSET
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
 from formats.index import INDEX_HEADER
+from recover.broker.recovery import BrokenStartError
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
 from recover.store.columns import Rows
-from recover.store.reader import FileReader, read_small
-from recover.store.source import names_in
+from recover.store.source import names_in, open_file, read_small
 
 # --- One consume queue file in the memory of a broker: the bytes on disk, plus what was appended since.
 
@@ -60,7 +60,7 @@ class QueueFile:
     def unit(self, index: int) -> tuple[int, int, int]:
         """(phy_offset, size, tags_code) of one unit."""
         if not self._parts and self._frozen is None and self.path is not None:
-            with FileReader(self.path) as reader:
+            with open_file(self.path) as reader:
                 found = reader.read(index * UNIT, UNIT)
             unit = CQ_UNIT.decode(found.ljust(UNIT, b"\0"))
             return unit.phy_offset, unit.size, unit.tags_code
@@ -86,7 +86,7 @@ class QueueFile:
     def _from_disk(self) -> Rows:
         if self.path is None:
             return _none()
-        with FileReader(self.path) as reader:
+        with open_file(self.path) as reader:
             stop = max((last for _, last in reader.data_ranges(0, self.size)), default=0)
             content = reader.read(0, min(-(-stop // UNIT) * UNIT, self.size))
         return np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // UNIT)
@@ -104,10 +104,6 @@ def _padded(units: Rows, count: int) -> Rows:
 
 RECOVERED_BY_LAST_FILES = 3
 LARGEST_OFFSET = MAX_OFFSET // UNIT
-
-
-class BrokenStartError(Exception):
-    """The broker throws here and does not start."""
 
 
 class QueueState:

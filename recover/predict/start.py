@@ -14,9 +14,11 @@ from formats.index import INDEX_HEADER
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
 from recover.broker.recovery import (
+    BrokenStartError,
     DispatchTarget,
     Mode,
     ScanEnd,
+    first_position,
     max_offset,
     oldest_searched,
     scan,
@@ -24,7 +26,7 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
-from recover.check.config import judged_pairs, other_offsets
+from recover.check.config import LMQ_OFFSETS_FILE, OFFSETS_FILE, TIMER_METRICS_FILE, judged_pairs, other_offsets
 from recover.check.log import (
     first_file_findings,
     misnamed_findings,
@@ -34,7 +36,7 @@ from recover.check.log import (
     unknown_size_findings,
 )
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
-from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
+from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES
@@ -57,13 +59,13 @@ from recover.predict.dispatch import (
     reput,
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
-from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
+from recover.predict.queues import QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.mapped_files import OddName
-from recover.store.reader import descriptor_cache, read_small
 from recover.store.reading import FILE
+from recover.store.source import names_in, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
-from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
+from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
 LARGE_RECORD = 64 << 20
 
@@ -71,7 +73,6 @@ LARGE_RECORD = 64 << 20
 Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 
-@descriptor_cache()
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
     started: Started | None = None,
@@ -98,6 +99,7 @@ def predict(
     configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
     loaded = load(store, settings)
+    prediction.assumptions += loaded.assumptions
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]
@@ -152,8 +154,10 @@ class _Start:
         for state in self.states.values():
             state.recover()
         found = {key: state.max_offset for key, state in self.states.items()}
-        end = self._recover_log() if self.log.files else self._without_log()
-        if end is None:
+        try:
+            end = self._recover_log() if self.log.files else self._without_log()
+        except BrokenStartError as error:
+            self._refuse(str(error))
             return
         self.prediction.min_phy, self.prediction.cut_at = self.log.min_offset, end
         self.prediction.max_phy = max_offset(self.log, end)
@@ -176,17 +180,21 @@ class _Start:
             self._report_index(index_deleted, end)
         self.ended = True
 
-    def _recover_log(self) -> int | None:
+    def _recover_log(self) -> int:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
-        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
+        databases = self.store.root / "rocksdbstore"
+        fresh = not (databases.is_dir() and rocksdb_data(databases))
+        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues, fresh=fresh)
         self.prediction.search_limited = not start.matched and start.index > 0
         if self.prediction.search_limited:
             self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
                          f"{start.index} older files are not read")
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
         own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
-        found = scan(self.log, start.index, self.rules, self._target(max_of_queues), own_file_only=own_only)
+        position = first_position(self.log, start.index, mode, self.settings, self.checkpoint)
+        found = scan(self.log, start.index, self.rules, self._target(max_of_queues), position=position,
+                     own_file_only=own_only)
         self.prediction.end_reason = found.reason
         if found.reason == "no-property-crc":
             self._assume(f"forceVerifyPropCRC=true: the record at {found.process_offset} has no property CRC, "
@@ -195,8 +203,7 @@ class _Start:
             self._assume(f"the record at {found.process_offset} makes the broker allocate {found.size} bytes; "
                          "with a smaller heap it would not start")
         if found.fatal:
-            self._refuse(f"a record at {found.process_offset} needs more memory than any heap has")
-            return None
+            raise BrokenStartError(f"a record at {found.process_offset} needs more memory than any heap has")
         self._truncate(found, max_of_queues)
         return found.process_offset
 
@@ -317,19 +324,16 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
 
 
 _SNAPSHOT = f"{TIMERWHEEL}."
-_FIRST_WITH_ALL = versions.BrokerVersion(5, 0, 0)
-_STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
-_STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
 def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
-    """The config files that exist, or should, and stop this broker if they do not load
-    (BrokerController.initialize)."""
-    names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
-    if settings.version >= _FIRST_WITH_ALL:
-        names.update(_STOPPING_5)
-    pairs = judged_pairs(store, topics, log)
-    return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
+    """The config files that exist, or should, and stop this broker if they do not load."""
+    not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
+    if not _has_timer_service(settings):
+        not_read.add(TIMER_METRICS_FILE)
+    return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
+        pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
+        and pair.name not in not_read)]
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
@@ -436,10 +440,18 @@ def _stops(
     for item in needed:
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
-    if settings.flag("timerWheelEnable") and settings.version >= _FIRST_WITH_ALL:
-        for found in check_lengths(store):
-            if found.file is not None and not found.file.startswith(_SNAPSHOT):
+    if _has_timer_service(settings):
+        last = f"{TIMERLOG}/{max(names_in(store.root / TIMERLOG), default='')}"
+        for found in check_files(store):
+            deleted = found.file == last and found.facts.get("length") == 0 and settings.version.has(
+                versions.EMPTY_LAST_FILE_DELETED)
+            skipped = found.severity == "info" or (found.file or "").startswith(_SNAPSHOT)
+            if not (deleted or skipped):
                 yield Stop(found.message, found.remedy)
+
+
+def _has_timer_service(settings: BrokerSettings) -> bool:
+    return settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")
 
 
 def unread_beside(store: Store) -> Iterator[str]:
@@ -457,7 +469,7 @@ def unread_beside(store: Store) -> Iterator[str]:
 
 def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
     """Damage of the timer, whose effect on pending messages is not predicted."""
-    if settings.version >= _FIRST_WITH_ALL and has_timer(store):
+    if settings.knows("timerWheelEnable") and has_timer(store):
         for item in check_timer(store, log):
             if item.severity != "info":
                 yield f"timer: {item.message}"
@@ -485,9 +497,8 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
     if settings.unknown:
         yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
-    for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
-        if settings.flag(name):
-            yield f"{name}=true is not emulated; the prediction is made without it"
+    if settings.flag("rocksdbCQDoubleWriteEnable"):
+        yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):
         if item.severity != "info":
             yield f"the files before {item.file} are missing on purpose: {item.message}"

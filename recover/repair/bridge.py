@@ -7,6 +7,7 @@ Filler has transaction type 12, which no dispatcher of a broker takes. docs/brid
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -107,16 +108,33 @@ class Bridge:
         self.blank = position if where.to_file_end else None
         end_mark = b"" if self.blank is None else encode_blank(where.stop - self.blank)
         self.markers, self.filler, self.records = tuple(markers), tuple(filler), (*markers, *filler)
-        self.content = _content(where.start, self.records, end_mark)
+        content = _Records(where.start, self.records, end_mark)
+        self.content: Content = content if content.size > PIECE else BytesContent(b"".join(content.chunks()))
 
 
-def _content(start: int, records: Sequence[Record], end_mark: bytes) -> Content:
-    def made() -> Iterator[bytes]:
-        yield from map(encode, records)
-        yield end_mark
+class _Records(LazyContent):
+    """The records of a bridge that starts at `start`, and its end mark, encoded as they are read."""
 
-    size = (records[-1].phy_offset + records[-1].total_size - start if records else 0) + len(end_mark)
-    return LazyContent(size, made) if size > PIECE else BytesContent(b"".join(made()))
+    def __init__(self, start: int, records: Sequence[Record], end_mark: bytes) -> None:
+        self._records, self._end_mark = records, end_mark
+        self._starts = [record.phy_offset - start for record in records]
+        end = self._starts[-1] + records[-1].total_size if records else 0
+        super().__init__(end + len(end_mark), lambda: self._made(0))
+
+    def _made(self, first: int) -> Iterator[bytes]:
+        yield from map(encode, self._records[first:])
+        yield self._end_mark
+
+    def part(self, start: int, stop: int) -> bytes:
+        first = max(0, bisect_right(self._starts, start) - 1)
+        at = self._starts[first] if self._starts else 0
+        found = bytearray()
+        for chunk in self._made(first):
+            found += chunk[max(0, start - at) : max(0, stop - at)]
+            at += len(chunk)
+            if at >= stop:
+                break
+        return bytes(found)
 
 
 def _marker(where: BridgeRange, lost: LostPosition, position: int, stretch: int = 0) -> Record:

@@ -6,7 +6,7 @@ changed log needs, and an ordinary verify afterwards proves it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -314,29 +314,25 @@ def cut_log(analysis: Analysis, offset: int, *, anywhere: bool = False) -> LogCh
 def _check_boundary(log: LogView, offset: int) -> None:
     """Boundaries are the starts and ends of live records and of the log, and the starts of files."""
     below, above = log.min_offset, log.log_end
-    if offset in (below, above):
-        return
-    for scan in log.files:
-        start = scan.mapped_file.file_from_offset
-        if start == offset:
-            return
-        below = max(below, start) if start < offset else below
-        above = min(above, start) if start > offset else above
-    for split in log.splits():
-        rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
-        edges = np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
+    for edges in _boundaries(log):
         at = int(np.searchsorted(edges, offset))
         if at < edges.size and edges[at] == offset:
             return
-        if at > 0:
-            below = max(below, int(edges[at - 1]))
-        if at < edges.size:
-            above = min(above, int(edges[at]))
+        below = max(below, int(edges[at - 1])) if at else below
+        above = min(above, int(edges[at])) if at < edges.size else above
     nearest = [str(place) for place in sorted({below, above})]
     raise UsageRefusal(
         f"{offset} is not a record boundary; the nearest {'are' if len(nearest) > 1 else 'is'} {' and '.join(nearest)}",
         f"Use --to {' or --to '.join(nearest)}.", below=below, above=above,
     )
+
+
+def _boundaries(log: LogView) -> Iterator[Rows]:
+    """Ascending offsets: those of files and of the log's ends, then those of the records of each split."""
+    yield np.array(sorted({log.min_offset, log.log_end, *(scan.mapped_file.file_from_offset for scan in log.files)}))
+    for split in log.splits():
+        rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
+        yield np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
 
 
 # --- The log after the changes.
@@ -352,17 +348,20 @@ def log_after(log: LogView, changes: LogChanges) -> LogView:
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
     scans = []
-    new = {change.mapped_file for change in changes.replaced} - {scan.mapped_file for scan in log.files}
+    by_file: dict[MappedFile, list[Replaced]] = defaultdict(list)
+    for change in changes.replaced:
+        by_file[change.mapped_file].append(change)
+    new = by_file.keys() - {scan.mapped_file for scan in log.files}
     all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
     for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
         if str(scan.mapped_file.path) in changes.dropped:
             continue
-        own = [change for change in changes.replaced if change.mapped_file == scan.mapped_file]
+        own = by_file[scan.mapped_file]
         ranges = sorted((change.start, change.stop) for change in own)
         starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
         replaced = partial(within, starts=starts, stops=np.maximum.accumulate(stops))
         new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_cut(_insert(_live(scan.splits, own, replaced, columns), new_rows), changes.cut_from))
+        splits = list(_insert(_left(scan.splits, own, replaced, changes.cut_from, columns), new_rows))
         scans.append(_changed_scan(scan, own, replaced, splits, changes.cut_from))
     for scan in scans:
         scan.queues = queues
@@ -410,17 +409,19 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
     return Split(np.concatenate(rows), np.concatenate(hashes))
 
 
-def _live(
-    splits: Iterable[Split], changes: list[Replaced], replaced: Within, columns: ColumnStore
+def _left(
+    splits: Iterable[Split], changes: list[Replaced], replaced: Within, cut_from: int, columns: ColumnStore
 ) -> Iterator[Split]:
-    """Copies of the splits without stale and replaced records, and without marks that `kept_rows` recomputes."""
+    """Copies of the splits without stale and replaced records and those that end after the cut, and without marks that
+    `kept_rows` recomputes."""
     for split in splits:
         end = 0 if split.summary is None else split.summary.end
-        if end and not any(change.start < end and change.stop > split.first for change in changes):
+        if 0 < end <= cut_from and not any(change.start < end and change.stop > split.first for change in changes):
             yield split.again()
             continue
-        stale = (split.records["bits"] & BIT_STALE) != 0
-        yield kept_rows(split, stale | replaced(split.records["phy_offset"]), columns)
+        rows = split.records
+        goes = ((rows["bits"] & BIT_STALE) != 0) | (rows["phy_offset"] + rows["size"] > cut_from)
+        yield kept_rows(split, goes | replaced(rows["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
@@ -440,16 +441,3 @@ def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
 def _divide(split: Split, at: int) -> tuple[Split, Split]:
     hashes = int(split.records["hashes"][:at].astype(np.int64).sum())
     return Split(split.records[:at], split.hashes[:hashes]), Split(split.records[at:], split.hashes[hashes:])
-
-
-def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
-    for split in splits:
-        if split.summary is not None and split.summary.end <= cut_from:
-            yield split
-            continue
-        ends = split.records["phy_offset"] + split.records["size"]
-        keep = int(np.searchsorted(ends, cut_from, side="right"))
-        if keep == split.records.size:
-            yield split
-        else:
-            yield _divide(split, keep)[0]

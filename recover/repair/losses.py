@@ -124,14 +124,11 @@ class Statement:
         count: int = 1,
     ) -> None:
         """Add `count` messages; `offsets` and `times` (store timestamps, ms) are the first and last of them."""
-        entry = self._entries.get((topic, queue))
         first, last = offsets or (None, None)
-        if entry is None:
-            self._entries[topic, queue] = {
-                "topic": topic, "queue": queue, "messages": count, "first_offset": first, "last_offset": last,
-                "begin": times[0], "end": times[1], "cause": cause,
-            }
-            return
+        entry = self._entries.setdefault((topic, queue), {
+            "topic": topic, "queue": queue, "messages": 0, "first_offset": first, "last_offset": last,
+            "begin": times[0], "end": times[1], "cause": cause,
+        })
         entry["messages"] += count
         if offsets is not None:
             entry["first_offset"] = min(entry["first_offset"], first)
@@ -149,8 +146,9 @@ def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     for split in log.splits():
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
         rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
-        for number in np.unique(rows["queue"]).tolist():
-            own = rows[rows["queue"] == number]
+        rows = rows[np.argsort(rows["queue"], kind="stable")]
+        numbers, starts = np.unique(rows["queue"], return_index=True)
+        for number, own in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=False):
             topic, queue_id = log.queues[number]
             statement.add(
                 topic_text(topic), queue_id, _span(own["queue_offset"]), _span(own["store_timestamp"]), "cut", own.size

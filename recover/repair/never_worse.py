@@ -29,6 +29,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
 from recover.log.file_scan import FileScan
@@ -41,14 +42,15 @@ from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.source import Entry, LocalFile, LocalTree, Source, StorePath, missing, status_of, unmount
+from recover.store.reader import FileReader, LocalFile
+from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
 
 
-class _Overlaid(Source):
+class _Overlaid(FileReader):
     """A file with changes laid over it; a read touches only the changes in its range."""
 
-    def __init__(self, below: Source, changes: Iterable[InPlace]) -> None:
+    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
         self._changes = sorted(changes, key=lambda change: change.start)
         self._starts = [change.start for change in self._changes]
         self._reached = [*accumulate((change.stop for change in self._changes), max)]
@@ -74,7 +76,7 @@ class _Overlaid(Source):
 def _bytes(change: InPlace, first: int, last: int) -> bytes:
     if not isinstance(change, WriteRange):
         return bytes(last - first)
-    return b"".join(change.content.chunks())[first - change.start : last - change.start]
+    return change.content.part(first - change.start, last - change.start)
 
 
 class _Planned(LocalTree):
@@ -124,7 +126,7 @@ class _Planned(LocalTree):
                 found.append(Entry(inner, self.status(f"{name}/{inner}")))
         return found
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         """See `Tree`. `Refusal` (8) where the scratch folder has no room."""
         path, installed, within = self._steps(name)
         if installed is None:
@@ -224,10 +226,11 @@ def refuse_worse(
     loss = statement.entries()
     dropped = len(missed) + made.lost_messages
     if max_loss is not None and dropped > max_loss:
-        offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
+        offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
         for topic, queue, offset in sorted(missed):
-            _extend(offsets[topic, queue], offset)
-        listed = [{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss]
+            offsets[topic, queue].append(offset)
+        listed = [{**entry, "offsets": [[first, stop - 1] for first, stop in ranges(
+            np.array(offsets[entry["topic"], entry["queue"]]))]} for entry in loss]
         found = (
             finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed,
                     limit=dropped) if delivered
@@ -238,14 +241,6 @@ def refuse_worse(
         raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
     plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
     return structs.replace(made, plan=plan, lost_messages=dropped)
-
-
-def _extend(ranges: list[list[int]], offset: int) -> None:
-    """Add an offset to ranges [first, last] in ascending order."""
-    if ranges and ranges[-1][1] == offset - 1:
-        ranges[-1][1] = offset
-    else:
-        ranges.append([offset, offset])
 
 
 def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
@@ -311,12 +306,12 @@ def _changed(
             files.append(scan)
             continue
         kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
+        starts, stops = base + np.array([*sorted(within[path]), (scan.file_size, scan.file_size)], dtype=np.int64).T
         for split in scan.splits:
             rows = split.records
-            begin = rows["phy_offset"] - base
-            keep = np.ones(rows.size, dtype=bool)
-            for start, stop in within[path]:
-                keep &= (begin >= stop) | (begin + rows["size"] <= start)
+            # the first range that ends after a record begins must not begin before the record ends
+            following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
+            keep = rows["phy_offset"] + rows["size"] <= starts[following]
             kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
         kept.queues = scan.queues
         files.append(kept)
@@ -373,13 +368,13 @@ def _is_same(state: QueueState, later: QueueState | None, stretches: Rows) -> bo
 def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
     """Skip units that still lead to the same bytes in the same place, all at once; read the few that are left."""
     same = now[now["known"]]
-    doubtful = was[~_among(_hashed(was), _hashed(same))]
+    doubtful = was[~np.isin(_hashed(was), _hashed(same))]
     # a unit in the place of another of its queue: the message must be somewhere in the queue
     moved = doubtful["own"] != doubtful["offset"]
-    doubtful = doubtful[~(moved & _among(_hashed(doubtful, place=False), _hashed(same, place=False)))]
+    doubtful = doubtful[~(moved & np.isin(_hashed(doubtful, place=False), _hashed(same, place=False)))]
     if not doubtful.size:
         return
-    changed = now[~now["known"] | ~_among(_hashed(now), _hashed(was))]
+    changed = now[~now["known"] | ~np.isin(_hashed(now), _hashed(was))]
     changed = changed[np.isin(changed["queue"], doubtful["queue"])]
     digests = {(queue, offset, _digest(after, phy_offset, size))
                for queue, offset, _, phy_offset, size, _ in changed.tolist()}
@@ -419,12 +414,6 @@ def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
         mixed = (mixed ^ deliveries[name].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return mixed
-
-
-def _among(hashes: Rows, others: Rows) -> Rows:
-    """Which hashes are among the others (bool array)."""
-    ordered = np.append(np.sort(others), np.uint64(0))
-    return np.asarray(ordered[np.searchsorted(ordered[:-1], hashes)] == hashes)
 
 
 def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueState]) -> Rows:

@@ -21,8 +21,7 @@ from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.record import encode_blank
-from formats.record.rows import BIT_FILLER, NOT_IN_QUEUE, RECORD
-from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from formats.record.rows import RECORD
 from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.content import stop_if
@@ -37,14 +36,15 @@ from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
+from recover.log.generations import with_place
 from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import unknown_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
-from recover.store.reader import FileReader
 from recover.store.reading import Piece, in_order, zeros
+from recover.store.source import open_file
 from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
@@ -114,8 +114,8 @@ class NewStore:
         first = np.full(len(self.log.queues), np.iinfo(np.int64).max)
         last = np.full(first.size, -1)
         for scan in self.log.files:
-            rows = self._placed(scan.records())
-            rows = rows[np.isin(rows["phy_offset"], self.kept)]
+            rows = scan.records()
+            rows = rows[with_place(rows) & np.isin(rows["phy_offset"], self.kept)]
             np.minimum.at(first, rows["queue"], rows["queue_offset"])
             np.maximum.at(last, rows["queue"], rows["queue_offset"])
         if self.begin == 0:
@@ -123,13 +123,6 @@ class NewStore:
         lmq = [key.topic.startswith(LMQ_PREFIX) for key in self.queues]
         last[np.array(lmq, dtype=bool)] = -1
         return first, last
-
-    @staticmethod
-    def _placed(rows: Rows) -> Rows:
-        """Rows with a place in a queue: no stale ones, no filler, no half messages of old releases, no rollbacks."""
-        kinds = rows["sys_flag"] & TRANSACTION_ROLLBACK
-        fits = ((rows["bits"] & (NOT_IN_QUEUE | BIT_FILLER)) == 0) & ((kinds == 0) | (kinds == TRANSACTION_COMMIT))
-        return np.asarray(rows[fits])
 
     def _lost(self) -> dict[int, list[LostPosition]]:
         """Lost positions by the start of their damage."""
@@ -157,8 +150,8 @@ class NewStore:
         stop = base + self.file_size
         kept = self.kept[np.searchsorted(self.kept, base) : np.searchsorted(self.kept, stop)]
         rows = scan.records() if scan is not None else np.empty(0, dtype=RECORD)
-        taken = rows[np.isin(rows["phy_offset"], kept)]
-        left = self._placed(rows[~np.isin(rows["phy_offset"], kept)])
+        is_kept = np.isin(rows["phy_offset"], kept)
+        taken, left = rows[is_kept], rows[~is_kept & with_place(rows)]
         left = left[(left["queue_offset"] >= self.first[left["queue"]])
                     & (left["queue_offset"] <= self.last[left["queue"]])]
         starts = taken["phy_offset"].astype(np.int64)
@@ -226,7 +219,7 @@ class NewStore:
 
 
 def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]:
-    with FileReader(scan.mapped_file.path) as reader:
+    with open_file(scan.mapped_file.path) as reader:
         for at in range(start - base, stop - base, _PIECE):
             yield at, bytes(reader.read(at, min(_PIECE, stop - base - at)))
 

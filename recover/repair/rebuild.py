@@ -30,7 +30,7 @@ from recover.findings.model import FindingList
 from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
-from recover.store.reader import read_small
+from recover.store.source import read_small
 from recover.store.store import CHECKPOINT, CONSUMEQUEUE, INDEX, Store
 
 PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)

@@ -105,16 +105,13 @@ class ConfigRepair:
             self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
             renewed = chosen.document if chosen.state != "sound" else chosen.content
-            self._write_backup(renewed)
+            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, renewed))
             if main.state == "sound":
                 self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
 
     def _guess(self) -> None:
         guess = guess_topics(self.store, self.analysis.topics, self.analysis.log, self.pair)
-        content = guess.content()
-        self.steps.append(WriteFile(self.file, content))
-        if not self.pair.backup.missing:
-            self._write_backup(content)
+        self._write(guess.content())
         read = f", {len(guess.read)} of them as in the broken text" if guess.read else ""
         topics = count(len(guess.topics), "topic")
         text = f"A GUESS: {topics} from queues and log{read}; review it before the start"
@@ -127,10 +124,7 @@ class ConfigRepair:
         tables = [value.get(name) for name in tables_of(pair.known)]
         members = sum(len(table) for table in tables if isinstance(table, dict))
         if members:
-            content = dumps(value, detect_style(pair.main.content or pair.backup.content))
-            self.steps.append(WriteFile(self.file, content))
-            if not pair.backup.missing:
-                self._write_backup(content)
+            self._write(dumps(value, detect_style(pair.main.content or pair.backup.content)))
             text = f"{members} members are readable and kept; the rest is lost: {pair.known.lost}"
             self._note("put-together", text, members=members)
         else:
@@ -140,8 +134,11 @@ class ConfigRepair:
             outcome = "the broker recomputes it" if pair.name in STATISTICS else f"lost: {pair.known.lost}"
             self._note("taken-away", f"nothing in it is readable, so it is moved to quarantine: {outcome}", members=0)
 
-    def _write_backup(self, content: bytes) -> None:
-        self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
+    def _write(self, content: bytes) -> None:
+        """Write the file, and its backup if there is one."""
+        self.steps.append(WriteFile(self.file, content))
+        if not self.pair.backup.missing:
+            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
 
     def _chose(self, action: str, text: str, chosen: ConfigText) -> None:
         self._note(action, text, members=len(chosen.table), chosen=chosen.path.name)

@@ -20,8 +20,7 @@ from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
-from recover.store.reader import read_small
-from recover.store.source import names_in
+from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
 State = Literal[

@@ -26,7 +26,8 @@ from formats.consumequeue import (
 from formats.record import MIN_RECORD_SIZE
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reader import ReadFailure
+from recover.store.source import open_file
 from recover.store.store import Store
 
 UNIT_SIZE = CQ_UNIT.size
@@ -95,7 +96,7 @@ class QueueFiles(Struct, dict=True):
     def mapped_files(self) -> MappedFileQueue:
         """The queue's files; the file size is that of all consume queues of the store."""
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
-        return MappedFileQueue.load((folder,), self.store.queue_file_size)
+        return MappedFileQueue.load((folder,), self.store.queue_file_size, UNIT_SIZE)
 
     def stretches(self, first: int = 0, last: int | None = None) -> Iterator[Stretch]:
         """Yield the units of the queue, one stretch for each run of adjoining files.
@@ -127,13 +128,12 @@ class QueueFiles(Struct, dict=True):
 def read_units(mapped_file: MappedFile, size: int, failures: list[ReadFailure]) -> Rows:
     """Return the units of a file of at most `size` bytes up to its last stored byte; a new file has almost none.
     Unreadable ranges count as zeros and are added to `failures`."""
-    with FileReader(mapped_file.path, again=False) as reader:
+    with open_file(mapped_file.path) as reader:
         ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
         stop = ranges[-1][1] if ranges else 0
         units = np.zeros(-(-stop // UNIT_SIZE), dtype=_UNIT)
         content = memoryview(units.view(np.uint8).data)
         for start, stop in ranges:
-            spend(stop - start)
             try:
                 reader.read_into(content[start:stop], start)
             except ReadFailure as failure:
@@ -147,7 +147,7 @@ def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
     mapped_file = files.find(position)
     if mapped_file is None:
         return None
-    with FileReader(mapped_file.path) as reader:
+    with open_file(mapped_file.path) as reader:
         content = reader.read(position - mapped_file.file_from_offset, UNIT_SIZE)
     return CQ_UNIT.decode(content) if len(content) == UNIT_SIZE else None
 
@@ -238,7 +238,7 @@ class ExtFiles(Struct, dict=True):
 
     def _read(self, mapped_file: MappedFile) -> bytes:
         try:
-            with FileReader(mapped_file.path) as reader:
+            with open_file(mapped_file.path) as reader:
                 size = min(mapped_file.length, self.store.ext_file_size)
                 stop = max((stop for _, stop in reader.data_ranges(0, size)), default=0)
                 return reader.read(0, min(stop, size))

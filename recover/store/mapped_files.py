@@ -62,7 +62,7 @@ class MappedFileQueue(Struct):
     """Mapped files in name order, in one folder or several (multi-path commitlog).
 
     `duplicates` are files whose name exists in another folder, too (MultiPathMappedFileQueue loads both); `files` has
-    one file a name.
+    one file a name. No file begins within one of the units of `unit` bytes that the files hold.
     """
 
     directories: tuple[Path, ...]
@@ -70,11 +70,12 @@ class MappedFileQueue(Struct):
     files: list[MappedFile] = field(default_factory=list)
     odd: list[OddName] = field(default_factory=list)
     duplicates: list[MappedFile] = field(default_factory=list)
+    unit: int = 1
 
     @classmethod
-    def load(cls, directories: Sequence[Path], file_size: int = 0) -> MappedFileQueue:
+    def load(cls, directories: Sequence[Path], file_size: int = 0, unit: int = 1) -> MappedFileQueue:
         """List the folders without opening a file; a missing folder counts as empty. `OSError` if listing fails."""
-        queue = cls(tuple(directories))
+        queue = cls(tuple(directories), unit=unit)
         by_name: dict[int, MappedFile] = {}
         for directory in directories:
             for mapped_file in queue._list(directory):
@@ -90,7 +91,7 @@ class MappedFileQueue(Struct):
     def _list(self, directory: Path) -> Iterable[MappedFile]:
         for entry in existing_entries(directory):
             offset = offset_in_name(entry.name)
-            if offset is None or not entry.is_file:
+            if offset is None or offset % self.unit or not entry.is_file:
                 self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))
             else:
                 yield MappedFile(directory / entry.name, offset, entry.length)

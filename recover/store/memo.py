@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from recover.store.reader import FileReader, spend
+from recover.store.reader import FileReader
 from recover.store.reading import power, times
+from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
 
@@ -168,7 +169,7 @@ def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
 def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] | None) -> None:
     digest, at = hashlib.sha256(), 0
     try:
-        with FileReader(path, again=False) as reader:
+        with open_file(path) as reader:
             while chunk := reader.read(at, _CHUNK):
                 digest.update(chunk)
                 at += len(chunk)
@@ -192,7 +193,6 @@ Numbers = np.ndarray[Any, Any]
 """Positions in the file (int64), or sums (uint32)."""
 
 _BLOCK = 4096
-_STEP = 64
 _AT_ONCE = 1 << 20
 _CRC32 = 0xEDB88320
 
@@ -242,32 +242,23 @@ class RangeSums:
         """Return the sum of the bytes between the origin and `position`."""
         block = position // _BLOCK * _BLOCK
         while self._end < block:
-            content = memoryview(self._read_blocks(self._end, min(_AT_ONCE, block - self._end)))
+            length = min(_AT_ONCE, block - self._end)
+            content = memoryview(self.read(self._end, length).ljust(length, b"\0"))
             for at in range(0, len(content), _BLOCK):
                 self._sums.append(zlib.crc32(content[at : at + _BLOCK], self._sums[-1]))
         known = self._sums[(block - self._origin) // _BLOCK]
         return zlib.crc32(self.read(block, position - block), known) if position > block else known
 
-    def _read_blocks(self, start: int, length: int) -> bytes:
-        spend(length)
-        return self.read(start, length).ljust(length, b"\0")
-
 
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
     """Return the sums up to each of some positions in the content; `seed` is the sum up to its start."""
-    sums = [seed]
-    whole = memoryview(content.data)
-    for at in range(0, content.size - _STEP + 1, _STEP):
-        sums.append(zlib.crc32(whole[at : at + _STEP], sums[-1]))
-    steps = np.minimum(positions // _STEP, len(sums) - 1)
-    found: Numbers = ~np.array(sums, dtype=np.uint32)[steps]
-    place, left = steps * _STEP, positions - steps * _STEP
-    for done in range(int(left.max(initial=0))):
-        more = np.flatnonzero(left > done)
-        low = (found[more] ^ content[place[more] + done]) & 0xFF
-        found[more] = _table()[low] ^ (found[more] >> 8)
-    found ^= np.uint32(0xFFFFFFFF)
-    return found
+    whole, at, sums = memoryview(content.data), 0, []
+    places, which = np.unique(positions, return_inverse=True)
+    for place in places.tolist():
+        seed = zlib.crc32(whole[at:place], seed)
+        sums.append(seed)
+        at = place
+    return np.array(sums, dtype=np.uint32)[which]
 
 
 def _times_each(a: Numbers, b: Numbers) -> Numbers:
@@ -295,9 +286,3 @@ def _powers(counts: Numbers) -> Numbers:
 def _byte_powers(number: int) -> Numbers:
     """Return x to the 8 * count * 256^number for each count below 256."""
     return np.array([power(count * 256**number, _CRC32) for count in range(256)], dtype=np.uint32)
-
-
-@lru_cache(maxsize=1)
-def _table() -> Numbers:
-    """Return the CRC table: the effect of each byte value on a sum of zeros."""
-    return np.array([zlib.crc32(bytes([low ^ 0xFF])) ^ 0xFF000000 for low in range(256)], dtype=np.uint32)

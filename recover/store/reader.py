@@ -1,18 +1,34 @@
-"""Positional, read-only access to the files of a store."""
+"""Open files, read by position and for reading only: never mapped, locked or created."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from recover.store.reading import reads_of
-from recover.store.source import ReadFailure, Source, missing, open_source
+from recover.store.reading import data_extents, open_descriptor, reads_of
 
-__all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "descriptor_cache", "read_small", "set_rate", "spend"]
+
+class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
+    """A range that could not be read completely: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
+
+    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
+        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
+        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
+        self.path = path
+        self.offset = offset
+        self.wanted = wanted
+        self.got = got
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadFailure, (self.path, self.offset, self.wanted, self.got, self.cause)
+
 
 _BURST_SECONDS = 0.05
 
@@ -47,169 +63,21 @@ def set_rate(rate: int | None) -> None:
 
 
 def spend(size: int) -> None:
-    """Account for `size` bytes of a store that were read."""
+    """Account for `size` bytes that were read from a disk or a server."""
     _pace.spend(size)
 
 
-BLOCK = 1 << 20
-AHEAD = 8 * BLOCK
-
-
-class ReadAhead:
-    """Read-ahead advice for one pass over an open file, from any position up to `length` bytes.
-
-    Up to `behind` bytes after that, of the next pass, may be read, too. Does nothing if the file system cannot tell
-    what is cached. Failed advice does not fail the scan.
-    """
-
-    def __init__(self, descriptor: int, length: int, behind: int = 0) -> None:
-        self._descriptor = descriptor
-        self._length = length
-        self._behind = behind
-        self._drops_behind: bool | None = None
-        self._asked = -1  # the end of what has been checked for caching
-        self._cold: list[int] = []
-        self._works = descriptor >= 0 and hasattr(os, "RWF_NOWAIT")
-        if self._works:
-            # the kernel's own read-ahead would make everything appear cached before
-            self._advise(0, os.POSIX_FADV_RANDOM, 0)
-
-    def announce(self, position: int, size: int) -> None:
-        """Announce that [position, position + size) is read next, and that nothing before it is needed any more."""
-        if not self._works:
-            return
-        self._drop(position)
-        start = max(self._asked, position // BLOCK * BLOCK)
-        stop = min(self._length, position + size + AHEAD)
-        # half the distance at a time, since each piece of advice costs a system call
-        if stop < self._length and stop - start < AHEAD // 2 and self._asked >= position + size:
-            return
-        at = start
-        while at < stop and self._works:
-            if not self.holds(at):
-                self._cold.append(at)
-                self._advise(at, os.POSIX_FADV_WILLNEED)
-            at += BLOCK
-        self._asked = max(self._asked, at)
-        if self._behind and at >= self._length and self._drops_behind is None:
-            # not the first byte, which the next pass will test itself
-            self._drops_behind = not self.holds(self._length + self._behind - 1)
-
-    def close(self) -> None:
-        """End the pass."""
-        self._drop(self._asked + BLOCK)
-        if self._works and self._drops_behind:
-            self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
-
-    def holds(self, at: int) -> bool:
-        """Whether the page cache holds the byte at `at`, as far as the file system can tell."""
-        if not self._works:
-            return True
-        try:
-            os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            # this file system cannot tell: leave read-ahead to the kernel
-            self._advise(0, os.POSIX_FADV_NORMAL, 0)
-            self._works = False
-        return True
-
-    def _drop(self, position: int) -> None:
-        while self._cold and self._cold[0] + BLOCK <= position:
-            self._advise(self._cold.pop(0), os.POSIX_FADV_DONTNEED)
-
-    def _advise(self, at: int, advice: int, size: int = BLOCK) -> None:
-        try:
-            os.posix_fadvise(self._descriptor, at, size, advice)
-        except OSError:
-            self._works = False
-
-
 _BLOCK = 4096
-_MOST_KEPT = 64
-
-
-class _DescriptorCache:
-    """Cache of open files that are not in use, and of paths without a file."""
-
-    def __init__(self) -> None:
-        self._sources: dict[str, Source] = {}
-        self._missing: set[str] = set()
-        self._is_over = False
-        self._lock = threading.Lock()
-
-    def take(self, path: Path | str) -> Source:
-        """Return an open source for exclusive use."""
-        name = str(path)
-        with self._lock:
-            source = self._sources.pop(name, None)
-            if source is not None:
-                return source
-            if name in self._missing:
-                raise missing(name)
-        try:
-            return open_source(path)
-        except FileNotFoundError:
-            self._missing.add(name)
-            raise
-
-    def give(self, path: Path | str, source: Source) -> None:
-        """Return a source to the cache."""
-        with self._lock:
-            if self._is_over or str(path) in self._sources:
-                source.close()
-                return
-            self._sources[str(path)] = source
-            if len(self._sources) > _MOST_KEPT:
-                self._sources.pop(next(iter(self._sources))).close()
-
-    def end(self) -> None:
-        """Close the cached sources, and from now on those that are returned."""
-        with self._lock:
-            self._is_over = True
-            for source in self._sources.values():
-                source.close()
-            self._sources.clear()
-
-
-_cache: _DescriptorCache | None = None
-
-
-@contextmanager
-def descriptor_cache() -> Iterator[None]:
-    """Within the block a file that is read again is the one first opened, even if its name now means another file.
-
-    Limit the block to one analysis of a store that mqtool itself does not change meanwhile.
-    """
-    global _cache
-    if _cache is not None:
-        yield
-        return
-    _cache = cache = _DescriptorCache()
-    try:
-        yield
-    finally:
-        _cache = None
-        cache.end()
 
 
 class FileReader:
-    """One file of a store, opened for reading only. Never maps, never locks, never creates.
+    """One open file; `recover.store.source.open_file` opens it, and sets `path` as it was given.
 
-    `again`: within `descriptor_cache` keep the file open, since it may be read again soon.
+    `descriptor` is -1 if the system has none for it.
     """
 
-    def __init__(self, path: Path | str, *, again: bool = True) -> None:
-        self._path = path
-        self._cache = _cache if again else None
-        self.source = open_source(path) if self._cache is None else self._cache.take(path)
-        self._reads = reads_of(path, self.descriptor)
-
-    @property
-    def path(self) -> Path:
-        """The file's path as it was given."""
-        return self._path if isinstance(self._path, Path) else Path(self._path)
+    path: Path
+    descriptor = -1
 
     def __enter__(self) -> FileReader:
         return self
@@ -217,53 +85,21 @@ class FileReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the file, or return it to the cache."""
-        if self._cache is not None:
-            self._cache.give(self._path, self.source)
-        else:
-            self.source.close()
-
-    @property
-    def descriptor(self) -> int:
-        """The open file's descriptor, for advice to the kernel; -1 if there is none."""
-        return self.source.descriptor
-
     @property
     def length(self) -> int:
-        return self.source.length
+        """The file's current length in bytes."""
+        raise NotImplementedError
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        content = self.source.read(offset, length)
-        if self._reads is not None:
-            self._reads.note(offset, len(content), content)
-        return content
+        raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; return the bytes read, fewer only at the file's end. `ReadFailure` on an I/O
         error."""
-        got = self.source.read_into(buffer, offset)
-        if self._reads is not None:
-            self._reads.note(offset, got, buffer)
-        return got
-
-    def announce(self, start: int, stop: int) -> None:
-        """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
-        self.source.announce(start, stop)
-
-    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the stored parts of [start, stop); the holes between them read as zeros."""
-        at = start
-        for first, last in self.source.stored(start, stop):
-            self._note_hole(at, first)
-            yield first, last
-            at = last
-        self._note_hole(at, stop)
-
-    def _note_hole(self, start: int, stop: int) -> None:
-        if self._reads is not None:
-            self._reads.note(start, min(stop, self.length) - start)
+        content = self.read(offset, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
         """Fill `buffer` from `offset` with what can be read; unreadable blocks of 4 KiB become zeros.
@@ -290,8 +126,128 @@ class FileReader:
                 break
         return at, failures
 
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the stored parts of [start, stop); the holes between them read as zeros."""
+        if start < stop:
+            yield start, stop
 
-def read_small(path: Path, limit: int) -> bytes:
-    """Return the file's bytes, at most `limit` of them."""
-    with FileReader(path) as reader:
-        return reader.read(0, min(limit, reader.length))
+    def announce(self, start: int, stop: int) -> None:
+        """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+BLOCK = 1 << 20
+AHEAD = 10 * BLOCK
+"""The buffer of a scan, and 8 MiB after it."""
+
+
+class LocalFile(FileReader):
+    """A local regular file. `OSError` if there is none, or something else."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.descriptor = open_descriptor(path)
+        self._reads = reads_of(path, self.descriptor)
+        self._requested = -1
+        """The end of what was requested from the system; -1 before the first announcement."""
+        self._cold: list[int] = []
+        """The positions of blocks that the page cache lacked, and that are not dropped again yet."""
+        self._tells = hasattr(os, "RWF_NOWAIT")
+        """Whether the file system can tell what is cached."""
+
+    @property
+    def length(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        parts: list[bytes] = []
+        got = 0
+        while got < length:
+            try:
+                part = os.pread(self.descriptor, length - got, offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, length, got, error) from error
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        content = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._note(offset, got, content)
+        return content
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(buffer):
+            try:
+                size = os.preadv(self.descriptor, [buffer[got:]], offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, len(buffer), got, error) from error
+            if size == 0:
+                break
+            got += size
+        self._note(offset, got, buffer)
+        return got
+
+    def _note(self, offset: int, size: int, content: bytes | memoryview) -> None:
+        spend(size)
+        if self._reads is not None:
+            self._reads.note(offset, size, content)
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        at = start
+        for first, last in data_extents(self.descriptor, start, stop):
+            self._note_hole(at, first)
+            yield first, last
+            at = last
+        self._note_hole(at, stop)
+
+    def _note_hole(self, start: int, stop: int) -> None:
+        if self._reads is not None:
+            self._reads.note(start, min(stop, self.length) - start)
+
+    def announce(self, start: int, stop: int) -> None:
+        """See `FileReader`. Requests blocks that the page cache lacks, and drops only those again once they were read:
+        pages that a broker had there stay. Failed advice does not fail the read."""
+        if self._requested < 0 and self._tells:
+            # the kernel's own read-ahead would make everything appear cached before
+            self._advise(0, os.POSIX_FADV_RANDOM, 0)
+        self._drop(start)
+        end = min(stop, start + AHEAD)
+        at = self._requested if start <= self._requested <= end + BLOCK else start // BLOCK * BLOCK
+        # half the distance at a time, since each piece of advice costs a system call
+        if end < stop and end - at < AHEAD // 2:
+            return
+        while at < end and self._tells:
+            if not self._is_cached(at):
+                self._cold.append(at)
+                self._advise(at, os.POSIX_FADV_WILLNEED)
+            at += BLOCK
+        self._requested = at
+
+    def _is_cached(self, at: int) -> bool:
+        """Whether the page cache holds the byte at `at`; true if the file system cannot tell."""
+        try:
+            os.preadv(self.descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # leave read-ahead to the kernel
+            self._advise(0, os.POSIX_FADV_NORMAL, 0)
+            self._tells = False
+        return True
+
+    def _drop(self, position: float) -> None:
+        while self._cold and self._cold[0] + BLOCK <= position:
+            self._advise(self._cold.pop(0), os.POSIX_FADV_DONTNEED)
+
+    def _advise(self, at: int, advice: int, size: int = BLOCK) -> None:
+        try:
+            os.posix_fadvise(self.descriptor, at, size, advice)
+        except OSError:
+            self._tells = False
+
+    def close(self) -> None:
+        self._drop(math.inf)
+        os.close(self.descriptor)

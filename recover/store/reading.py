@@ -31,28 +31,30 @@ Piece = tuple[int, Buffer]
 """Position in a file, and the bytes."""
 
 
-def open_file(path: Path | str) -> int:
+def open_descriptor(path: Path | str) -> int:
     """Return a descriptor for reading a regular file; for anything else, an `OSError` that names its kind. Never
     blocks.
 
-    A store may hold a pipe, without a writer, under a file's name.
+    A store may hold a pipe, without a writer, under a file's name, or a link to a disk that is not mounted.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
+        if error.errno == errno.ENOENT and os.path.islink(path):
+            raise not_a_file(path, DANGLING) from error
         if error.errno != errno.ENXIO:
             raise
-        raise not_a_file(path, os.stat(path).st_mode) from error
+        raise not_a_file(path, kind_of(os.stat(path).st_mode)) from error
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
-        raise not_a_file(path, mode)
+        raise not_a_file(path, kind_of(mode))
     return fd
 
 
-def not_a_file(path: Path | str, mode: int) -> OSError:
+def not_a_file(path: Path | str, kind: str) -> OSError:
     """Return the error for something that is not a regular file, with its kind."""
-    return OSError(errno.EINVAL, f"it is not a file but {kind_of(mode)}", os.fspath(path))
+    return OSError(errno.EINVAL, f"it is not a file but {kind}", os.fspath(path))
 
 
 FILE, FOLDER, DANGLING = "a file", "a folder", "a link to nothing"
@@ -98,7 +100,7 @@ def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -
 
 def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
-    fd = open_file(path)
+    fd = open_descriptor(path)
     try:
         position = start
         while stop is None or position < stop:
@@ -128,7 +130,7 @@ def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
     """Return (size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
-    fd = open_file(path)
+    fd = open_descriptor(path)
     try:
         end = os.fstat(fd).st_size
         stop = end if stop is None else min(stop, end)

@@ -1,7 +1,7 @@
-"""Sources of a store's bytes: local files, objects on s3:// and hdfs://, a store as a plan would leave it.
+"""Where a store's files are: on local disks, on s3:// and hdfs://, or in a store as a plan would leave it.
 
-A `Source` is one open file with one read operation, `read(offset, length)`. Anything but a local file has a
-`StorePath`; the system's own calls refuse it, so that no other file is opened by mistake. Its tree lists and opens it.
+Anything but a local file has a `StorePath`; the system's own calls refuse it, so that no other file is opened by
+mistake. Its tree lists it, and opens it as a `FileReader`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import glob
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -21,100 +22,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from recover.findings.code import NotAStore, Refusal
-from recover.store.reading import DANGLING, data_extents, kind_of, open_file
-
-
-class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
-    """A range that could not be read completely: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
-
-    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
-        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
-        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
-        self.path = path
-        self.offset = offset
-        self.wanted = wanted
-        self.got = got
-        self.cause = cause
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ReadFailure, (self.path, self.offset, self.wanted, self.got, self.cause)
-
-
-class Source:
-    """One open file. `descriptor` is -1 if the system has none for it."""
-
-    descriptor = -1
-
-    @property
-    def length(self) -> int:
-        """The file's current length in bytes."""
-        raise NotImplementedError
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        raise NotImplementedError
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; return the bytes read, fewer only at the file's end. `ReadFailure` on an I/O
-        error."""
-        content = self.read(offset, len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the stored parts of [start, stop); the holes between them read as zeros."""
-        return [(start, stop)] if start < stop else []
-
-    def announce(self, start: int, stop: int) -> None:
-        """Announce that [start, stop) is read next, in order, and that nothing before it is needed any more."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
-class LocalFile(Source):
-    """A local regular file. `OSError` if there is none, or something else."""
-
-    def __init__(self, path: Path | str) -> None:
-        self._path = path
-        self.descriptor = open_file(path)
-
-    @property
-    def length(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
-    def read(self, offset: int, length: int) -> bytes:
-        parts: list[bytes] = []
-        got = 0
-        while got < length:
-            try:
-                part = os.pread(self.descriptor, length - got, offset + got)
-            except OSError as error:
-                raise ReadFailure(Path(self._path), offset, length, got, error) from error
-            if not part:
-                break
-            parts.append(part)
-            got += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        got = 0
-        while got < len(buffer):
-            try:
-                size = os.preadv(self.descriptor, [buffer[got:]], offset + got)
-            except OSError as error:
-                raise ReadFailure(Path(self._path), offset, len(buffer), got, error) from error
-            if size == 0:
-                break
-            got += size
-        return got
-
-    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        return data_extents(self.descriptor, start, stop)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
+from recover.store.reader import FileReader, LocalFile, spend
+from recover.store.reading import DANGLING, kind_of
 
 # --- Paths in other trees than the local file system.
 
@@ -155,7 +64,7 @@ class Tree:
         """Return the entries of a folder, in any order. `OSError`."""
         raise NotImplementedError
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         """Open one file. `OSError`."""
         raise NotImplementedError
 
@@ -173,7 +82,7 @@ class LocalTree(Tree):
     def entries(self, name: str) -> list[Entry]:
         return entries(self.behind(name))
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         return LocalFile(self.behind(name))
 
     def behind(self, name: str) -> Path:
@@ -184,7 +93,7 @@ class StorePath(PosixPath):
     """A path in a tree: its first part identifies the tree, the others are the name there."""
 
     def __fspath__(self) -> str:
-        raise TypeError(f"{self} is not a local file; it is read through a Source")
+        raise TypeError(f"{self} is not a local file; it is read through a FileReader")
 
     @property
     def tree(self) -> Tree:
@@ -280,9 +189,19 @@ def missing(path: object) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def open_source(path: Path | str) -> Source:
+def open_file(path: Path | str) -> FileReader:
     """Open the file at a local or tree path. `OSError`; `Refusal` (8) if a server cannot be reached."""
-    return path.tree.open(path.within) if isinstance(path, StorePath) else LocalFile(path)
+    if not isinstance(path, StorePath):
+        return LocalFile(path)
+    opened = path.tree.open(path.within)
+    opened.path = path
+    return opened
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """Return the file's bytes, at most `limit` of them."""
+    with open_file(path) as reader:
+        return reader.read(0, min(limit, reader.length))
 
 
 # --- Listing.
@@ -359,6 +278,7 @@ _RANGE = 8 << 20
 _AT_ONCE = 4
 _LITTLE = 64 << 10
 _FILES_AT_ONCE = 8
+_IDLE = 64
 _TREES = 16
 
 
@@ -438,6 +358,8 @@ class RemoteTree(Tree):
         self._url = url
         self._expected: Iterator[str] = iter(())
         self._coming: dict[str, Future[RemoteFile]] = {}
+        self._idle: OrderedDict[str, RemoteFile] = OrderedDict()
+        """Open files that are not in use: opening one takes a request, and what it read last may be asked for again."""
 
     @cached_property
     def system(self) -> tuple[Any, str]:
@@ -504,15 +426,24 @@ class RemoteTree(Tree):
         file.announce(0, file.length)
         return file
 
-    def open(self, name: str) -> Source:
+    def open(self, name: str) -> FileReader:
         coming = self._coming.pop(name, None)
         self._ask()
-        return self._opened(name) if coming is None else coming.result()
+        if coming is not None:
+            return coming.result()
+        idle = self._idle.pop(name, None)
+        return self._opened(name) if idle is None else idle
+
+    def keep(self, name: str, file: RemoteFile) -> None:
+        """Keep an open file for the next `open`."""
+        self._idle[name] = file
+        if len(self._idle) > _IDLE:
+            self._idle.popitem(last=False)
 
     def _opened(self, name: str) -> RemoteFile:
         try:
             files, root = self.system
-            return RemoteFile(self.url_of(name), files.open_input_file(f"{root.rstrip('/')}/{name}"))
+            return RemoteFile(self, name, files.open_input_file(f"{root.rstrip('/')}/{name}"))
         except FileNotFoundError:
             raise missing(name) from None
         except OSError as error:
@@ -549,11 +480,11 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="mqtool-fetch")
 
 
-class RemoteFile(Source):
+class RemoteFile(FileReader):
     """One object, read by ranges. A network failure is no bad sector: `Refusal` (8), not zeros."""
 
-    def __init__(self, url: str, file: Any) -> None:
-        self._url, self._file = url, file
+    def __init__(self, tree: RemoteTree, name: str, file: Any) -> None:
+        self._tree, self._name, self._file = tree, name, file
         self._length = int(file.size())
         self._coming: dict[tuple[int, int], Future[bytes]] = {}
         self._last = 0, b""
@@ -586,7 +517,9 @@ class RemoteFile(Source):
                 last = min(stop, span[1])
                 parts.append(self._coming[span].result()[at - span[0] : last - span[0]])
             at = last
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        content = parts[0] if len(parts) == 1 else b"".join(parts)
+        spend(len(content))
+        return content
 
     def _read_nearby(self, start: int, stop: int) -> bytes:
         """Return bytes that were not announced; a read shortly after the last one fetches 64 KiB ahead."""
@@ -600,19 +533,17 @@ class RemoteFile(Source):
         try:
             content = bytes(self._file.read_at(stop - start, start))
         except OSError as error:
-            raise _unreachable(self._url, error) from error
+            raise _unreachable(self._tree.url_of(self._name), error) from error
         if len(content) != stop - start:
-            raise Refusal(f"{self._url.partition('?')[0]} became shorter while it was read",
+            raise Refusal(f"{self._tree.url_of(self._name).partition('?')[0]} became shorter while it was read",
                           "Run the command again when nothing writes there.")
         return content
 
     def close(self) -> None:
         for coming in self._coming.values():
             coming.cancel()
-        for coming in self._coming.values():
-            if not coming.cancelled():
-                coming.exception()  # wait for ranges in flight before closing their file
-        self._file.close()
+        self._coming.clear()
+        self._tree.keep(self._name, self)
 
 
 def _unreachable(place: str, error: Exception) -> Refusal:

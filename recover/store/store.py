@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain, pairwise
 from math import gcd
@@ -22,8 +22,17 @@ from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
-from recover.store.reader import FileReader, read_small
-from recover.store.source import LocalTree, StorePath, entries, existing_entries, mount, names_in, unmount
+from recover.store.source import (
+    LocalTree,
+    StorePath,
+    entries,
+    existing_entries,
+    mount,
+    names_in,
+    open_file,
+    read_small,
+    unmount,
+)
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -225,7 +234,7 @@ class Store:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
                     if named_by_record(file.path) not in (None, file.file_from_offset)]
-        whole, last = (max(_modes(Counter(file.length for file in files if not _is_truncated(file.path))), default=0)
+        whole, last = (max(_modes(file.length for file in files if not _is_truncated(file.path)), default=0)
                        for files in (queue.files[:-1], misnamed))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
@@ -250,53 +259,44 @@ class Store:
         return tuple(_queue_folders(self.consumequeue_dir))
 
     @cached_property
+    def _queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
+        return [(folder, MappedFileQueue.load((folder.path,), 1, CQ_UNIT.size)) for folder in self.queue_folders]
+
+    def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
+        """Return the present files of each queue folder, listed once. `OSError`."""
+        for _, queue in self._queues:
+            queue.file_size = self.queue_file_size
+        return self._queues
+
+    @cached_property
     def queue_file_size(self) -> int:
-        """The size of a consume queue file in bytes: the most frequent length; as configured without files."""
-        return self.queue_file_size_of(_lengths(self.queue_folders))
+        """The size of a consume queue file in bytes: that of most files; as configured without files."""
+        return self.queue_size_of_files or self._configured_queue_size
 
     @property
     def queue_file_size_is_told(self) -> bool:
         """False if `queue_file_size` is only the brokers' default, without a file or setting."""
         return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
-    def list_queues(self) -> list[tuple[QueueFolder, MappedFileQueue]]:
-        """Return the present files of each queue folder; settles `queue_file_size` as well. `OSError`."""
-        queues = [(folder, MappedFileQueue.load((folder.path,), 1)) for folder in self.queue_folders]
-        if "queue_file_size" not in self.__dict__:
-            self.queue_file_size = self.queue_file_size_of(Counter(chain.from_iterable(
-                queue.lengths for _, queue in queues
-            )))
-        for _, queue in queues:
-            queue.file_size = self.queue_file_size
-        return queues
-
-    @property
+    @cached_property
     def queue_size_of_files(self) -> int | None:
-        """The size in bytes of most consume queue files; None without files."""
-        return self._most_likely(_lengths(self.queue_folders))
-
-    def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
-        """Return `queue_file_size` for files of these lengths (bytes -> number of files)."""
-        return self._most_likely(lengths) or self._configured_queue_size
+        """The most frequent length of consume queue files in bytes; if several tie, the configured one, then one that
+        fits the files' names, then the largest. None without files."""
+        found = _modes(chain.from_iterable(queue.lengths for _, queue in self._queues), CQ_UNIT.size)
+        if len(found) <= 1:
+            return next(iter(found), None)
+        step = gcd(*(file.file_from_offset for _, queue in self._queues for file in queue.files))
+        return max(found, key=lambda size: (size == self._configured_queue_size, step % size == 0, size))
 
     @property
     def _configured_queue_size(self) -> int:
         return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
 
-    def _most_likely(self, lengths: Mapping[int, int]) -> int | None:
-        """Return the most frequent length of queue files; if several tie, the configured one, then one that fits the
-        files' names, then the largest."""
-        found = _modes(lengths, CQ_UNIT.size)
-        if len(found) <= 1:
-            return next(iter(found), None)
-        step = gcd(*(offset_in_name(entry.name) or 0 for folder in self.queue_folders
-                     for entry in entries(folder.path) if entry.is_file))
-        return max(found, key=lambda size: (size == self._configured_queue_size, step % size == 0, size))
-
     @cached_property
     def ext_file_size(self) -> int:
         """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
-        found = _modes(_lengths(_queue_folders(self.consumequeue_ext_dir)))
+        found = _modes(entry.length for folder in _queue_folders(self.consumequeue_ext_dir)
+                       for entry in entries(folder.path) if entry.is_file)
         return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
@@ -334,15 +334,10 @@ class Store:
         return self.root / name
 
 
-def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
-    return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
-
-
-def _modes(lengths: Mapping[int, int], unit: int = 1) -> list[int]:
+def _modes(lengths: Iterable[int], unit: int = 1) -> list[int]:
     """Return the most frequent lengths (bytes) that are multiples of `unit`; empty if there are none."""
-    fitting = {length: count for length, count in lengths.items() if length > 0 and length % unit == 0}
-    most = max(fitting.values(), default=0)
-    return [length for length, count in fitting.items() if count == most]
+    counts = Counter(length for length in lengths if length > 0 and length % unit == 0)
+    return [length for length, count in counts.items() if count == max(counts.values())]
 
 
 def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | None:
@@ -356,7 +351,7 @@ def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | Non
 def named_by_record(path: Path) -> int | None:
     """Return the physical offset that the record at the start of a file states; None if no record begins there."""
     try:
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             begin = reader.read(0, HEAD.size)
     except OSError:
         return None
@@ -367,7 +362,7 @@ def named_by_record(path: Path) -> int | None:
 def _is_truncated(path: Path) -> bool:
     """Whether a log file ends unlike a whole one: neither in many zeros nor with an end mark that fills it."""
     try:
-        with FileReader(path) as reader:
+        with open_file(path) as reader:
             end = reader.read(max(0, reader.length - _TAIL), _TAIL)
     except OSError:
         return False

@@ -18,8 +18,7 @@ from formats.basics import FormatError, offset_in_name
 from formats.config.tables import BY_NAME
 from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 from recover.store.config_files import read_config
-from recover.store.reader import FileReader, read_small
-from recover.store.source import entries, files_below, names_in
+from recover.store.source import entries, files_below, names_in, open_file, read_small
 from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, Store
 
 ROCKSDB_QUEUES = "defaultRocksDB"
@@ -254,7 +253,7 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
     if not _ends_like_a_table(table):
         yield Problem(f"{table.name} does not end like a table")
         return
-    with FileReader(table) as reader:
+    with open_file(table) as reader:
         try:
             wrong = sorted(rocksdb.wrong_blocks(reader.read, reader.length), key=itemgetter(1, 2))
         except IndexError:
@@ -267,5 +266,5 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
 
 
 def _ends_like_a_table(table: Path) -> bool:
-    with FileReader(table) as reader:
+    with open_file(table) as reader:
         return rocksdb.has_table_magic(reader.read, reader.length)

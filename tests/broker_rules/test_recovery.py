@@ -100,6 +100,35 @@ def test_abnormal_start_file_is_the_newest_that_the_checkpoint_covers(store: Cal
     assert start_file(log, "abnormal", settings("5.3.3"), short, -1).index == 1
 
 
+def test_the_smallest_time_of_a_checkpoint_is_later_than_every_record(store: Callable[[str], Path]) -> None:
+    """The margin is subtracted from a long, which wraps: 4.5.1, 4.9.7 and 5.3.3 begin at the newest file."""
+    log = log_of(store(V2_STORE))
+    least = EMPTY._replace(physic_msg_timestamp=-1 << 63)
+    for version in ("4.5.1", "4.9.7", "5.3.3"):
+        assert start_file(log, "abnormal", settings(version), least, -1).index == 3
+    assert start_file(log, "abnormal", settings("5.5.0"), least, -1).index == 0
+
+
+@pytest.mark.parametrize("setting", ["indexRocksDBEnable", "transRocksDBEnable"])
+def test_a_database_that_has_seen_no_message_matches_the_first_record_alone(
+    store: Callable[[str], Path], setting: str
+) -> None:
+    log = log_of(store(V2_STORE))
+    assert start_file(log, "normal", settings("5.5.0"), EMPTY, LOG_END).index == 3
+    assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END).index == 0
+    assert start_file(log, "normal", settings("5.3.3", **{setting: "true"}), EMPTY, LOG_END).index == 3
+    # what one with messages has seen is not read
+    assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END, fresh=False).index == 3
+
+
+def test_transactions_in_a_database_alone_choose_the_start_file_of_5_4_0(store: Callable[[str], Path]) -> None:
+    log = log_of(store(V2_STORE))
+    both = settings("5.4.0", transRocksDBEnable="true")
+    assert start_file(log, "normal", both, EMPTY, LOG_END).index == 3
+    alone = settings("5.4.0", transRocksDBEnable="true", transWriteOriginTransHalfEnable="false")
+    assert start_file(log, "normal", alone, EMPTY, LOG_END).index == 0
+
+
 def test_index_time_joins_with_message_index_safe(store: Callable[[str], Path]) -> None:
     log = log_of(store(V2_STORE))
     times = first_times(log)

@@ -28,8 +28,8 @@ from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ask
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader
 from recover.store.reading import recorded
+from recover.store.source import open_file
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import Cluster, can_mount
@@ -208,7 +208,7 @@ def test_a_worker_that_sees_the_same_is_believed(tmp_path: Path, recipe: str) ->
 def test_a_file_of_another_length_is_noticed_though_the_rest_was_not_read(tmp_path: Path) -> None:
     (tmp_path / "own").write_bytes(b"abc")
     (tmp_path / "other").write_bytes(b"ab")
-    with recorded() as files, FileReader(tmp_path / "other") as reader:
+    with recorded() as files, open_file(tmp_path / "other") as reader:
         reader.read(0, 2)
     seen = TaskReads({str(tmp_path / "own"): files[str(tmp_path / "other")]}, "worker-7")
     views = Views(time.time() + 10)

@@ -19,7 +19,7 @@ from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import scan_split
 from recover.log.split_scan import FileJoin, scan_alone, splits_of
 from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import Store
 from tests.support.sampling import sampled
 from tests.support.stores import STORES, real_store, strike, unpacked
@@ -168,7 +168,7 @@ def test_a_message_too_long_for_splits_is_refused_not_read_wrongly(tmp_path: Pat
     content = message(0, bytes(5000) + inner + bytes(5000))
     path = log_file(tmp_path, content + message(len(content)), 1 << 16) / "commitlog" / f"{0:020d}"
     first, second, third = splits_of(MappedFile(path, 0, 1 << 16), 1 << 16, 5000)[:3]
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         with pytest.raises(Refusal, match=f"a message or an end mark of {len(content)} bytes"):
             scan_alone(first, reader, 1000)
         begun = [[int(offset) for split in scan_alone(part, reader).splits for offset in split.records["phy_offset"]]

@@ -14,6 +14,7 @@ from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import restore
 from recover.findings.code import Refusal
+from recover.repair import bridge as bridge_module
 from recover.repair.bridge import PIECE, Bridge, BridgeRange
 from tests.support.commitlog import placed_records
 
@@ -86,6 +87,19 @@ def test_a_bridge_over_wide_damage_is_not_in_memory() -> None:
     assert (size, wide.content.size) == (20 * PIECE, 20 * PIECE)
     assert bridge.content.size < 1000
     assert most < 6 * PIECE
+
+
+def test_a_part_of_a_wide_bridge_is_read_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard reads each record of a planned bridge: it took minutes where all was encoded for every read."""
+    bridge = Bridge(BridgeRange(START, START + 6 * PIECE, True, 5, True), [_lost("T", at) for at in range(3)])
+    wide = Bridge(BridgeRange(START, START + 6 * PIECE, False, 5, True), [_lost("T", at) for at in range(3)])
+    for content in (bridge.content, wide.content):
+        whole = b"".join(content.chunks())
+        for start, length in ((0, 8), (100, 500), (PIECE - 5, 10), (4 * PIECE, PIECE), (len(whole) - 5, 9), (0, 0)):
+            assert content.part(start, start + length) == whole[start : start + length]
+    made: list[Record] = []
+    monkeypatch.setattr(bridge_module, "encode", lambda record: made.append(record) or encode(record))
+    assert wide.content.part(5 * PIECE, 5 * PIECE + 8) and len(made) == 1
 
 
 def test_lmq_queues_get_filler_only() -> None:

@@ -32,7 +32,7 @@ from recover.log.scan import LocalEngine, LogView, assemble
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import RangeSums
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 from tests.cli.runner import mqtool
 from tests.support.analysed import opened
 from tests.support.commitlog import placed_records
@@ -180,7 +180,7 @@ def test_the_verdict_on_ends_is_that_on_the_whole(
     path = tmp_path_factory.getbasetemp() / "judged"
     path.write_bytes(content)
     verdicts = []
-    with FileReader(path) as reader:
+    with open_file(path) as reader:
         for sums in (None, RangeSums(reader, len(content))):
             try:
                 verdicts.append((judge(reader.read, 64, 0, 20_000, sums), reason_of(reader.read, 64, 0, 20_000, sums)))

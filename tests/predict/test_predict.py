@@ -198,6 +198,89 @@ def test_a_last_file_whose_name_no_log_file_can_have_ends_the_log_elsewhere(
     assert mqtool("verify", root, "--mapped-file-size", "65536").code == mqtool("verify", root).code
 
 
+@pytest.mark.parametrize(("offset", "outcome"), [
+    (0, (False, 0, 4)), (-1, (False, 0, 4)), (1 << 40, (False, 0, 4)),
+    (MIB, (True, 0, 0)), (MIB + 3, (True, 1402, 4)), (2 * MIB, (True, 0, 2)),
+])
+def test_accelerated_recovery_of_5_5_0_trusts_the_offset_of_the_checkpoint(
+    store: Callable[[str], Path], offset: int, outcome: tuple[bool, int, int]
+) -> None:
+    """As 5.5.0 had it. It begins there even inside of a record, and refuses an offset that no file holds."""
+    root = store("killed-5.5.0")
+    write_at(root / "checkpoint", 40, offset.to_bytes(8, "big", signed=True))
+    found = ask(root, "5.5.0", enableAcceleratedRecovery="true")
+    assert (found.starts, found.lost_messages, found.exit_code) == outcome
+    assert not any("enableAcceleratedRecovery" in text for text in found.assumptions)
+    for version in ("5.3.3", "5.4.0"):
+        assert ask(root, version, enableAcceleratedRecovery="true").starts
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "stray"])
+def test_a_file_that_does_not_belong_in_consumequeue_ext_stops_a_broker_that_uses_it(
+    store: Callable[[str], Path], change: str
+) -> None:
+    """As 4.5.1, 4.9.7, 5.3.3 and 5.5.0 did. Where no setting says that it is used, that it is there does."""
+    root = store("killed-ext-5.5.0")
+    path = root / "consumequeue_ext" / "Audit" / "0" / f"{0:020d}"
+    if change == "stray":
+        path = path.with_name("notes.bak")
+        path.write_bytes(b"1")
+    else:
+        os.truncate(path, path.stat().st_size + (100 if change == "longer" else -100))
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert found.stop is not None and f"consumequeue_ext/Audit/0/{path.name}" in found.stop.reason
+        assert any("enableConsumeQueueExt=true" in text for text in found.assumptions)
+        assert not ask(root, version, enableConsumeQueueExt="true").starts
+        assert ask(root, version, enableConsumeQueueExt="false").starts
+
+
+def test_timer_files_that_5_0_and_later_load_stop_them_too(store: Callable[[str], Path]) -> None:
+    """A whole broker of 5.5.0 started with an empty last file, and neither with a stray one nor with timermetrics and
+    its backup both cut."""
+    root = store("killed-5.5.0")
+    last = max((root / "timerlog").iterdir())
+    (root / "timerlog" / f"{int(last.name) + last.stat().st_size:020d}").touch()
+    assert ask(root, "5.5.0").starts and not ask(root, "5.1.0").starts
+    stray = root / "timerlog" / "notes.bak"
+    stray.write_bytes(b"1")
+    found = ask(root, "5.5.0")
+    assert found.stop is not None and "timerlog/notes.bak" in (found.stop.remedy or "")
+    assert mqtool("verify", root, "--json").found("timer-odd-name")[0]["file"] == "timerlog/notes.bak"
+    assert ask(root, "5.5.0", timerWheelEnable="false").starts and ask(root, "4.9.7").starts
+    stray.unlink()
+    for name in ("timermetrics", "timermetrics.bak"):
+        (root / "config" / name).write_bytes(b'{"timingCount":{')
+    refused = ask(root, "5.5.0")
+    assert refused.stop is not None and "config/timermetrics" in refused.stop.reason
+    assert ask(root, "5.5.0", timerWheelEnable="false").starts and ask(root, "4.9.7").starts
+
+
+@pytest.mark.parametrize("name", ["abort", "checkpoint"])
+def test_a_link_to_a_disk_that_is_not_mounted_leaves_the_start_open(store: Callable[[str], Path], name: str) -> None:
+    """5.3.3 and 5.5.0 start with neither, 4.x without a checkpoint does not."""
+    root = store("clean-5.3.3")
+    (root / name).unlink(missing_ok=True)
+    (root / name).symlink_to(root / "not-mounted" / name)
+    assert ask(root).exit_code & exits.UNSUPPORTED
+    code = {"abort": "part-unreadable", "checkpoint": "checkpoint-unreadable"}[name]
+    found = mqtool("verify", root, "--json")
+    assert found.code == exits.OPERATIONAL and found.found(code)[0]["file"] == name
+
+
+@pytest.mark.parametrize(("moved", "missed"), [(7, 1), (100, 5)])
+def test_units_before_the_name_of_their_file_are_unreachable(
+    store: Callable[[str], Path], moved: int, missed: int
+) -> None:
+    """A broker takes the position of a unit modulo the file size, in the file that begins at or before it."""
+    root = store("clean-5.3.3")
+    path = root / "consumequeue" / "Orders-2026" / "0" / f"{0:020d}"
+    path.rename(path.with_name(f"{moved:020d}"))
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert found.unreachable == {"Orders-2026/0": missed}
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()

@@ -300,6 +300,17 @@ def test_odd_file_in_a_queue_without_another_file_is_put_aside(drill: Start) -> 
         assert not odd.exists()
 
 
+def test_a_queue_file_at_an_offset_of_no_unit_is_put_aside_and_built_again(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    file, = (store.root / "consumequeue" / "Audit" / "0").iterdir()
+    odd = file.rename(file.with_name(file_name(7)))
+    assert store.finds("consumequeue-odd-name", exit_code=2)["file"] == f"consumequeue/Audit/0/{odd.name}"
+    with store.recovered():
+        assert not odd.exists()
+        assert queue_bytes(store.root) == before
+
+
 def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
     store = drill("clean-plain-4.9.7")
     path = store.root / "commitlog" / file_name((50 << 20) + 4096)

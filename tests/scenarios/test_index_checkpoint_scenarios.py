@@ -173,7 +173,7 @@ def test_t27_old_checkpoint_costs_time_and_is_no_damage(drill: Start) -> None:
 # --- Pending timer messages that a broker would not deliver, or deliver twice: found, and never predicted away.
 #
 # With the timerlog gone real brokers delivered 0 of 40, with timercheck gone 80, with a timercheck a day ahead 0, with
-# five rotten units 35; with a master offset of -1 80, with a time of -1 again the 40 that had come before.
+# five rotten units 35; with a master offset of -1 80, of 20 60, with a time of -1 again the 40 that had come before.
 
 
 TIMERS, PENDING = "kinds/clean-timers-5.5.0", 40
@@ -231,11 +231,11 @@ def check_a_day_ahead(root: Path) -> None:
     path.write_bytes(TIMER_CHECK.encode(later) + content[TIMER_CHECK.size:])
 
 
-def check_negative(root: Path, name: str) -> None:
+def check_low(root: Path, name: str, value: int = -1) -> None:
     path = root / "config" / "timercheck"
     content = path.read_bytes()
-    negative = TIMER_CHECK.decode(content)._replace(**{name: -1})
-    path.write_bytes(TIMER_CHECK.encode(negative) + content[TIMER_CHECK.size:])
+    low = TIMER_CHECK.decode(content)._replace(**{name: value})
+    path.write_bytes(TIMER_CHECK.encode(low) + content[TIMER_CHECK.size:])
 
 
 def five_units_rotten(root: Path) -> None:
@@ -247,8 +247,9 @@ def five_units_rotten(root: Path) -> None:
     (timerlog_gone, "timer-units-missing", PENDING), (timerlog_empty, "timer-units-missing", PENDING),
     (timer_gone_but_its_check, "timer-units-missing", PENDING), (check_gone, "timer-check-wrong", None),
     (check_short, "timer-check-wrong", None), (check_a_day_ahead, "timer-check-wrong", None),
-    (partial(check_negative, name="last_read_timestamp"), "timer-check-wrong", None),
-    (partial(check_negative, name="master_timer_queue_offset"), "timer-check-wrong", None),
+    (partial(check_low, name="last_read_timestamp"), "timer-check-wrong", None),
+    (partial(check_low, name="master_timer_queue_offset"), "timer-check-wrong", None),
+    (partial(check_low, name="master_timer_queue_offset", value=20), "timer-check-wrong", None),
     (five_units_rotten, "timer-units-missing", 5),
 ])
 def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
@@ -260,6 +261,19 @@ def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
     assert code in found and all(name.startswith("timer-") for name in found)
     assert count is None or found[code]["facts"]["count"] == count  # type: ignore[index]
     assert verify(root).code == exits.DERIVED
+
+
+@pytest.mark.parametrize("earlier", [5 * 60_000, 10 * 24 * 3_600_000])
+def test_a_timercheck_from_before_messages_that_the_log_has_as_delivered_is_found(earlier: int, folder: Path) -> None:
+    """5.3.3 delivered 40 messages a second time with a time before they were due, whether 10 days or 56 years."""
+    root = real_store("clean-5.3.3", folder)
+    assert timer_findings(root) == {}
+    path = root / "config" / "timercheck"
+    content = path.read_bytes()
+    check = TIMER_CHECK.decode(content)
+    before = check._replace(last_read_timestamp=check.last_read_timestamp - earlier)
+    path.write_bytes(TIMER_CHECK.encode(before) + content[TIMER_CHECK.size:])
+    assert timer_findings(root).keys() == {"timer-check-wrong"}
     said = mqtool("predict", root, "--broker", "5.5.0", "--json")
     assert said.code & exits.UNSUPPORTED and "timer" in str(said.document["unsupported"])
     assert "lose nothing" not in mqtool("predict", root, "--broker", "5.5.0", "--quiet").stdout

@@ -19,7 +19,7 @@ from recover.log.scan import LocalEngine
 from recover.repair.never_worse import missed_between, planned_store, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
-from recover.store.reader import FileReader
+from recover.store.source import open_file
 from recover.store.store import Store
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
@@ -66,7 +66,7 @@ def test_a_planned_file_reads_as_its_steps_would_leave_it(data: st.DataObject) -
             steps.append(ZeroRange(name, start, start + data.draw(st.integers(1, 5_000))))
         wanted += bytes(max(0, steps[-1].stop - len(wanted)))
         wanted[start : steps[-1].stop] = b"".join(steps[-1].new_bytes())
-    with planned_store(store, steps) as (_, planned), FileReader(planned(path)) as reader:
+    with planned_store(store, steps) as (_, planned), open_file(planned(path)) as reader:
         assert reader.length == len(wanted)
         for start in [0, *data.draw(st.lists(places, max_size=5)), *(step.start for step in steps)]:
             length = data.draw(st.integers(0, 9_000))

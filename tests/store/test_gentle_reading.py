@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import pytest
 from fixtures.synth import synth_store
 from recover.log.scan import LocalEngine
 from recover.store import reader
-from recover.store.reader import BLOCK, Pace, ReadAhead
+from recover.store.reader import BLOCK, LocalFile, Pace
+from recover.store.source import open_file
 from recover.store.store import Store
-from tests.support.stores import unpacked
 
 
 class _System:
@@ -47,17 +45,19 @@ class _System:
             self.dropped.append(offset // BLOCK)
 
 
-def _pass_over(blocks: int, step: int = BLOCK // 2) -> None:
-    ahead = ReadAhead(3, blocks * BLOCK)
-    for position in range(0, blocks * BLOCK, step):
-        ahead.announce(position, step)
-    ahead.close()
+def _pass_over(path: Path, blocks: int, step: int = BLOCK // 2) -> None:
+    with LocalFile(path) as reader:
+        for position in range(0, blocks * BLOCK, step):
+            reader.announce(position, blocks * BLOCK)
 
 
 @pytest.mark.parametrize("cached", [set(), {0, 3, 4, 29}, set(range(30))])
-def test_a_pass_over_a_file_leaves_the_page_cache_as_it_was(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> None:
+def test_a_pass_over_a_file_leaves_the_page_cache_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cached: set[int]
+) -> None:
+    (tmp_path / "f").write_bytes(b"x")
     system = _System(monkeypatch, set(cached))
-    _pass_over(30)
+    _pass_over(tmp_path / "f", 30)
     assert system.cached == cached
     assert sorted(system.dropped) == sorted(set(range(30)) - cached)
 
@@ -79,6 +79,18 @@ def test_no_more_is_read_than_the_rate_allows(monkeypatch: pytest.MonkeyPatch) -
     assert 4.9 <= now - 100 <= 5.0
 
 
+def test_reads_of_every_kind_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").write_bytes(bytes(10_000))
+    spent: list[int] = []
+    monkeypatch.setattr(reader._pace, "spend", spent.append)
+    with open_file(tmp_path / "f") as file:
+        file.read(0, 100)
+        file.read(9_990, 100)
+        file.read_into(memoryview(bytearray(1_000)), 0)
+        file.salvage_into(memoryview(bytearray(300)), 9_900)
+    assert spent == [100, 10, 1_000, 100]
+
+
 def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(synth_store(tmp_path / "s", messages=60, mapped_file_size=8192).root)
     spent: list[int] = []
@@ -86,34 +98,3 @@ def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: py
     log = LocalEngine().scan_log(store.commitlog)
     assert log.tally.messages == 60
     assert sum(spent) >= log.log_end
-
-
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
-def test_a_verify_opens_no_file_twice(name: str) -> None:
-    root = str(unpacked(name))
-    _opens_each_once(root)
-
-
-def test_a_verify_of_many_queues_opens_no_file_twice(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=3000, topics=30, queues=20)
-    opened = _opens_each_once(str(tmp_path / "s"))
-    assert sum("/consumequeue/" in name for name in opened) == 600
-
-
-# an audit hook stays for the life of a process
-_NOTING_OPENS = """
-import os, sys
-from mqtool.cli import main
-def hook(event, values):
-    if event == "open" and isinstance(values[0], (str, bytes, os.PathLike)):
-        print(os.fsdecode(values[0]), file=sys.stderr)
-sys.addaudithook(hook)
-sys.exit(main(["verify", sys.argv[1], "--json"]))
-"""
-
-
-def _opens_each_once(root: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", _NOTING_OPENS, root], capture_output=True, text=True, check=False)
-    opened = [name for name in done.stderr.splitlines() if name.startswith(root)]
-    assert len(opened) == len(set(opened)) > 0, sorted(opened)
-    return set(opened)

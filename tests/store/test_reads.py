@@ -10,8 +10,8 @@ import pytest
 from crc32c import crc32c
 
 from recover.store import reading
-from recover.store.reader import FileReader
 from recover.store.reading import FileReads, Run, recorded
+from recover.store.source import open_file
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read(path: Path, dice: random.Random, holes: bool) -> FileReads:
     size = path.stat().st_size
-    with recorded() as files, FileReader(path) as reader:
+    with recorded() as files, open_file(path) as reader:
         for _ in range(dice.randrange(1, 12)):
             start = dice.randrange(size)
             stop = dice.randrange(start, min(size, start + 20_000) + 1)
@@ -59,7 +59,7 @@ def test_another_byte_is_another_sum(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(os.urandom(30_000))
 
     def sums() -> list[Run]:
-        with recorded() as files, FileReader(tmp_path / "f") as reader:
+        with recorded() as files, open_file(tmp_path / "f") as reader:
             reader.read(1_000, 20_000)
         return files[str(tmp_path / "f")].runs
 

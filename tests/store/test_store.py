@@ -24,8 +24,7 @@ from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal
 from recover.store.columns import ColumnStore
 from recover.store.memo import current_stamps
-from recover.store.reader import FileReader
-from recover.store.source import entries, expect, files_below, open_source, remote_root
+from recover.store.source import entries, expect, files_below, open_file, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.support.analysed import opened
@@ -159,7 +158,7 @@ def large(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_comes_ahead_reads_as_what_is_there(large: Path, seed: int) -> None:
     content, rng = large.read_bytes(), random.Random(seed)
-    with FileReader(_there(large.parent) / "large") as reader:
+    with open_file(_there(large.parent) / "large") as reader:
         assert reader.length == len(content)
         for _ in range(30):
             start = rng.randrange(len(content))
@@ -176,7 +175,7 @@ def test_files_that_are_expected_come_whole_and_others_all_the_same(tmp_path: Pa
     there = _there(tmp_path)
     expect(there / str(number) for number in range(0, 30, 2))
     for number in range(30):
-        source = open_source(there / str(number))
+        source = open_file(there / str(number))
         assert source.read(0, 100) == bytes([number]) * number
         source.close()
     expect(iter(()))
