@@ -350,6 +350,7 @@ class Session:
         if context is not None and not self.is_taken:
             with suppress(Exception):
                 server, context._accumulatorServer = context._accumulatorServer, None
+                server.handle_error = lambda *_: None  # it would print that the JVM closed its connection first
                 threading.Thread(target=_shut_down, args=(server,), daemon=True).start()
                 context.stop()
         if self.process is not None:  # spark-submit ends its own
