@@ -72,7 +72,7 @@ _RECREATED = "rocksdbstore"
 """5.5.0 starts and serves without it, even if it held timers, index or transactions."""
 _READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 """A start reads every entry of these and fails if one is unreadable (tried on 5.5.0); of the others it reads none."""
-_LOCAL = "Local"
+_LOCAL = "local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
 _BY_SETTING = {
@@ -80,7 +80,7 @@ _BY_SETTING = {
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
     "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
 }
-"""Part -> a setting, the value that puts it to use, and what is lost with the part."""
+"""Part -> a setting, what its value in lower case contains if the part is in use, and what is lost with it."""
 
 
 class Needed(Struct, frozen=True):
@@ -119,7 +119,8 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
 
 def _by_setting(store: Store) -> Iterator[Needed]:
     for part, (setting, value, lost) in _BY_SETTING.items():
-        if value in store.options.settings.get(setting, "") and not has_rocksdb(store.path(part)):
+        # a flag counts in any case, as Boolean.parseBoolean reads it
+        if value in store.options.settings.get(setting, "").lower() and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
                          f"{setting} states that it is in use; without it, {lost} would be lost", True)
 

@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.lab.lab import STARTED
 from tests.broker.observations import Observations
+from tests.support.brokers import require_lab
 
 _BEFORE = pytest.StashKey[Counter[str]]()
 
@@ -21,6 +22,12 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> Observations:
     base = tmp_path_factory.getbasetemp()
     shared: Path = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return Observations(shared / "observations")
+
+
+@pytest.fixture(autouse=True)
+def lab() -> None:
+    """Skip, or fail, where no broker can be run."""
+    require_lab()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fixtures.damage import Change, Damage
 from fixtures.lab.observe import reference
-from fixtures.lab.packed import settings
 from fixtures.lab.report import Delivered, Logged
-from formats.basics import offset_to_name
 from tests.broker.judge import REFUSED, mqtool
-from tests.support.stores import real_store
+from tests.support.harm import gone
+from tests.support.stores import flip, log_place, real_store
 
 #: Body of a V1 record with IPv4 hosts; none of the stores used here has another kind.
 _BODY = 88
@@ -21,18 +19,12 @@ _BODY = 88
 REPLAY: dict[str, object] = {"commitLogRecoverMaxNum": 1000}
 
 
-def spoil(root: Path, store: str, records: Iterable[Logged], place: int = _BODY, bits: int = 4) -> Damage:
-    """Bits flipped in the body of each of these records of the named store, or in the byte at `place` in them."""
-    size = int(str(settings(store)["mappedFileSizeCommitLog"]))
+def spoil(root: Path, records: Iterable[Logged], place: int = _BODY, bits: int = 4) -> Damage:
+    """Bits flipped in the body of each of these records, or in the byte at `place` in them."""
     changes, offsets = [], []
     for record in records:
-        path = root / "commitlog" / offset_to_name(record.phy_offset // size * size)
-        at = record.phy_offset % size + place
-        with path.open("r+b") as handle:
-            handle.seek(at)
-            old = handle.read(1)[0]
-            handle.seek(at)
-            handle.write(bytes([old ^ bits]))
+        path, at = log_place(root, record.phy_offset + place)
+        flip(path, at, bits)
         changes.append(Change(f"commitlog/{path.name}", at, "bits flipped"))
         offsets.append(record.phy_offset)
     lost = tuple(sorted(offsets))
@@ -57,7 +49,7 @@ def recovered(
 ) -> tuple[Path, Damage, dict[str, Any]]:
     """A copy with these records spoilt and then recovered, what was done to it, and what recover said."""
     root = real_store(store, folder)
-    done = spoil(root, store, records)
+    done = spoil(root, records)
     result = mqtool("recover", root, "--yes", *options)
     assert not result.code & REFUSED, result.document
     return root, done, result.document
@@ -73,6 +65,4 @@ def prepare(root: Path, kind: str) -> None:
     if kind != "clean":
         (root / "abort").touch()
     if kind == "replay":
-        for part in ("consumequeue", "consumequeue_ext", "index"):
-            shutil.rmtree(root / part, ignore_errors=True)
-        (root / "checkpoint").unlink()
+        gone("consumequeue", "consumequeue_ext", "index", "checkpoint")(root)

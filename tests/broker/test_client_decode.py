@@ -11,10 +11,9 @@ import pytest
 
 from fixtures.lab.client import taken
 from formats import sysflag
-from formats.basics import FormatError
 from formats.record import BLANK_SIZE, check_strict
 from tests.support.brokers import VERSIONS, oracle
-from tests.support.commitlog import Placed, kinds, placed_records, uncovered
+from tests.support.commitlog import Placed, is_intact, kinds, placed_records, uncovered
 from tests.support.stores import STORES
 
 pytestmark = pytest.mark.broker
@@ -35,11 +34,10 @@ class Struck(NamedTuple):
     what: tuple[int, ...]
 
 
-def _is_intact(content: bytes, phy_offset: int) -> bool:
-    try:
-        record = check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
-    except FormatError:
+def _is_legible(content: bytes, phy_offset: int) -> bool:
+    if not is_intact(content, phy_offset):
         return False
+    record = check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
     return record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
 
 
@@ -49,7 +47,7 @@ def _struck(it: Placed, rng: random.Random) -> Iterator[Struck]:
     changes += [(at, rng.randbytes(rng.randint(1, 8))) for at in rng.choices(places, k=_NOISE)]
     for at, change in changes:
         content = (it.raw[:at] + change + it.raw[at + len(change) :])[: len(it.raw)]
-        if content != it.raw and _is_intact(content, it.phy_offset):
+        if content != it.raw and _is_legible(content, it.phy_offset):
             yield Struck(it, content, (at, *change))
 
 

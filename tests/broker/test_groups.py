@@ -15,7 +15,6 @@ from fixtures.lab.whole import Subscription, WholeBroker
 from tests.broker.cases import marked
 from tests.broker.judge import damaged, mqtool
 from tests.support import plain_reader as plain
-from tests.support.brokers import require_lab
 
 pytestmark = pytest.mark.broker
 
@@ -47,7 +46,6 @@ def places(root: Path) -> dict[tuple[str, str], dict[int, int]]:
 @pytest.mark.parametrize(("store", "damage", "version"), marked(
     [(store, damage, version) for store in STORES for damage in DAMAGES for version in VERSIONS], 2))
 def test_consumers_skip_and_get_again_what_groups_says(store: str, damage: str, version: str, tmp_path: Path) -> None:
-    require_lab()
     root, _ = damaged(store, damage, tmp_path)
     committed = places(root)
     consumer_offsets(root, {f"{topic}@{group}": queues for (group, topic), queues in committed.items()})

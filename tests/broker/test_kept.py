@@ -13,14 +13,14 @@ from fixtures.lab.packed import readers, settings
 from fixtures.lab.report import Logged
 from fixtures.lab.whole import WholeBroker
 from fixtures.synth import StoreWriter
-from formats.basics import offset_to_name
 from tests.broker.cases import Case, cases, marked
 from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support import plain_reader as plain
-from tests.support.brokers import VERSIONS, oracle, require_lab
-from tests.support.stores import broker_conf, copy_store, real_store
+from tests.support.brokers import VERSIONS, oracle
+from tests.support.harm import gone
+from tests.support.stores import broker_conf, copy_store, flip, log_place, real_store
 
 # --- A message kept for later that does not say rightly where it is to go: whole brokers, before and after recover.
 
@@ -38,12 +38,8 @@ _FAILED = ("messageTimeup execute error", "messageTimeUp execute error")
 def _struck(folder: Path, store: str, hit: Logged, name: str) -> Path:
     """A copy in which a bit of the first letter of this property's name is turned over."""
     root = real_store(store, folder)
-    size = int(str(settings(store)["mappedFileSizeCommitLog"]))
-    path = root / "commitlog" / offset_to_name(hit.phy_offset // size * size)
-    content = bytearray(path.read_bytes())
-    start = hit.phy_offset % size
-    content[content.rindex(f"{name}\x01".encode(), start, start + hit.size)] ^= 1
-    path.write_bytes(content)
+    path, start = log_place(root, hit.phy_offset)
+    flip(path, path.read_bytes().rindex(f"{name}\x01".encode(), start, start + hit.size))
     assert mqtool("verify", root).code & 4
     return root
 
@@ -58,7 +54,6 @@ def test_a_delay_level_goes_on_once_a_message_says_again_where_it_is_to_go(
     version: str, name: str, tmp_path: Path
 ) -> None:
     """4.9 stands still at the message, the others drop it."""
-    require_lab()
     store = "clean-4.5.1"
     (hit,) = some_records(store, SCHEDULE, 1, LEVEL - 1)
     end = end_of(store, f"{SCHEDULE}/{LEVEL - 1}")
@@ -66,8 +61,7 @@ def test_a_delay_level_goes_on_once_a_message_says_again_where_it_is_to_go(
         root = _struck(tmp_path / str(is_mended), store, hit, name)
         if is_mended:
             _mended(root)
-        for path in (root / "config").glob("delayOffset.json*"):
-            path.unlink()
+        gone("config/delayOffset.json*")(root)
         offsets = root / "config" / "delayOffset.json"
         with WholeBroker(version, root, {**settings(store), "flushDelayOffsetInterval": 500}, kill=True) as broker:
             reached = await_offset(lambda path=offsets: delivered(path, LEVEL), end, _SECONDS)
@@ -82,7 +76,6 @@ def test_a_delay_level_goes_on_once_a_message_says_again_where_it_is_to_go(
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version.startswith("4.9")])
 def test_a_delay_level_is_led_past_a_message_by_hand(version: str, tmp_path: Path) -> None:
     """What `mqtool explain` advises where no bit explains it."""
-    require_lab()
     store = "clean-4.5.1"
     (hit,) = some_records(store, SCHEDULE, 1, LEVEL - 1)
     end = end_of(store, f"{SCHEDULE}/{LEVEL - 1}")
@@ -100,7 +93,6 @@ def test_the_timer_goes_on_once_a_message_says_again_when_it_is_due(version: str
 
     Where no bit explains it, the timer can be told to pass over it.
     """
-    require_lab()
     store = "clean-5.3.3"
     (hit,) = some_records(store, WHEEL, 1)
     end = end_of(store, f"{WHEEL}/0")
@@ -109,9 +101,7 @@ def test_the_timer_goes_on_once_a_message_says_again_when_it_is_due(version: str
         if is_mended:
             _mended(root)
         file = root / "config" / "timercheck"
-        for path in (root / "timerwheel", file):
-            path.unlink()
-        shutil.rmtree(root / "timerlog")
+        gone("timer[lw]*", "config/timercheck")(root)
         told = {**settings(store), **REPLAY, "timerWheelEnable": True, "timerSkipUnknownError": skips}
         with WholeBroker(version, root, told, kill=True):
             taken = await_offset(lambda path=file: taken_up(path), end, _SECONDS)
@@ -249,7 +239,6 @@ def _lines(file: Path) -> set[tuple[str, int, int]]:
 def test_a_release_delivers_what_was_exported_to_a_store_and_to_lines(
     store: str, damage: str, version: str, tmp_path: Path
 ) -> None:
-    require_lab()
     case = Case(store, damage, version)
     root, done = damaged(store, damage, tmp_path)
     out, before, lines = tmp_path / "out", tmp_path / "before", tmp_path / "lines"
@@ -272,7 +261,6 @@ def test_a_release_delivers_what_was_exported_to_a_store_and_to_lines(
 
 @pytest.mark.parametrize("version", marked([(version,) for version in readers("clean-5.3.3")], 1))
 def test_a_release_delivers_one_topic_that_was_exported_to_a_store(version: str, tmp_path: Path) -> None:
-    require_lab()
     case = Case("clean-5.3.3", SOUND, version)
     root, _ = damaged(case.store, case.damage, tmp_path)
     out, lines = tmp_path / "out", tmp_path / "lines"

@@ -14,7 +14,6 @@ from fixtures.synth import write_topics
 from recover.change.lock import probe
 from tests.broker.cases import one_deep
 from tests.cli.runner import mqtool
-from tests.support.brokers import require_lab
 
 TRUE = {"consumequeue-missing-units", "consumequeue-missing-folder", "index-missing-units", "checkpoint-all-zero",
         "start-drops-index"}
@@ -24,7 +23,6 @@ TRUE = {"consumequeue-missing-units", "consumequeue-missing-folder", "index-miss
 @pytest.mark.broker
 @pytest.mark.parametrize("version", one_deep(["4.5.1", "4.9.7", "5.3.3"], "5.3.3"))
 def test_nothing_is_called_damaged_while_a_broker_writes(version: str, tmp_path: Path) -> None:
-    require_lab()
     root = tmp_path / "store"
     root.mkdir()
     write_topics(root, {f"Topic{number}": 4 for number in range(5)})

@@ -16,7 +16,7 @@ from fixtures.lab.report import OracleReport
 from fixtures.lab.whole import Delivered, Subscription, WholeBroker
 from tests.broker.cases import Case, cases, marked
 from tests.broker.judge import REFUSED, damaged, mqtool, start
-from tests.support.brokers import VERSIONS, oracle, require_lab
+from tests.support.brokers import VERSIONS, oracle
 from tests.support.stores import EXPECTED, KINDS, STORES, broker_conf, copy_store, real_store
 from tests.support.trees import tree_digest
 
@@ -133,7 +133,6 @@ every_kind = pytest.mark.parametrize(
 
 @every_kind
 def test_store_delivers_what_its_manifest_says(name: str) -> None:
-    require_lab()
     counts, expected = kinds.counts(delivered_before(name)), dict(manifest(name)["delivered"])
     if "Compacted" in expected:
         assert KEYS <= counts["Compacted"] <= expected["Compacted"]
@@ -144,7 +143,6 @@ def test_store_delivers_what_its_manifest_says(name: str) -> None:
 @pytest.mark.parametrize("given", ["broker.conf", "nothing"])
 @every_kind
 def test_broker_delivers_after_recover_what_it_delivered_before(name: str, given: str, tmp_path: Path) -> None:
-    require_lab()
     root = real_store(name, tmp_path)
     if recovered(name, root, given):
         if name in FRESH:
@@ -206,7 +204,6 @@ def same(delivered: Delivered) -> dict[str, set[object]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_topics_are_forgotten_until_their_table_has_its_name_again(version: str, tmp_path: Path) -> None:
     """Although the backup is sound."""
-    require_lab()
     store = "clean-4.5.1"
     for is_mended in (False, True):
         root = real_store(store, tmp_path / str(is_mended))

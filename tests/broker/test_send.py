@@ -23,7 +23,7 @@ from fixtures.lab.whole import WholeBroker
 from tests.broker.cases import one_deep
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
-from tests.support.brokers import give_up, require_lab
+from tests.support.brokers import give_up
 from tests.support.stores import unpacked
 from tests.support.trees import assert_unchanged
 
@@ -87,7 +87,6 @@ def stored(root: Path, topic: str) -> list[plain.Record]:
 
 
 def cluster(version: str, root: Path, *, proxy: bool = True) -> WholeBroker:
-    require_lab()
     if proxy:
         pytest.importorskip("rocketmq", reason="NOT RUN: pip install 'mqtool[send]'")
     conf = {**SMALL_FILES, "enableLmq": False, "enableMultiDispatch": False, "timerWheelEnable": True}

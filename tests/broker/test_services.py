@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from tests.broker.cases import marked, one_deep
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, REFUSED, broker_options, mqtool, parts
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
-from tests.support.brokers import VERSIONS, oracle, require_lab
+from tests.support.brokers import VERSIONS, oracle
+from tests.support.harm import gone
 from tests.support.stores import copy_store, real_store
 
 # --- A bridged gap as whole brokers and their consumers see it: by push and by pop, filtered, and inside system topics.
@@ -36,7 +36,6 @@ _CHECKED = re.compile(r"Before check, the queue=.*? msgOffset=(\d+)")
 
 @pytest.mark.parametrize(("lost", "version"), marked([(k, v) for k in ("default", "visible") for v in VERSIONS], 1))
 def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp_path: Path) -> None:
-    require_lab()
     store, topic = "clean-4.5.1", "TopicA"
     options = [] if lost == "default" else ["--lost", lost]
     root, done, _ = recovered(store, tmp_path, some_records(store, topic), *options)
@@ -65,12 +64,11 @@ def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put
     field: str, byte: int, bits: int, version: str, tmp_path: Path
 ) -> None:
     """A client throws at the message, and passes over all that came after it in the same answer."""
-    require_lab()
     store, topic = "clean-4.5.1", "TopicA"
     (hit,) = some_records(store, topic, 1)
     damaged, sound = real_store(store, tmp_path / "damaged"), real_store(store, tmp_path / "sound")
     for root in (damaged, sound):
-        spoil(root, store, [hit], HEAD.offset(field) + byte, bits)
+        spoil(root, [hit], HEAD.offset(field) + byte, bits)
     assert mqtool("verify", damaged).code & 4
     assert mqtool("recover", sound, "--mend-bits", "--yes").document["plan"]["loss"] == []
     due = {message.phy_offset for message in deliveries(store, topic)}
@@ -84,11 +82,9 @@ def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_group_gets_its_retries_behind_a_gap(version: str, tmp_path: Path) -> None:
-    require_lab()
     store, group = "clean-4.5.1", "CG_retry"
     root, done, _ = recovered(store, tmp_path, some_records(store, f"%RETRY%{group}"))
-    for path in (root / "config").glob("consumerOffset.json*"):
-        path.unlink()
+    gone("config/consumerOffset.json*")(root)
     due = {message.phy_offset for message in deliveries(store, f"%RETRY%{group}")} - set(done.lost)
     with WholeBroker(version, root, settings(store), kill=True) as broker:
         both = len(due) + len(deliveries(store, "TopicTx"))
@@ -108,11 +104,9 @@ def _repeated(received: list[Received], due: set[int]) -> int:
 @pytest.mark.parametrize("version", one_deep(VERSIONS, "4.9.7"))
 def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     """The level is delivered again from its start; its offset must reach the end of its queue."""
-    require_lab()
     store, level = "clean-4.5.1", 3
     root, _, _ = recovered(store, tmp_path, some_records(store, SCHEDULE, 2, level - 1))
-    for path in (root / "config").glob("delayOffset.json*"):
-        path.unlink()
+    gone("config/delayOffset.json*")(root)
     end = end_of(store, f"{SCHEDULE}/{level - 1}")
     with WholeBroker(version, root, {**settings(store), "flushDelayOffsetInterval": 500}, kill=True):
         assert await_offset(lambda: delivered(root / "config" / "delayOffset.json", level), end) >= end
@@ -121,11 +115,9 @@ def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_transaction_check_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     """Half messages are checked again from the start; the service must come to the end of those that there were."""
-    require_lab()
     store = "clean-4.5.1"
     root, _, _ = recovered(store, tmp_path, some_records(store, HALF))
-    for path in (root / "config").glob("consumerOffset.json*"):
-        path.unlink()
+    gone("config/consumerOffset.json*")(root)
     often = {"transactionCheckInterval": 500, "transactionTimeOut": 100}
     end = end_of(store, f"{HALF}/0")
     with WholeBroker(version, root, {**settings(store), **often}, kill=True) as broker:
@@ -136,14 +128,11 @@ def test_transaction_check_walks_over_a_gap(version: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("version", MODERN)
 def test_timer_walks_over_a_gap(version: str, queues: str, tmp_path: Path) -> None:
     """Timer messages are taken up again from the first to the last; in queues built anew the timer meets markers."""
-    require_lab()
     store = "clean-5.3.3"
     root, _, _ = recovered(store, tmp_path, some_records(store, WHEEL, 2))
     if queues != "kept":
         prepare(root, "replay")
-    for name in ("timerwheel", "config/timercheck"):
-        (root / name).unlink()
-    shutil.rmtree(root / "timerlog")
+    gone("timer[lw]*", "config/timercheck")(root)
     end = end_of(store, f"{WHEEL}/0")
     with WholeBroker(version, root, {**settings(store), **REPLAY, "timerWheelEnable": True}, kill=True):
         assert await_offset(lambda: taken_up(root / "config" / "timercheck"), end) >= end
@@ -161,10 +150,7 @@ ONE_RUN = [name for name in made() if "restarts" not in name and "expired" not i
 @pytest.mark.parametrize(("store", "version"), marked([(s, v) for s in NOT_EMPTY for v in readers(s)], 1))
 def test_full_replay_by_a_broker_gives_the_files_that_rebuild_gives(store: str, version: str, tmp_path: Path) -> None:
     root = real_store(store, tmp_path / "log")
-    for part in ("consumequeue", "consumequeue_ext", "index"):
-        shutil.rmtree(root / part, ignore_errors=True)
-    (root / "checkpoint").unlink(missing_ok=True)
-    (root / "abort").touch()
+    prepare(root, "replay")
     theirs = copy_store(root, tmp_path / "theirs")
     conf = {**settings(store), "enableConsumeQueueExt": False}
     seen = oracle(version).start(theirs, {**conf, **REPLAY}, end="shutdown")

@@ -10,18 +10,8 @@ import pytest
 from msgspec import structs
 
 from fixtures.synth import StoreWriter
-from formats.basics import FormatError, crc31, tags_code
-from formats.record import (
-    BLANK_SIZE,
-    HEAD,
-    MAGIC_BLANK,
-    MAGIC_V2,
-    TOPIC_SCHEDULE,
-    Record,
-    check_strict,
-    encode,
-    make_record,
-)
+from formats.basics import crc31, tags_code
+from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V2, TOPIC_SCHEDULE, Record, encode, make_record
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
 from formats.record.message import with_property_crc
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_message
@@ -39,7 +29,7 @@ from recover.broker.versions import (
 )
 from recover.findings.code import UsageRefusal
 from tests.cli.runner import mqtool
-from tests.support.commitlog import kinds, uncovered
+from tests.support.commitlog import is_intact, kinds, uncovered
 from tests.support.stores import STORES
 
 # --- Broker releases, their behaviours, and the settings that decide a start.
@@ -132,20 +122,12 @@ def _struck(content: bytes, record: Record, bits: int) -> Iterator[bytes]:
             yield content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
-def _is_intact(content: bytes, phy_offset: int) -> bool:
-    try:
-        check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
-    except FormatError:
-        return False
-    return True
-
-
 def _refused(content: bytes, record: Record, bits: int) -> list[tuple[bytes, str]]:
     """Of all that verify takes for intact, what a broker that takes the record as it was refuses, and why."""
     room = bytes(BLANK_SIZE)
     able = [rules for rules in RULES if check_bytes(content + room, rules).ok]
     assert able
-    intact = [some for some in _struck(content, record, bits) if _is_intact(some, record.phy_offset)]
+    intact = [some for some in _struck(content, record, bits) if is_intact(some, record.phy_offset)]
     assert intact
     judged = [(some, check_bytes(some + room, rules)) for some in intact for rules in able]
     return [(some, found.reason) for some, found in judged if not found.ok or found.size != len(content)]

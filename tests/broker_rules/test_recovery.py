@@ -19,6 +19,7 @@ from recover.predict.dispatch import BrokerLog, reput
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
+from tests.support.stores import flip, log_place
 
 MIB = 1 << 20
 V2_STORE = "killed-v2-ipv6-5.3.3"
@@ -32,15 +33,6 @@ def settings(version: str, **given: str) -> BrokerSettings:
 def log_of(root: Path) -> BrokerLog:
     store = Store.open(root)
     return BrokerLog(store.commitlog.files, store.commitlog.file_size, LocalEngine().scan_log(store.commitlog))
-
-
-def flip(root: Path, offset: int) -> None:
-    path = root / "commitlog" / f"{offset // MIB * MIB:020d}"
-    with path.open("r+b") as file:
-        file.seek(offset % MIB)
-        byte = file.read(1)[0]
-        file.seek(offset % MIB)
-        file.write(bytes([byte ^ 1]))
 
 
 class Collector:
@@ -171,7 +163,7 @@ def test_5_5_0_goes_by_the_queue_offset_else_by_the_queue_time_without_margin(st
 def test_damaged_first_record_is_no_start_from_5_4_0_and_not_noticed_before(store: Callable[[str], Path]) -> None:
     root = store(V2_STORE)
     # a byte of the topic's end and of the body of the first record of file 3
-    flip(root, 3 * MIB + 130)
+    flip(*log_place(root, 3 * MIB + 130))
     late = EMPTY._replace(physic_msg_timestamp=1 << 50, logics_msg_timestamp=1 << 50)
     log = log_of(root)
     assert start_file(log, "abnormal", settings("5.3.3"), late, -1).index == 3
@@ -199,7 +191,7 @@ def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[st
     log = log_of(root)
     offsets = log.rows(0)["phy_offset"]
     victim = int(offsets[len(offsets) // 2])
-    flip(root, victim + 88)
+    flip(*log_place(root, victim + 88))
     log = log_of(root)
     end, seen = run(log, 0, "5.3.3")
     assert (end.process_offset, end.reason) == (victim, "bad-body-crc") and seen.offsets[-1] < victim
@@ -211,7 +203,7 @@ def test_scan_believes_a_wrong_own_offset_but_for_the_check_of_5_5_0(store: Call
     root = store("clean-5.3.3")
     log = log_of(root)
     victim = int(log.rows(0)["phy_offset"][100])
-    flip(root, victim + 28 + 4)
+    flip(*log_place(root, victim + 28 + 4))
     log = log_of(root)
     _, seen = run(log, 0, "5.3.3")
     assert victim ^ 1 << 24 in seen.offsets and len(seen.offsets) == 2765
@@ -257,7 +249,7 @@ def reputted_over(root: Path, at: int) -> tuple[int | None, list[int], int]:
     """The same, the offsets alone, of a log with a flipped bit in byte `at` of its 51st record; and where that is."""
     log = log_of(root)
     victim = int(log.rows(0)["phy_offset"][50])
-    flip(root, victim + at)
+    flip(*log_place(root, victim + at))
     stuck, seen = reputted(root, 0, 1305932)
     return stuck, seen.offsets, victim
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +34,7 @@ from tests.support.plans import (
     sealed,
     small_store,
 )
+from tests.support.system import small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 # --- Applying plans: what they leave, and what stops them between two steps.
@@ -192,29 +190,17 @@ def test_two_mqtools_one_refuses(store: Path) -> None:
     assert contents(store) == before
 
 
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A small file system of its own; skips where we may not mount."""
-    folder.mkdir()
-    if subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False).returncode:
-        pytest.skip("mounting needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_plan_that_does_not_fit_its_disk_leaves_nothing_there(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     plan = seal(Plan("rebuild", [Install(QUEUE, random.Random(1).randbytes(60_000))]), store)
-    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=64k", "tmpfs") as small:
+    with small_disk(tmp_path / "small", "64k") as small:
         with pytest.raises(Refusal, match="cannot be saved"):
             save_plan(plan, small / "plan.json")
         assert not [*small.iterdir()]
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=2m", "tmpfs") as small:
+    with small_disk(tmp_path / "small", "2m") as small:
         store = small_store(small / "s")
         plan = seal(Plan("rebuild", [Install(QUEUE, b"q" * 1_500_000)]), store)
         with assert_unchanged(store), pytest.raises(Refusal, match="bytes are needed"):

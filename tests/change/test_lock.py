@@ -17,6 +17,7 @@ from recover.change import disk
 from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, store_lock
 from recover.findings.code import Refusal
 from tests.support.plans import killed_at, make_old, small_store
+from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 _HOLD = """
@@ -155,8 +156,7 @@ def test_a_lock_file_left_by_a_killed_mqtool_is_cleared_away_by_the_next(tmp_pat
 def test_a_lock_file_that_a_broker_took_over_stays(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     (store / "lock").write_bytes(b"mqtool")
-    with (store / "lock").open("r+b") as file:
-        file.write(b"lock")
+    write_at(store / "lock", 0, b"lock")
     with assert_unchanged(store), store_lock(store):
         assert not is_own_lock_file(store / "lock")
 

@@ -44,10 +44,12 @@ from tests.support.plans import (
     count_operations,
     failing,
     hole_map,
+    hooked,
     make_old,
     sealed,
     small_store,
 )
+from tests.support.stores import flip, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 # --- Plans: what is refused, what a saved plan keeps, what it is bound to.
@@ -172,9 +174,7 @@ def _append(path: Path) -> None:
 
 def _flip(path: Path) -> None:
     status = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path, status.st_size // 2)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
@@ -256,26 +256,17 @@ def test_every_content_is_synced_before_the_run_gets_its_name(name: str, store: 
         assert all(number < last for number, (what, own) in enumerate(done) if own == path and what == "write")
 
 
-def _write_to(path: str, data: bytes, mtime_step_ns: int) -> None:
-    with open(path, "r+b") as file:
-        file.write(data)
-    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + mtime_step_ns))
-
-
 def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(store: Path) -> None:
     plan = seal(Plan("rebuild", [Install(QUEUE, b"u" * 20)]), store)
 
     def hook(item: disk.Operation) -> None:
         if item.name == "rename" and item.path.endswith("staged/000000"):
-            _write_to(item.path, b"w", 1)
+            write_at(Path(item.path), 0, b"w")
+            os.utime(item.path, ns=(0, os.stat(item.path).st_mtime_ns + 1))
 
     before = contents(store)
-    disk.set_hook(hook)
-    try:
-        with pytest.raises(Refusal, match=r"reads back differently .*; the begun steps were reverted"):
-            apply_plan(store, plan)
-    finally:
-        disk.set_hook(None)
+    with hooked(hook), pytest.raises(Refusal, match=r"reads back differently .*; the begun steps were reverted"):
+        apply_plan(store, plan)
     assert contents(store) == before
 
 

@@ -21,7 +21,7 @@ from recover.broker.versions import BrokerVersion, boundaries
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support import plain_reader as plain
-from tests.support.stores import real_store, unpacked
+from tests.support.stores import real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged, tree_digest
 
 # --- `mqtool groups`: committed offsets against the queues, counted by the plain reader.
@@ -425,11 +425,9 @@ def hostile_store(folder: Path) -> Path:
     log = root / "commitlog" / f"{0:020d}"
     content = log.read_bytes()
     keys = content.index(b"KEYS\x01", content.index(b"KEYS\x01") + 1) + 5
-    with log.open("r+b") as file:
-        file.seek(keys)
-        file.write(b"<b>")
-        file.seek(content.rindex(b"\xda\xa3\x20\xa7", 0, keys) + 4)
-        file.write(bytes(4))  # the checksum of the body: a damaged message is listed with its keys
+    write_at(log, keys, b"<b>")
+    # the checksum of the body: a damaged message is listed with its keys
+    write_at(log, content.rindex(b"\xda\xa3\x20\xa7", 0, keys) + 4, bytes(4))
     (root / "commitlog" / f"{name}.bak").write_bytes(b"x")
     return root
 

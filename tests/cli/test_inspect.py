@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fixtures.damage import damage
-from fixtures.damage.patch import flip_bit
 from formats import sysflag
 from formats.basics import FormatError, offset_to_name
 from formats.checkpoint import decode, encode
@@ -30,7 +29,7 @@ from recover.look.items import record_item
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
-from tests.support.stores import EXPECTED, STORES, real_store, unpacked
+from tests.support.stores import EXPECTED, STORES, flip, log_place, real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool inspect STORE`: one screen, nothing written, sensible words for odd stores.
@@ -59,8 +58,8 @@ def test_every_real_store_is_told_on_one_screen(name: str) -> None:
 ])
 def test_a_look_finds_nothing_in_a_brokers_store_that_verify_does_not(name: str, tmp_path: Path) -> None:
     store = real_store(f"kinds/{name}", tmp_path)
-    for gone in ((), ("checkpoint",)):
-        for part in gone:
+    for part in (None, "checkpoint"):
+        if part is not None:
             (store / part).unlink()
         assert mqtool("inspect", store, "--json").notable <= mqtool("verify", store, "--json").notable
 
@@ -88,10 +87,7 @@ def test_a_checkpoint_of_noise_proves_no_release(name: str, tmp_path: Path) -> N
 def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) -> None:
     """A producer of 5.x names its compression in the sysFlag, and a 4.9.7 stores what it was sent."""
     store = real_store("clean-plain-4.9.7", tmp_path)
-    path = next(iter(sorted((store / "commitlog").iterdir())))
-    content = bytearray(path.read_bytes())
-    content[OFFSET_SYS_FLAG : OFFSET_SYS_FLAG + 4] = COMPRESSION_ZLIB.to_bytes(4, "big")
-    path.write_bytes(content)
+    write_at(min((store / "commitlog").iterdir()), OFFSET_SYS_FLAG, COMPRESSION_ZLIB.to_bytes(4, "big"))
     before = mqtool("inspect", unpacked("clean-plain-4.9.7"), "--json").document["generation"]
     assert mqtool("inspect", store, "--json").document["generation"] == before
     assert mqtool("verify", store).code == 0
@@ -290,9 +286,7 @@ def test_index_file_shows_header_and_entries() -> None:
 
 def test_one_record_field_by_field_with_every_check() -> None:
     path = unpacked("killed-v2-ipv6-5.3.3") / LOG
-    for where in ("0",):
-        result = mqtool("inspect", path, "--offset", where, "--hex", "--json")
-        (record,) = result.document["items"]
+    (record,) = mqtool("inspect", path, "--offset", "0", "--hex", "--json").document["items"]
     names = [field["name"] for field in record["fields"]]
     assert {"total_size", "magic", "born_ip", "body", "topic", "properties"} <= set(names)
     verdicts = {check["name"]: check["ok"] for check in record["checks"]}
@@ -319,8 +313,8 @@ def test_a_record_that_nobody_can_read_costs_bit_4(
     store = real_store("clean-4.5.1", tmp_path)
     place, hit = next(it for it in enumerate(placed_records("clean-4.5.1")) if it[1].record.topic_name == topic)
     in_record = 39 if field == "sys_flag" else hit.raw.rindex(f"{field}\x01".encode()) + len(field) + 1
-    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
-    flip_bit(store, log, hit.offset + in_record, bit)
+    log, at = log_place(store, hit.phy_offset + in_record)
+    flip(log, at, 1 << bit)
     whole = mqtool("inspect", log, "--limit", place + 2)
     assert whole.code == 4 and check in whole.stdout
     one = mqtool("inspect", log, "--offset", hit.offset, "--limit", 1, "--json")
@@ -335,12 +329,8 @@ def test_a_field_that_verify_refuses_fails_its_check(field: str, value: int, che
     store = real_store("clean-4.5.1", tmp_path)
     hit = placed_records("clean-4.5.1")[3]
     layout = HEADS[hit.record.sys_flag & sysflag.HOSTS_V6]
-    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
-    content = bytearray(log.read_bytes())
-    size = next(item.size for item in layout.fields if item.name == field)
-    at = hit.offset + layout.offset(field)
-    content[at : at + size] = value.to_bytes(size, "big", signed=True)
-    log.write_bytes(content)
+    log, _ = log_place(store, hit.phy_offset)
+    write_at(log, hit.offset + layout.offset(field), value.to_bytes(layout.field(field).size, "big", signed=True))
     (item,) = mqtool("inspect", log, "--offset", hit.offset, "--json").document["items"]
     assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
 
@@ -391,11 +381,8 @@ def test_the_state_table_of_3x_counts_in_seconds(tmp_path: Path) -> None:
 
 def test_magic_that_is_text_is_shown_as_text(tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
-    path = store / LOG
-    content = bytearray(path.read_bytes())
-    content[4:8] = b"inMs"
-    path.write_bytes(content)
-    result = mqtool("inspect", path, "--offset", "0")
+    write_at(store / LOG, 4, b"inMs")
+    result = mqtool("inspect", store / LOG, "--offset", "0")
     assert '696E4D73 is the text "inMs"' in result.stdout
     assert "no intact record starts at 0" in result.stdout
     assert result.code == 4

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.synth import StoreWriter
-from formats.basics import index_key_hash, offset_to_name
+from formats.basics import index_key_hash
 from formats.index import INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.record import HEAD, Record
 from formats.record.message import offset_id
@@ -26,7 +26,7 @@ from tests.cli.test_documents import held
 from tests.cli.test_groups import committed
 from tests.support import plain_reader as plain
 from tests.support.commitlog import placed_records
-from tests.support.stores import STORES, real_store, unpacked
+from tests.support.stores import STORES, flip, log_place, real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool query`: every way to a message, and the difference between not there and not looked at.
@@ -209,17 +209,16 @@ def test_chain_that_loops_ends_and_is_told(tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
     geometry = IndexGeometry(500, 2000)
     newest = max((store / "index").iterdir())
-    content = bytearray(newest.read_bytes())
+    content = newest.read_bytes()
     slot = geometry.slot_offset(geometry.slot_of(index_key_hash("TopicA#key-751")))
     head = INDEX_SLOT.decode(content, slot).number
     assert head > 1
     at = geometry.unit_offset(head)
     unit = INDEX_UNIT.decode(content, at)
     other = head - 1
-    content[at : at + INDEX_UNIT.size] = INDEX_UNIT.encode(unit._replace(previous=other))
+    write_at(newest, at, INDEX_UNIT.encode(unit._replace(previous=other)))
     at = geometry.unit_offset(other)
-    content[at : at + INDEX_UNIT.size] = INDEX_UNIT.encode(INDEX_UNIT.decode(content, at)._replace(previous=head))
-    newest.write_bytes(content)
+    write_at(newest, at, INDEX_UNIT.encode(INDEX_UNIT.decode(content, at)._replace(previous=head)))
     result = mqtool("query", store, *KEY, "--json")
     assert result.code == 8
     assert any("does not end" in note for note in result.document["notes"])
@@ -246,10 +245,7 @@ def test_limit_says_that_there_is_more() -> None:
 def test_a_damaged_message_is_said_to_be_damaged_and_where(way: str, tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
     record = next(it for it in placed_records("clean-5.3.3") if it.record.topic_name == "TopicA" and it.record.uniq_key)
-    path = store / "commitlog" / offset_to_name(record.file_from_offset)
-    content = bytearray(path.read_bytes())
-    content[record.offset + content[record.offset:].index(record.record.body)] ^= 4
-    path.write_bytes(content)
+    flip(*log_place(store, record.phy_offset + record.raw.index(record.record.body)), 4)
     one, place = record.record, record.phy_offset
     search = {
         "phy-offset": ("--phy-offset", place), "key": ("--topic", "TopicA", "--key", one.uniq_key),
@@ -425,10 +421,7 @@ def test_a_transaction_that_is_ended_after_thousands_of_others_is_not_open(tmp_p
     writer.close()
     (life,) = traced(root, "one")
     assert life["ended"].startswith("rolled back") and life["events"][-1]["phy_offset"] == last.phy_offset
-    log = root / "commitlog" / f"{0:020}"
-    content = bytearray(log.read_bytes())
-    content[last.phy_offset + HEAD.offset("magic")] ^= 1
-    log.write_bytes(content)
+    flip(root / "commitlog" / f"{0:020}", last.phy_offset + HEAD.offset("magic"))
     unsure = mqtool("trace", root, "one", "--json")
     assert unsure.code == 8
     assert "1 message of RMQ_SYS_TRANS_OP_HALF_TOPIC after half message 0 cannot be read" in unsure.stdout
@@ -452,10 +445,7 @@ def test_a_transaction_whose_commit_is_damaged_is_not_rolled_back(way: tuple[str
     commit = committed_transaction(root)
     (life,) = traced(root, "one", *way)
     assert life["ended"] == "committed"
-    log = root / "commitlog" / f"{0:020}"
-    content = bytearray(log.read_bytes())
-    content[commit.phy_offset + HEAD.offset("body_crc")] ^= 1
-    log.write_bytes(content)
+    flip(root / "commitlog" / f"{0:020}", commit.phy_offset + HEAD.offset("body_crc"))
     result = mqtool("trace", root, "one", *way, "--json")
     assert result.code == (0 if way else 8), "the search of a damaged log is complete"
     assert [life["ended"] for life in result.document["lives"]] == [
@@ -467,13 +457,9 @@ def test_a_commit_that_the_index_lacks_is_found_in_its_queue(tmp_path: Path) -> 
     root = tmp_path / "store"
     committed_transaction(root)
     (file,) = (root / "index").iterdir()
-    content = bytearray(file.read_bytes())
+    content = file.read_bytes()
     # the chain of the key ends with the half message, whose entry is the first
-    for slot in range(40, file.stat().st_size, 4):
-        if int.from_bytes(content[slot : slot + 4]) == 2:
-            content[slot : slot + 4] = bytes(4)
-            break
-    file.write_bytes(content)
+    write_at(file, next(at for at in range(40, len(content), 4) if int.from_bytes(content[at : at + 4]) == 2), bytes(4))
     half = mqtool("query", root, "--topic", "Topic", "--key", "one", "--json")
     assert half.document["messages"] == []
     (life,) = traced(root, "one")

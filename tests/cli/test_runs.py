@@ -119,9 +119,7 @@ def test_a_byte_that_changed_under_the_same_mtime_is_noticed(store: Path, tmp_pa
         plan = tmp_path / f"{number}.json"
         assert mqtool("recover", store, "--dry-run", "--plan-out", plan).code
         status = path.stat()
-        with path.open("r+b") as file:
-            file.seek(-1, 2)
-            file.write(b"\x01")
+        write_at(path, status.st_size - 1, b"\x01")
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         for how in ("--dry-run", "--yes"):
             refused = mqtool("apply", plan, how)

@@ -29,7 +29,7 @@ from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.twice import needs_spark, plain
-from tests.support.stores import copy_store, real_store, struck_store
+from tests.support.stores import copy_store, flip, real_store, struck_store, write_at
 from tests.support.trees import assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_cluster_says_and_does_what_this_machine_does(running: Cluster, tmp_path: Path) -> None:
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     path = sorted((root / "commitlog").iterdir())[1]
-    path.write_bytes(path.read_bytes()[:5000] + b"\x55" * 300 + path.read_bytes()[5300:])
+    write_at(path, 5000, b"\x55" * 300)
     spark = running.line("mqtool.splitSize=400009")
     with assert_unchanged(root):
         local = mqtool("verify", root, "--json")
@@ -126,9 +126,7 @@ def test_rows_that_go_with_their_executors_are_scanned_again_and_of_a_changed_lo
 def _flip_in_each_log_file(root: Path) -> None:
     """Change a bit of the first message of each, and the next time change it back."""
     for path in (root / "commitlog").iterdir():
-        content = bytearray(path.read_bytes())
-        content[150] ^= 1
-        path.write_bytes(content)
+        flip(path, 150)
 
 
 def test_executors_that_come_later_with_another_mqtool_scan_nothing(

@@ -38,9 +38,11 @@ from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.cluster.cluster import Cluster
 from tests.cluster.twice import needs_spark, plain, same_changes, stages
-from tests.support.plans import count_operations
-from tests.support.stores import copy_store, real_store
+from tests.support.plans import count_operations, hooked
+from tests.support.stores import copy_store, real_store, write_at
+from tests.support.system import small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+from tests.torture.trouble import failing_reads
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
@@ -55,10 +57,7 @@ def bare(folder: Path, name: str = "s") -> Path:
     for part in ("consumequeue", "index"):
         shutil.rmtree(root / part)
         (root / part).mkdir()
-    path = sorted((root / "commitlog").iterdir())[0]
-    content = bytearray(path.read_bytes())
-    content[300_000:300_900] = bytes(900)  # across the end of a split
-    path.write_bytes(content)
+    write_at(min((root / "commitlog").iterdir()), 300_000, bytes(900))  # across the end of a split
     return root
 
 
@@ -96,6 +95,14 @@ def broken(work: Callable[[Any], None]) -> Any:
 
 def rebuilt(root: Path, output: Path, *spark: str) -> Result:
     return mqtool("rebuild", root, "--output", output, "--json", *spark)
+
+
+def refused(root: Path) -> str:
+    """Why a recovery is given up, which leaves the store as it was."""
+    with assert_unchanged(root):
+        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
+    assert result.code & 8
+    return str(result.document["error"]["message"])
 
 
 def assert_as_without_spark(root: Path, folder: Path, *options: str) -> None:
@@ -136,10 +143,8 @@ def test_a_queue_made_in_parts_is_the_whole_of_it(gone: tuple[range, ...], folde
     root = folder / "s"
     synth_store(root, messages=4_000, topics=2, queues=1, mapped_file_size=1 << 20)
     shutil.rmtree(root / "consumequeue" / "Topic0")
-    with sorted((root / "commitlog").iterdir())[0].open("r+b") as file:
-        for part in gone:
-            file.seek(part.start)
-            file.write(bytes(len(part)))
+    for part in gone:
+        write_at(min((root / "commitlog").iterdir()), part.start, bytes(len(part)))
     session_for(spark_settings(LOCAL[1], [LOCAL[3]]))  # that of an earlier test goes on, or another begins
     since = 1 + max((stage.stageId() for stage in stages()), default=-1)
     if len(gone) > 1:  # in the middle, where it matters what stands for a lost message
@@ -193,11 +198,7 @@ def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypa
         system._exit(9)
 
     monkeypatch.setattr(making, "stage_products", broken(dies))
-    root = bare(folder)
-    with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
-    assert result.code & 8
-    assert "crashed" in result.document["error"]["message"]
+    assert "crashed" in refused(bare(folder))
 
 
 def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,28 +213,18 @@ def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypa
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     monkeypatch.setattr(making, "stage_products", filling)
-    root = bare(folder)
-    with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
-    assert result.code & 8
-    assert "File too large" in result.document["error"]["message"]
-    assert "nothing was changed" in result.document["error"]["message"]
+    said = refused(bare(folder))
+    assert "File too large" in said and "nothing was changed" in said
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN, a disk that is full: only root can mount one")
 def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, made: list[str]) -> None:
-    root, small = bare(folder), folder / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", small], capture_output=True).returncode:
-        pytest.skip("NOT RUN, a disk that is full: nothing can be mounted here")
-    try:
+    root = bare(folder)
+    with small_disk(folder / "small", "200k") as small:
         with assert_unchanged(root):
             result = rebuilt(root, small / "out", *LOCAL)
         assert result.code & 8
         assert "No space left on device" in result.document["error"]["message"]
         assert not list(small.iterdir())
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,10 +261,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
         yield from right(stager, number, struck())
 
     monkeypatch.setattr(making, "stage_products", wrong)
-    root = bare(folder)
-    with assert_unchanged(root):
-        result = mqtool("recover", root, "--yes", "--json", *LOCAL)
-    assert result.code & 8 and "not produced as announced" in result.document["error"]["message"]
+    assert "not produced as announced" in refused(bare(folder))
 
 
 def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
@@ -314,25 +302,15 @@ def scan(running: Cluster) -> ScanOptions:
 
 @contextmanager
 def reads() -> Iterator[Counter[str]]:
-    """How many bytes of which file this process reads in the block."""
+    """How many bytes of which file this process asks for in the block."""
     seen: Counter[str] = Counter()
-    real = os.pread, os.preadv
 
-    def pread(fd: int, size: int, at: int) -> bytes:
-        data = real[0](fd, size, at)
-        seen[os.readlink(f"/proc/self/fd/{fd}")] += len(data)
-        return data
+    def note(path: str, _offset: int, length: int) -> bool:
+        seen[path] += length
+        return False
 
-    def preadv(fd: int, buffers: Any, at: int) -> int:
-        size = real[1](fd, buffers, at)
-        seen[os.readlink(f"/proc/self/fd/{fd}")] += size
-        return size
-
-    os.pread, os.preadv = pread, preadv  # type: ignore[assignment]
-    try:
+    with failing_reads(note):
         yield seen
-    finally:
-        os.pread, os.preadv = real
 
 
 def test_workers_read_back_what_workers_wrote_and_the_driver_no_byte_of_it(
@@ -383,14 +361,11 @@ def test_a_file_that_is_not_what_its_worker_wrote_is_refused_before_the_store_ch
             if len(written) == 5:
                 strike(Path(item.path))
 
-    disk.set_hook(between)
-    try:
-        with assert_unchanged(root), pytest.raises(Refusal, match=said.format(host=socket.gethostname())) as refused:
-            apply_plan(root, plan)
-    finally:
-        disk.set_hook(None)
-    assert refused.value.exit_code == 8
-    assert (refused.value.facts.get("file") or written[4]) in written
+    meant = pytest.raises(Refusal, match=said.format(host=socket.gethostname()))
+    with hooked(between), assert_unchanged(root), meant as refusal:
+        apply_plan(root, plan)
+    assert refusal.value.exit_code == 8
+    assert (refusal.value.facts.get("file") or written[4]) in written
 
 
 _KILLED = """

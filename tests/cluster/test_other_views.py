@@ -35,7 +35,7 @@ from tests.cli.runner import mqtool
 from tests.cluster.cluster import Cluster, can_mount
 from tests.cluster.twice import needs_spark
 from tests.support.sampling import sampled
-from tests.support.stores import copy_store, real_store, strike
+from tests.support.stores import copy_store, flip, real_store, strike
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 TRIES = 1
@@ -60,17 +60,9 @@ def _in_each_split(place: Callable[[walk.Located], int]) -> Strike:
     def strike(root: Path, dice: random.Random) -> None:
         for inside in _records_by_split(root):
             hit = dice.choice([one for one in inside if one.record.body])
-            _flip(hit.file.path, hit.position + place(hit))
+            flip(hit.file.path, hit.position + place(hit))
 
     return strike
-
-
-def _flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 def _other_run(root: Path, dice: random.Random) -> None:
@@ -90,7 +82,7 @@ def _in_each_file(folder: str, least: int) -> Strike:
     def strike(root: Path, dice: random.Random) -> None:
         for path in sorted((root / folder).rglob("*")):
             if path.is_file() and (used := len(path.read_bytes().rstrip(b"\0"))) > least:
-                _flip(path, dice.randrange(least, used))
+                flip(path, dice.randrange(least, used))
 
     return strike
 
@@ -234,7 +226,7 @@ class TestCluster:
         # each queue with units has work for the executors, which read its files and its ext files
         for path in (pristine / "consumequeue").rglob("0*"):
             if path.is_file() and (used := len(path.read_bytes().rstrip(b"\0"))):
-                _flip(path, used - 1)
+                flip(path, used - 1)
         root, other, local = (copy_store(pristine, tmp_path / name / "store") for name in ("a", "b", "c"))
         assert mqtool("recover", local, "--yes", "--json").code & ~7 == 0
         refused: dict[str, list[str]] = {}

@@ -168,18 +168,17 @@ def test_what_is_no_java_has_no_release(tmp_path: Path) -> None:
     assert release_of(Path("/bin/true")) == 0
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
-    home, other = _fake(tmp_path / "home", "21.0.1"), _fake(tmp_path / "other", "17.0.1")
-    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}
-    assert find_java(environment) == home
-    environment["JAVA_HOME"] = str(tmp_path / "nowhere")
-    assert find_java(environment) == other
-
-
-def test_an_old_java_is_passed_over_for_one_on_the_path(tmp_path: Path) -> None:
-    _fake(tmp_path / "old", "1.8.0_402")
-    newer = _fake(tmp_path / "new", "17.0.15")
-    assert find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(newer.parent)}) == newer
+@pytest.mark.parametrize(("of_home", "of_path", "taken"), [
+    ("21.0.1", "17.0.1", "home"), (None, "17.0.1", "path"), ("1.8.0_402", "17.0.15", "path"),
+])
+def test_java_home_comes_before_the_path_unless_it_has_none_or_an_old_one(
+    of_home: str | None, of_path: str, taken: str, tmp_path: Path
+) -> None:
+    if of_home is not None:
+        _fake(tmp_path / "home", of_home)
+    _fake(tmp_path / "path", of_path)
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path" / "bin")}
+    assert find_java(environment) == tmp_path / taken / "bin" / "java"
 
 
 def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path) -> None:

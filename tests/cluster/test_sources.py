@@ -22,7 +22,7 @@ from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
-from tests.support.stores import EXPECTED, real_store, unpacked
+from tests.support.stores import EXPECTED, flip, real_store, unpacked
 
 pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
@@ -51,10 +51,7 @@ def test_a_worker_that_finds_another_file_is_named_and_sends_no_row(spark: Any, 
         assert next(iter(reader.read(part)))
         files = [path for path in root.rglob("[0-9]*") if path.is_file()]
         for path in files:
-            with path.open("r+b") as file:
-                first = file.read(1)[0]
-                file.seek(0)
-                file.write(bytes([first ^ 1]))
+            flip(path, 0)
         next(iter(reader.read(part)), None)  # as where a broker has written meanwhile: no other file
         for path in files:
             os.utime(path, (1_700_000_000, 1_700_000_000))

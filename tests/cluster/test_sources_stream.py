@@ -10,7 +10,7 @@ import pytest
 from formats.record import encode, make_record
 from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records
-from tests.support.stores import real_store
+from tests.support.stores import real_store, write_at
 
 pytestmark = needs_spark
 NAME = "killed-5.5.0"
@@ -25,13 +25,11 @@ def log_end(name: str) -> int:
 def append(root: Path, at: int, count: int) -> int:
     """Write messages where the log ends; where it ends then."""
     file = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= at)
-    with file.open("r+b") as log:
-        for number in range(count):
-            log.seek(at - int(file.name))
-            content = encode(make_record(topic="More", body=b"%d" % number, phy_offset=at, properties=b"KEYS\x01k\x02",
-                                         store_timestamp=1_800_000_000_000, queue_offset=number))
-            log.write(content)
-            at += len(content)
+    for number in range(count):
+        content = encode(make_record(topic="More", body=b"%d" % number, phy_offset=at, properties=b"KEYS\x01k\x02",
+                                     store_timestamp=1_800_000_000_000, queue_offset=number))
+        write_at(file, at - int(file.name), content)
+        at += len(content)
     return at
 
 
@@ -64,9 +62,7 @@ def test_a_log_that_lost_what_was_read_is_no_quiet_end(spark: Any, tmp_path: Pat
     append(root, end, 2)
     follow(spark, root, tmp_path)
     file = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= end)
-    with file.open("r+b") as log:
-        log.seek(end - int(file.name))
-        log.write(bytes(4096))
+    write_at(file, end - int(file.name), bytes(4096))
     with pytest.raises(Exception, match=rf"was read up to \d+, and its log now goes from \d+ to {end}"):
         follow(spark, root, tmp_path)
 

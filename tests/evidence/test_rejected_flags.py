@@ -23,7 +23,7 @@ from recover.evidence.edits import POLICIES
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
-from tests.support.trees import assert_same_tree, contents, tree_digest
+from tests.support.trees import Node, assert_same_tree, contents, tree_digest
 
 LOG = "commitlog/00000000000000000000"
 CODE, BIT = "commitlog-contradicted-flag", "commitlog-flipped-field"
@@ -96,36 +96,46 @@ def test_a_bit_that_is_turned_back_makes_the_body_what_was_sent(stored: int, bit
 @pytest.mark.parametrize(("compressed", "number"), [(False, 0), (True, 8)])
 def test_a_flipped_flag_is_told_and_put_back(compressed: bool, number: int, tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
-    sound, before = contents(store), tree_digest(store)
-    hit = _some("clean-5.3.3", compressed=compressed)[7]
+    sound, hit = contents(store), _some("clean-5.3.3", compressed=compressed)[7]
     at = _flip(store, hit, number)
-    struck = tree_digest(store)
-
-    told = mqtool("verify", store, "--json")
-    assert told.code == 4 and told.document["commitlog"]["damaged_messages"] == 1
-    ((item,), (bit,)) = told.found(CODE), told.found(BIT)
-    assert (item["file"], item["offset"], item["severity"]) == (LOG, hit.phy_offset + OFFSET_SYS_FLAG, "error")
+    item, left, mended = told_and_put_back(store, sound, CODE, LOG, at, number % 8)
+    assert item["offset"] == hit.phy_offset + OFFSET_SYS_FLAG
     assert (item["facts"]["topic"], item["facts"]["queue"], item["facts"]["queue_offset"]) == (
         hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset)
-    assert (bit["offset"], bit["facts"]["bit"]) == (at, number % 8)
+    assert (left["exit_code"], left["mendable_messages"], left["applied"]) == (4, 1, False)
+    assert any("--mend-bits" in step["command"] for step in left["next"])
+    assert int(mended["before"], 16) ^ int(mended["after"], 16) == 1 << number
+    flip_bit(store, store / LOG, at, number % 8)
+    assert contents(store) == sound
+
+
+def told_and_put_back(
+    store: Path, sound: dict[str, Node], code: str, log: str, at: int, bit: int
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """A flipped bit in what no checksum covers is told, left unasked, put back when asked to, and undone.
+
+    The finding of that code, the document of the recover that was not asked to, and what the other one wrote.
+    """
+    struck, flipped = tree_digest(store), (store / log).read_bytes()
+    told = mqtool("verify", store, "--json")
+    assert told.code & 4 and told.document["commitlog"]["damaged_messages"] == 1
+    ((item,), (found,)) = told.found(code), told.found(BIT)
+    assert (item["file"], item["severity"]) == (log, "error")
+    assert (found["offset"], found["facts"]["bit"]) == (at, bit)
     assert mqtool("verify", store, "--only", "commitlog").code == 4
     assert_same_tree(struck, tree_digest(store))
 
     # no checksum is wrong: unasked, nothing of the record is written
     left = mqtool("recover", store, "--yes", "--json").document
-    assert (left["exit_code"], left["mendable_messages"], left["applied"]) == (4, 1, False)
-    assert any("--mend-bits" in step["command"] for step in left["next"])
-    assert_same_tree(struck, tree_digest(store))
+    assert (store / log).read_bytes() == flipped
     done = mqtool("recover", store, "--mend-bits", "--yes", "--json")
     (mended,) = done.document["bridged"]
-    assert int(mended["before"], 16) ^ int(mended["after"], 16) == 1 << number
     assert done.code == 1 and done.document["damaged_messages"] == 0 and done.document["plan"]["loss"] == []
     assert contents(store) == sound
     assert mqtool("verify", store).code == 0
     assert mqtool("undo", store, "--yes").code == 0
     assert_same_tree(struck, tree_digest(store))
-    flip_bit(store, store / LOG, at, number % 8)
-    assert contents(store) == {path: node._replace(mtime_ns=0) for path, node in before.items()}
+    return item, left, mended | {"value": found["facts"].get("value")}
 
 
 def test_beside_other_damage_and_a_wrong_tag_all_is_put_right(tmp_path: Path) -> None:

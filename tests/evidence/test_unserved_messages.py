@@ -16,11 +16,12 @@ from formats.record.grammar import NEEDED, is_served, unserved
 from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
 from tests.cli.runner import mqtool
+from tests.evidence.test_rejected_flags import BIT, told_and_put_back
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
-CODE, BIT = "commitlog-unserved-message", "commitlog-flipped-field"
+CODE = "commitlog-unserved-message"
 STORE = {TOPIC_SCHEDULE: "clean-4.5.1", TOPIC_HALF: "clean-4.5.1", TOPIC_TIMER: "clean-5.3.3"}
 PROPERTIES = [(topic, name) for topic in STORE for name in NEEDED[topic]]
 VALUES = {"REAL_TOPIC": "TopicA", "REAL_QID": "3", "TIMER_OUT_MS": "1700000000000"}
@@ -81,29 +82,9 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     else:
         bit = 7 if name == "REAL_TOPIC" else 6
     flip_bit(store, store / log, at, bit)
-    struck, flipped = tree_digest(store), (store / log).read_bytes()
-
-    told = mqtool("verify", store, "--json")
-    assert told.code & 4 and told.document["commitlog"]["damaged_messages"] == 1
-    ((item,), (found,)) = told.found(CODE), told.found(BIT)
-    assert (item["file"], item["severity"], item["facts"]["queue_offset"]) == (log, "error", hit.record.queue_offset)
-    assert name in item["message"]
-    assert (found["offset"], found["facts"]["bit"]) == (at, bit)
-    assert found["facts"]["value"] == hit.record.get_property(name)
-    assert mqtool("verify", store, "--only", "commitlog").code == 4
-    assert_same_tree(struck, tree_digest(store))
-
-    # no checksum is wrong: unasked, nothing of the record is written
-    mqtool("recover", store, "--yes")
-    assert (store / log).read_bytes() == flipped
-    done = mqtool("recover", store, "--mend-bits", "--yes", "--json")
-    (mended,) = done.document["bridged"]
-    assert mended["before"] != mended["after"] == hit.record.get_property(name)
-    assert done.code == 1
-    assert contents(store) == sound
-    assert mqtool("verify", store).code == 0
-    assert mqtool("undo", store, "--yes").code == 0
-    assert_same_tree(struck, tree_digest(store))
+    item, _, mended = told_and_put_back(store, sound, CODE, log, at, bit)
+    assert item["facts"]["queue_offset"] == hit.record.queue_offset and name in item["message"]
+    assert mended["before"] != mended["after"] == mended["value"] == hit.record.get_property(name)
 
 
 def test_a_message_that_is_rejected_twice_is_mended_in_one_run(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from tests.formats.test_native import KERNELS
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store
+from tests.support.trees import contents
 
 ROOT = Path(__file__).parents[2]
 IN_EVERY_RUN = ("clean-propcrc-5.3.3", "killed-lmq-4.9.7")
@@ -100,13 +101,7 @@ def test_kernels_that_are_switched_off_are_no_bug(damaged: Path, tmp_path: Path)
     for name, environment in (("slow", {"MQTOOL_REFERENCE": "1"}), ("fast", {})):
         code, _, _ = _run("rebuild", damaged, "--output", tmp_path / name, "--timezone", "UTC", **environment)
         assert code & ~6 <= 1
-    slow, fast = (_contents(tmp_path / name) for name in ("slow", "fast"))
-    assert slow == fast != {}
-
-
-def _contents(root: Path) -> dict[str, bytes]:
-    files = sorted(path for path in root.rglob("*") if path.is_file() and ".mqtool" not in path.parts)
-    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+    assert contents(tmp_path / "slow") == contents(tmp_path / "fast") != {}
 
 
 def _said(root: Path) -> list[Any]:

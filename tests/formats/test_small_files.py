@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -215,19 +215,12 @@ def test_digits_come_lowest_first() -> None:
 BODY = b"a body that is worth it " * 200
 
 
-def _lz4(body: bytes) -> bytes:
-    return bytes(importlib.import_module("lz4.frame").compress(body))
-
-
-def _zstd(body: bytes) -> bytes:
-    return bytes(importlib.import_module("zstandard").ZstdCompressor().compress(body))
-
-
 TYPES = [
     pytest.param(sysflag.COMPRESSION_LEGACY_ZLIB, zlib.compress, id="zlib-before-5.0"),
     pytest.param(sysflag.COMPRESSION_ZLIB, zlib.compress, id="zlib"),
-    pytest.param(sysflag.COMPRESSION_LZ4, _lz4, id="lz4"),
-    pytest.param(sysflag.COMPRESSION_ZSTD, _zstd, id="zstd"),
+    pytest.param(sysflag.COMPRESSION_LZ4, lambda body: bytes(import_module("lz4.frame").compress(body)), id="lz4"),
+    pytest.param(sysflag.COMPRESSION_ZSTD,
+                 lambda body: bytes(import_module("zstandard").ZstdCompressor().compress(body)), id="zstd"),
 ]
 
 

@@ -26,7 +26,7 @@ from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
 from tests.support.analysed import opened
-from tests.support.stores import EXPECTED, STORES, write_at
+from tests.support.stores import EXPECTED, STORES, flip, log_place, write_at
 
 # --- The log as a whole: damage, end, stale records, old generations, strays, misplaced files.
 
@@ -38,14 +38,9 @@ def _log(root: Path) -> LogView:
     return LocalEngine().scan_log(opened(root).commitlog)
 
 
-def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
-    path = root / "commitlog" / f"{phy_offset // file_size * file_size:020d}"
-    write_at(path, phy_offset % file_size, content)
-
-
 def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> None:
     synth_store(tmp_path / "s", messages=50, mapped_file_size=64 * 1024, first_phy_offset=65536 * 3)
-    _put(tmp_path / "s", 65536 * 3, b"\xff" * 8, 65536)
+    write_at(*log_place(tmp_path / "s", 65536 * 3), b"\xff" * 8)
     log = _log(tmp_path / "s")
     assert log.min_offset == log.valid_to == 65536 * 3
     assert log.tally.messages == 49
@@ -65,8 +60,8 @@ def test_records_behind_the_end_are_stale_by_offset_or_by_time(tmp_path: Path, o
     changes = {"queue_offset": 3} if older == "queue_offset" else {
         "queue_offset": last.queue_offset + 5, "store_timestamp": records[3].store_timestamp,
     }
-    _put(tmp_path, written.log_end, b"\x01torn", 65536)
-    _put(tmp_path, written.log_end + 40, _old_record(last, written.log_end + 40, **changes), 65536)
+    write_at(*log_place(tmp_path, written.log_end), b"\x01torn")
+    write_at(*log_place(tmp_path, written.log_end + 40), _old_record(last, written.log_end + 40, **changes))
     log = _log(tmp_path)
     assert (log.stale, log.tally.messages, log.log_end) == (1, 30, written.log_end)
     assert log.tail is not None and log.tail.start == written.log_end
@@ -78,8 +73,8 @@ def test_messages_of_a_topic_that_was_made_anew_after_damage_are_not_stale(tmp_p
     writer.put("U", b"x" * 20)
     anew = [writer.put("T", b"y" * 20, queue_offset=number) for number in range(20)]
     writer.close()
-    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
-    _put(tmp_path, anew[0].phy_offset, bytes(5 * anew[0].total_size), 65536)
+    write_at(*log_place(tmp_path, records[10].phy_offset + 90), b"!")
+    write_at(*log_place(tmp_path, anew[0].phy_offset), bytes(5 * anew[0].total_size))
     log = _log(tmp_path)
     assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 5 + 15 + 1, 2)
 
@@ -90,7 +85,7 @@ def test_messages_after_the_clock_went_back_are_not_stale_because_of_earlier_dam
     for record in records:
         writer.put("T", b"y" * 20, store_timestamp=record.store_timestamp - 3_600_000)
     writer.close()
-    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
+    write_at(*log_place(tmp_path, records[10].phy_offset + 90), b"!")
     log = _log(tmp_path)
     assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 59, 1)
 
@@ -99,7 +94,7 @@ def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: 
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     records = [writer.put("T", b"x" * 20) for _ in range(30)]
     writer.close()
-    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
+    write_at(*log_place(tmp_path, records[10].phy_offset + 90), b"!")
     log = _log(tmp_path)
     assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 29, 1)
 
@@ -178,10 +173,9 @@ def test_a_log_that_is_not_what_it_was_is_scanned_again(root: Path, change: str)
     (root / "commitlog" / "lost+found").mkdir()
     known, queue = _known(root)
     path = queue.files[1 if change == "changed" else -1].path
-    status, content = path.stat(), bytearray(path.read_bytes())
+    status, content = path.stat(), path.read_bytes()
     if change == "changed":
-        content[88] ^= 1
-        path.write_bytes(content)
+        flip(path, 88)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     elif change == "removed":
         path.unlink()
@@ -196,9 +190,7 @@ def test_a_log_that_is_not_what_it_was_is_scanned_again(root: Path, change: str)
 
 def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queues(root: Path) -> None:
     path = Store.open(root).commitlog.files[0].path
-    content = bytearray(path.read_bytes())
-    content[88] ^= 1
-    path.write_bytes(content)
+    flip(path, 88)
     known, queue = _known(root)
     assert not known.holds(queue)
 

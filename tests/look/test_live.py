@@ -20,6 +20,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
+from tests.support.stores import flip, write_at
 from tests.support.trees import assert_unchanged
 
 
@@ -34,10 +35,7 @@ def _written(root: Path, messages: int) -> Path:
 
 
 def _break(folder: Path) -> None:
-    log = folder / f"{0:020}"
-    content = bytearray(log.read_bytes())
-    content[20_000:21_000] = bytes(1000)
-    log.write_bytes(content)
+    write_at(folder / f"{0:020}", 20_000, bytes(1000))
 
 
 @pytest.mark.parametrize("more", [6, 600, 1800])
@@ -61,10 +59,7 @@ def test_what_is_written_after_the_look_began_does_not_count(tmp_path: Path, mor
 
 def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> None:
     root = _written(tmp_path / "s", 600)
-    unit = root / "consumequeue" / "Topic1" / "0" / f"{0:020}"
-    content = bytearray(unit.read_bytes())
-    content[20 * 7 + 5] ^= 1
-    unit.write_bytes(content)
+    flip(root / "consumequeue" / "Topic1" / "0" / f"{0:020}", 20 * 7 + 5)
     _break(root / "commitlog")
     free = {item.code for item in verify(Store.open(root)).findings}
     with held(record_lock(root)):

@@ -19,7 +19,6 @@ from mqtool import exits
 from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.check.report import verify
 from recover.log.scan import LocalEngine
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -27,7 +26,7 @@ from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
-from tests.support.stores import EXPECTED, STORES, real_store, struck_store, write_at
+from tests.support.stores import EXPECTED, STORES, flip, real_store, struck_store, write_at
 from tests.support.trees import assert_unchanged
 
 # --- What a start would do and cost, on real stores and damaged copies of them.
@@ -363,56 +362,31 @@ def test_from_5_4_0_on_a_config_file_that_cannot_be_read_is_deleted(
     assert ("config/topics.json" in ask(root, version).deleted_files) == gone
 
 
-def test_config_that_is_forgotten_is_named(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    (root / "config" / "consumerOffset.json").write_text("")
-    (root / "config" / "consumerOffset.json.bak").write_text("")
-    found = ask(root)
-    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
-
-
-def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Callable[[str], Path]) -> None:
-    root = store("clean-4.5.1")
-    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
-        assert (root / "config" / name).exists()
-    path = root / "config" / "consumerOffset.json"
-    path.write_bytes(path.read_bytes().replace(b"offsetTable", b"offsetTabme"))
-    found = ask(root)
-    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
-
-
-@pytest.mark.parametrize(("name", "was", "now"), [
-    ("topics.json", b'"topicName":', b'"topixName":'), ("topics.json", b'"TBW102":', b'"TXW102":'),
-    ("consumerOffset.json", b"%", bytes(10)),
+@pytest.mark.parametrize(("gone", "how", "named"), [
+    (["topics.json", "consumerOffset.json"], "missing", ["config/topics.json", "config/consumerOffset.json"]),
+    (["topics.json", "consumerOffset.json"], "{}", ["config/topics.json", "config/consumerOffset.json"]),
+    (["consumerOffset.json"], "missing", ["config/consumerOffset.json"]),
+    (["consumerOffset.json"], "{}", ["config/consumerOffset.json"]),
+    (["consumerOffset.json"], "empty, as its backup", ["config/consumerOffset.json"]),
+    (["consumerOffset.json"], "without its table, beside its backup", ["config/consumerOffset.json"]),
+    (["consumerFilter.json"], "missing", []), (["consumerFilter.json"], "{}", []),
 ])
-def test_keys_that_no_broker_wrote_are_noticed_beside_a_sound_backup(
-    store: Callable[[str], Path], name: str, was: bytes, now: bytes,
-) -> None:
-    root = store("clean-4.5.1")
-    path = root / "config" / name
-    shutil.copy(path, path.with_name(name + ".bak"))
-    content = path.read_bytes()
-    at = content.index(was)
-    path.write_bytes(content[:at] + now + content[at + len(now) :])
-    (found,) = [item for item in verify(Store.open(root), only=["config"]).findings if item.severity != "info"]
-    assert (found.code, found.file) == ("config-broken", f"config/{name}") and "no broker wrote" in found.message
-    assert ask(root).config_lost == [f"config/{name}"], "a broker reads the text as it is"
-
-
-@pytest.mark.parametrize(("gone", "named"), [
-    (["topics.json", "consumerOffset.json"], ["config/topics.json", "config/consumerOffset.json"]),
-    (["consumerOffset.json"], ["config/consumerOffset.json"]), (["consumerFilter.json"], []),
-])
-@pytest.mark.parametrize("how", ["missing", "{}"])
 def test_config_that_is_missing_or_names_nothing_is_forgotten(
-    store: Callable[[str], Path], gone: list[str], named: list[str], how: str,
+    store: Callable[[str], Path], gone: list[str], how: str, named: list[str],
 ) -> None:
     root = store("clean-4.5.1")
     for name in gone:
-        for path in (root / "config" / name, root / "config" / f"{name}.bak"):
-            path.unlink()
+        path, backup = root / "config" / name, root / "config" / f"{name}.bak"
+        content = path.read_bytes()
+        for each in (path, backup):
+            each.unlink()
         if how == "{}":
-            (root / "config" / name).write_bytes(b"{}")
+            path.write_bytes(b"{}")
+        elif how == "empty, as its backup":
+            path.touch(), backup.touch()
+        elif how != "missing":
+            path.write_bytes(content.replace(b"offsetTable", b"offsetTabme"))
+            backup.write_bytes(content)
     found = ask(root)
     assert found.config_lost == named and found.exit_code == (4 if named else 0)
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
@@ -509,10 +483,8 @@ def test_a_start_that_finds_only_filler_left_to_dispatch_goes_on(store: Callable
     root = store("clean-5.3.3")
     before, last = plain.records(root)[-2:]
     path = max((root / "commitlog").iterdir())
-    content = bytearray(path.read_bytes())
     for at in (95, 96):
-        content[before.phy_offset - int(path.name) + at] ^= 0xFF
-    path.write_bytes(content)
+        flip(path, before.phy_offset - int(path.name) + at, 0xFF)
     assert mqtool("recover", root, "--yes", "--lost", "gap").code == exits.CORRECTED | exits.MESSAGES
     cut = mqtool("truncate", root, "--to", last.phy_offset, "--max-loss", 1, "--yes")
     assert cut.code == exits.CORRECTED | exits.MESSAGES

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import damage
-from fixtures.damage.config import BAK, STROKES
+from fixtures.damage.config import BAK, STROKES, strike
 from fixtures.synth import StoreWriter, synth_store
 from formats.config.tables import BY_NAME
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
@@ -26,7 +28,7 @@ from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.analysed import analysed, carry_out, opened
-from tests.support.stores import real_store
+from tests.support.stores import real_store, write_at
 
 # --- What recover plans, where no scenario of a real store shows it.
 
@@ -103,11 +105,9 @@ def test_the_unit_of_a_lost_message_is_hidden_though_its_marker_is_as_long(lost:
     queues = [[writer.put("Topic", b"x" * (20 + 4 * queue), queue_id=queue) for _ in range(3)] for queue in range(40)]
     root = writer.close().root
     log = root / "commitlog" / f"{0:020d}"
-    content = bytearray(log.read_bytes())
+    content = log.read_bytes()
     for _, record, _ in queues:
-        at = content.index(b"x" * len(record.body), record.phy_offset)
-        content[at : at + 4] = b"lost"
-    log.write_bytes(content)
+        write_at(log, content.index(b"x" * len(record.body), record.phy_offset), b"lost")
     made = plan_recover(opened(root), RecoverOptions(lost=lost))
     assert any(item["markers"] and not item["fillers"] for item in made.bridged), "some markers fill their range"
     apply_plan(root, seal(made.plan, root))
@@ -177,29 +177,45 @@ def codes(root: Path) -> list[str]:
     return [item.code for item in ConfigReport(analysed(root)[1]).findings if item.severity != "info"]
 
 
-def topics_of(path: Path) -> dict[str, object]:
-    return dict(read_config(path, BY_NAME["topics.json"]).table)
+def members(path: Path) -> dict[str, object]:
+    """The entries of a config file, as far as they can be read."""
+    return dict(read_config(path, BY_NAME[path.name.removesuffix(".bak")]).table)
 
 
-@pytest.mark.parametrize("stroke", STROKES)
-@pytest.mark.parametrize("bak", BAK)
-def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str) -> None:
+NAMES = ("consumerOffset.json", "subscriptionGroup.json", "topics.json")
+CASES = [(stroke, bak, NAMES[number % 3]) for number, (stroke, bak) in enumerate(product(STROKES, BAK))]
+CASES += [(stroke, bak, "topics.json") for stroke in ("cut", "zeros") for bak in BAK]
+
+
+@pytest.mark.parametrize(("stroke", "bak", "name"), CASES)
+def test_t28_config_file_gets_its_best_copy_and_nothing_is_made_up(
+    store: Make, stroke: str, bak: str, name: str
+) -> None:
+    """Or what cannot be read is put aside with its backup, as if it had never been there."""
     root = store("clean-4.5.1")
-    before = {path.name: path.read_bytes() for path in (root / "config").iterdir()}
-    name = damage(f"config-{stroke}-bak-{bak}", root, 1).facts["file"]
-    (choice,) = repair(root).choices
     main = root / "config" / name
-    if bak == "sound" or stroke == "trailing-garbage":
-        assert main.read_bytes() == before[name]
-        assert codes(root) == []
-    elif choice["action"] == "taken-away":
-        assert not main.exists()
-        assert codes(root) == (["config-missing"] if name == "consumerOffset.json" else [])
+    content, whole = main.read_bytes(), members(main)
+    strike(root, random.Random(1), stroke, bak, name)
+    readable = members(main)
+    is_sound, is_guessed = bak == "sound" or stroke == "trailing-garbage", name == "topics.json"
+    (found,) = ConfigReport(analysed(root)[1]).findings
+    code = "config-broken" if is_sound else "config-topics-guessed" if is_guessed else "config-lost"
+    assert (found.code, found.file, found.severity) == (code, f"config/{name}", "warning")
+    (choice,) = repair(root).choices
+    left = []
+    if is_sound:
+        assert main.read_bytes() == content
+    elif not readable and not is_guessed:
+        assert choice["action"] == "taken-away"
+        assert not main.exists() and not main.with_name(f"{name}.bak").exists()
+        left = ["config-missing"] * (name == "consumerOffset.json")
     else:
-        assert codes(root) == []
-        assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
-    report = ConfigReport(analysed(root)[1])
-    assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
+        assert choice["action"] == ("guessed" if is_guessed else "put-together")
+        kept = members(main)
+        assert {key: kept[key] for key in readable} == readable
+        assert is_guessed or kept == {key: whole[key] for key in kept}
+    assert codes(root) == left
+    assert all(pair.starts for pair in ConfigReport(analysed(root)[1]).pairs), "whatever is left, every broker starts"
 
 
 NAMED = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
@@ -260,12 +276,12 @@ def test_a_text_that_brokers_give_up_for_an_offset_is_restored_or_goes_without_i
 def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_itself(store: Make, bak: bytes) -> None:
     root = store("clean-5.3.3")
     path = root / "config" / "topics.json"
-    known = topics_of(path)
+    known = members(path)
     path.write_bytes(bytes(path.stat().st_size))
     path.with_name("topics.json.bak").write_bytes(bak)
     (choice,) = repair(root).choices
     assert choice["guess"] and "GUESS" in choice["text"]
-    guessed = topics_of(path)
+    guessed = members(path)
     assert {"TopicA", "TopicB", "TopicTx", "Orders-2026", "%RETRY%CG_retry"} <= guessed.keys()
     assert not {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"} & guessed.keys()
     assert not any(name.startswith("%LMQ%") for name in guessed)
@@ -294,6 +310,7 @@ def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make)
 @pytest.mark.parametrize(("name", "right", "wrong"), [
     ("consumerOffset.json", b"TopicA@CG_retry", b"Topi" + bytes(10) + b"y"),
     ("topics.json", b'"TopicB":{', b'"TopxQ7":{'), ("topics.json", b'"writeQueueNums"', b'"wraeeQueueNums"'),
+    ("topics.json", b'"topicName":', b'"topixName":'), ("topics.json", b'"TBW102":', b'"TXW102":'),
 ])
 def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
     store: Make, name: str, right: bytes, wrong: bytes, bak: str
@@ -310,6 +327,10 @@ def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
     (found,) = ConfigReport(analysed(root)[1]).findings
     guessed = name == "topics.json" and bak == "missing"
     assert found.code == ("config-broken" if bak == "sound" else "config-topics-guessed" if guessed else "config-lost")
+    assert bak != "sound" or "no broker wrote" in found.message
+    opened_store, analysis = analysed(root)
+    started = predict(opened_store, analysis.log, BrokerSettings(BrokerVersion.parse("5.3.3")))
+    assert started.config_lost == [f"config/{name}"], "a broker reads the text as it is"
     repair(root)
     assert (main.read_bytes() == content) == (bak == "sound")
     assert wrong not in main.read_bytes() and codes(root) == []

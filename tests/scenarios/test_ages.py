@@ -29,10 +29,9 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Aged:
     def at(name: str, back: int) -> Path:
         if (name, back) not in made:
             root = made[name, back] = copy_store(unpacked(name), folder / f"{name}-{back}")
-            records = [record.phy_offset for base, file in sorted(plain.log_files(root).items())
-                       for record in plain.chain(file, base)]
             if back:
-                done = mqtool("truncate", root, "--to", records[-back], "--max-loss", back, "--yes")
+                end = plain.records(root)[-back].phy_offset
+                done = mqtool("truncate", root, "--to", end, "--max-loss", back, "--yes")
                 assert done.code & (exits.OPERATIONAL | exits.USAGE) == 0
                 shutil.rmtree(root / ".mqtool")
         return made[name, back]

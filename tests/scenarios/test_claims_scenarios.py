@@ -7,15 +7,13 @@ import os
 import random
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fixtures.damage import walk
+from fixtures.damage import damage, walk
 from fixtures.damage.patch import flip_bit
 from fixtures.damage.walk import Located
-from formats.consumequeue import CQ_UNIT
 from formats.record import BLANK_SIZE, OFFSET_SYS_FLAG, encode_blank
 from mqtool import exits
 from recover.derived.expected import lmq_targets
@@ -24,15 +22,14 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.support.stores import write_at
+from tests.support.stores import flip, write_at
 from tests.support.trees import assert_unchanged
-from tests.torture.hunt import early_end_mark, older_records_at_the_end
+from tests.torture.hunt import older_records_at_the_end
 
 # --- One record, unit, name or mark against all that speaks of the same bytes: the log is not rewritten to fit it.
 
 
-UNIT = CQ_UNIT.size
-SECTOR = 512
+DAMAGES = ("queue-units-swapped", "queue-unit-lost", "queue-single-misnamed", "queue-sector-elsewhere")
 SEEDS = (0, 1, 2)
 WITHOUT_CRC = ("clean-plain-4.9.7", "clean-5.3.3", "clean-v2-5.5.0", "killed-5.5.0")
 STORES = ("clean-plain-4.9.7", "clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-v2-5.5.0", "killed-multipath-5.3.3")
@@ -43,61 +40,20 @@ def log_bytes(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.glob("commitlog*/0*"))}
 
 
-def queues_of(store: Drill, least: int, most: int = 1 << 30) -> list[walk.Queue]:
-    """Ordinary queues with so many units."""
-    return [
-        queue for queue in walk.queues(store.root)
-        if least <= len([*walk.units(queue)]) <= most and not queue.topic.startswith(("%LMQ%", "SCHEDULE_TOPIC"))
-    ]
+def queues_of(store: Drill, least: int) -> list[walk.Queue]:
+    """Ordinary queues with so many units or more."""
+    return [queue for queue in walk.queues(store.root)
+            if len(walk.units(queue)) >= least and not queue.topic.startswith(("%LMQ%", "SCHEDULE_TOPIC"))]
 
 
-def swapped(store: Drill, dice: random.Random) -> None:
-    """Two neighbouring units of a queue change places."""
-    units = [*walk.units(dice.choice(queues_of(store, 3)))]
-    at = dice.choice([n for n in range(len(units) - 1) if units[n].file == units[n + 1].file])
-    content = units[at].file.read()
-    one, other = (content[unit.position : unit.position + UNIT] for unit in units[at : at + 2])
-    write_at(units[at].file.path, units[at].position, other + one)
-
-
-def moved_up(store: Drill, dice: random.Random) -> None:
-    """The last unit of a queue stands where the one before it was."""
-    units = [*walk.units(dice.choice(queues_of(store, 2)))]
-    before, last = units[-2:]
-    content = last.file.read()[last.position : last.position + UNIT]
-    write_at(before.file.path, before.position, content)
-    write_at(last.file.path, last.position, bytes(UNIT))
-
-
-def misnamed(store: Drill, dice: random.Random) -> None:
-    """The file of a queue with one message has another name."""
-    (file, *_) = dice.choice(queues_of(store, 1, 1)).files
-    file.path.rename(file.path.with_name(file_name(file.path.stat().st_size * dice.randint(1, 9))))
-
-
-def sector(store: Drill, dice: random.Random) -> None:
-    """A sector of a queue is written to the same place of another queue's file, too."""
-    one, other = dice.sample(queues_of(store, 3), 2)
-    write_at(other.files[0].path, 0, one.files[0].read()[:SECTOR])
-
-
-DAMAGES: dict[str, Callable[[Drill, random.Random], None]] = {
-    damage.__name__: damage for damage in (swapped, moved_up, misnamed, sector)
-}
-
-
-@pytest.mark.parametrize(("name", "damage", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=6))
+@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=6))
 def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
-    drill: Start, name: str, damage: str, seed: int
+    drill: Start, name: str, recipe: str, seed: int
 ) -> None:
     store = drill(name)
-    if damage == "misnamed" and not queues_of(store, 1, 1):
-        pytest.skip("no queue with one message")
     before, log = queue_bytes(store.root), log_bytes(store.root)
-    DAMAGES[damage](store, random.Random(seed))
+    store.strike(recipe, seed)
     assert store.found("commitlog-contradicted-field") == []
-    if queue_bytes(store.root) == before:
-        return
     with store.recovered():
         assert log_bytes(store.root) == log
         assert queue_bytes(store.root) == before
@@ -178,7 +134,7 @@ def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start
         path = store.root / "commitlog" / file_name(131072)
         content = path.read_bytes()
         end = len(content.rstrip(b"\0"))
-        path.write_bytes(content[:end] + b"\xaa" * 36 + content[end + 36:])
+        write_at(path, end, b"\xaa" * 36)
     store.struck()
     assert store.found("commitlog-old-end")
     delivered = plain.delivered(store.root)
@@ -207,7 +163,7 @@ def test_two_generations_of_old_records_after_a_break_are_cut_in_one_run(drill: 
     delivered = plain.delivered(store.root)
     older_records_at_the_end(store.root, random.Random(1), back=1000)
     older_records_at_the_end(store.root, random.Random(7), back=0)
-    early_end_mark(store.root, random.Random(0))
+    damage("log-early-end-mark", store.root)
     store.struck()
     with store.recovered():
         assert store.look().code == 0
@@ -435,10 +391,7 @@ def change(store: Drill, hit: Located, behind: bytes, mask: int) -> None:
     """Change the byte after these bytes in the record's properties."""
     file, position = store.place(hit.record.phy_offset)
     path = store.root / file
-    content = bytearray(path.read_bytes())
-    at = content.index(behind, position, position + hit.record.total_size) + len(behind)
-    content[at] ^= mask
-    path.write_bytes(content)
+    flip(path, path.read_bytes().index(behind, position, position + hit.record.total_size) + len(behind), mask)
     store.struck()
 
 
@@ -461,9 +414,9 @@ def test_swapped_units_of_an_lmq_queue_move_no_message(drill: Start) -> None:
     store = drill(LMQ)
     before = queue_bytes(store.root)
     path = store.root / "consumequeue/%LMQ%two/0/00000000000000004000"
-    content = bytearray(path.read_bytes())
-    content[:20], content[160:180] = content[160:180], content[:20]  # 200 and 208: a bit apart in every record
-    path.write_bytes(content)
+    content = path.read_bytes()
+    write_at(path, 0, content[160:180])  # 200 and 208: a bit apart in every record
+    write_at(path, 160, content[:20])
     store.struck()
     assert store.found("commitlog-contradicted-field") == []
     with store.recovered():

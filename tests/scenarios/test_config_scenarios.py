@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 
 import pytest
 
-from fixtures.damage.config import BAK, STROKES, strike
 from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.timer import MAGIC_BLANK, TIMER_LOG_BLANK, TIMER_LOG_UNIT, TimerLogBlank, TimerLogUnit, decode
@@ -18,14 +16,10 @@ from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support import plain_reader as plain
-from tests.support.sampling import chosen
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
 WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
-NAMES = ("consumerOffset.json", "subscriptionGroup.json", "topics.json")
-CASES = [(stroke, bak, NAMES[number % 3]) for number, (stroke, bak) in enumerate((s, b) for s in STROKES for b in BAK)]
-CASES += [(stroke, bak, "topics.json") for stroke in ("cut", "zeros") for bak in BAK]
 
 
 def members(path: Path) -> dict[str, object]:
@@ -34,37 +28,6 @@ def members(path: Path) -> dict[str, object]:
 
 
 # --- T28 ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=8))
-def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str, name: str) -> None:
-    store = drill(WITH_CONFIG)
-    path = store.root / "config" / name
-    content, whole = path.read_bytes(), members(path)
-    strike(store.root, random.Random(1), stroke, bak, name)
-    readable = members(path)
-    sound = bak == "sound" or stroke == "trailing-garbage"
-    code = "config-broken" if sound else "config-topics-guessed" if name == "topics.json" else "config-lost"
-    (found,) = store.found(code)
-    assert (found["file"], found["severity"], store.look().code) == (f"config/{name}", "warning", 2)
-    if not sound and not readable and name != "topics.json":
-        hopeless(store, path)
-        return
-    with store.recovered():
-        if sound:
-            assert path.read_bytes() == content
-        else:
-            kept = members(path)
-            assert {key: kept[key] for key in readable} == readable
-            if name != "topics.json":  # nothing is made up
-                assert kept == {key: whole[key] for key in kept}
-
-
-def hopeless(store: Drill, path: Path) -> None:
-    """Nothing of the file can be read: it is put aside with its backup, as if it had never been there."""
-    backup = path.with_name(path.name + ".bak")
-    with store.recovered():
-        assert not path.exists() and not backup.exists()
 
 
 def test_t28_missing_file_comes_back_from_its_backup(drill: Start) -> None:

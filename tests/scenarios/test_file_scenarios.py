@@ -18,7 +18,8 @@ from mqtool import exits
 from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import BROKERS, MANY_FILES, PLAIN, Broken, Drill, body_at, file_name, manifest, messages
+from tests.scenarios.drill import BROKERS, MANY_FILES, PLAIN, Broken, body_at, file_name, manifest, messages
+from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all.
@@ -28,11 +29,6 @@ SIZE = 64 << 10
 
 
 # --- T13: lengths -------------------------------------------------------------------------------------
-
-
-def starting(store: Drill) -> tuple[str, ...]:
-    """The versions that would start on the store as it is."""
-    return tuple(v for v in BROKERS if store.run("predict", "--broker", v).document["starts"])
 
 
 def test_t13_length_of_an_only_file_that_breaks_off_is_that_of_the_settings(drill: Start) -> None:
@@ -124,7 +120,7 @@ def test_t13_log_file_of_another_length_gets_its_own(
     if store.lost:
         found = store.finds("commitlog-damaged-range", *store.place(min(store.broken.lost)), exit_code=code)
         assert found["facts"]["lost_positions"] == len(store.lost)
-    assert starting(store) == starts
+    assert tuple(v for v in BROKERS if store.run("predict", "--broker", v).document["starts"]) == starts
     with store.recovered() as done:
         assert (done["damaged_messages"], messages(store.root)) == (len(store.lost), store.intact)
 
@@ -218,8 +214,7 @@ def test_copy_of_a_log_file_under_another_name_does_not_take_the_place_of_one_wh
     store = drill(MANY_FILES)
     first, second = (file.path for file in walk.log_files(store.root)[:2])
     shutil.copyfile(second, first)
-    with second.open("r+b") as file:
-        file.write(b"?" * 100)
+    write_at(second, 0, b"?" * 100)
     store.struck()
     with store.recovered():
         assert second.exists() and first.exists()
@@ -399,9 +394,7 @@ def test_an_empty_file_far_after_a_log_that_may_have_gone_on_is_a_gap(drill: Sta
         if path > (used[-2] if how == "full" else used[-1]):
             path.unlink()
     if how == "damaged":
-        with used[-1].open("r+b") as file:
-            file.seek(-4096, os.SEEK_END)
-            file.write(random.Random(1).randbytes(4096))
+        write_at(used[-1], SIZE - 4096, random.Random(1).randbytes(4096))
     far = used[-1].with_name(file_name(int(used[-1].name) + 3 * SIZE))
     far.write_bytes(bytes(SIZE))
     assert "commitlog-missing-file" in store.look().document["finding_counts"]

@@ -10,8 +10,6 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, TAKES
 from recover.findings.model import CODES
+from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
 from tests.support import sampling
@@ -284,13 +283,6 @@ def test_a_refusal_says_what_to_type_next(tmp_path: Path) -> None:
     assert [step["command"].startswith("mqtool") for step in unknown] == [False]
 
 
-def test_a_saved_plan_comes_after_mend_bits_that_saves_more(root: Path, tmp_path: Path) -> None:
-    damage("bit-in-body", root, 3)
-    plan = tmp_path / "p.json"
-    steps = mqtool("recover", root, "--dry-run", "--plan-out", plan, "--json").document["next"]
-    assert "--mend-bits" in steps[0]["command"] and steps[1]["command"] == f"mqtool apply {plan}"
-
-
 def test_a_loss_counts_messages_that_undo_loses_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")  # one of several workers sees 80, where a time takes two lines
     root = real_store("clean-5.3.3", tmp_path)
@@ -328,23 +320,11 @@ def test_no_start_comes_before_what_has_to_be_done_first(tmp_path: Path) -> None
 
 
 def test_no_start_is_named_beside_a_running_broker(root: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(root / "lock")], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None and holder.stdout.readline()
+    with held(record_lock(root)):
         for line in (("predict",), ("recover", "--dry-run")):
             done = mqtool(line[0], root, *line[1:], "--json")
             assert (done.code, done.document["next"]) == (0, [])
-            assert "broker-running" in {item["code"] for item in done.document["findings"]}
-        holder.communicate(b"")
-
-
-_HOLDER = """
-import fcntl, sys
-lock = open(sys.argv[1], "r+")
-fcntl.lockf(lock, fcntl.LOCK_EX, 1, 0)
-print("held", flush=True)
-sys.stdin.read()
-"""
+            assert "broker-running" in done.codes
 
 
 def test_a_start_rests_on_what_was_assumed(root: Path) -> None:

@@ -6,22 +6,23 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import overwrite
-from formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, BatchCqUnit
+from formats.consumequeue import CQ_UNIT
 from formats.record import HEAD
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, messages, queue_bytes
 from tests.support.sampling import sampled
-from tests.support.stores import EXPECTED
+from tests.support.stores import EXPECTED, write_at
 from tests.support.trees import assert_unchanged
-from tests.support.unread_stores import add_rocksdb, put
+from tests.support.unread_stores import add_batch_queue, add_rocksdb, put
 
 # --- T19 to T23, T25, T30, T39: queues that are gone, after, ahead or wrong, queues of other kinds, deleted topics.
 
@@ -153,27 +154,19 @@ def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
 
 
-def batch_queue(root: Path) -> str:
-    put(root / "batchconsumequeue" / "Batch" / "0" / file_name(0),
-        BATCH_CQ_UNIT.encode(BatchCqUnit(7, 9, 0, 1, 0, 3, -1, 0)))
-    return "batchconsumequeue"
-
-
-def rocksdb_queues(root: Path) -> str:
-    add_rocksdb(root / "consumequeue_rocksdb", empty=False)
-    return "consumequeue_rocksdb"
-
-
-def compaction_log(root: Path) -> str:
-    for name in ("compactionLog", "compactionCq"):
+UNSUPPORTED: dict[str, Callable[[Path], object]] = {
+    "batchconsumequeue": add_batch_queue,
+    "consumequeue_rocksdb": lambda root: add_rocksdb(root / "consumequeue_rocksdb", empty=False),
+    "compaction/compactionLog": lambda root: [
         put(root / "compaction" / name / "Compacted" / "0" / file_name(0), bytes([0, 0, 1, 0]))
-    return "compaction/compactionLog"
+        for name in ("compactionLog", "compactionCq")],
+}
 
 
-@pytest.mark.parametrize("make", [batch_queue, rocksdb_queues, compaction_log])
-def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, make: object) -> None:
+@pytest.mark.parametrize("part", UNSUPPORTED)
+def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, part: str) -> None:
     store = drill(KILLED)
-    part = make(store.root)  # type: ignore[operator]
+    UNSUPPORTED[part](store.root)
     found = store.finds("part-not-supported", part, None, exit_code=64)
     assert found["facts"]["part"] == part
     assert "cannot read" in found["message"]
@@ -181,8 +174,7 @@ def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, make: ob
     with store.recovered(64 | 2, starts=False) as done:
         assert (store.root / "abort").exists()
         assert not any(step["file"] == "abort" for step in done["plan"]["steps"])
-        left = store.look().notable
-        assert left == {"abort-present", "part-not-supported"}
+        assert store.look().notable == {"abort-present", "part-not-supported"}
 
 
 # --- T30: full disk --------------------------------------------------------------------------------------------
@@ -264,11 +256,6 @@ def queue_folder(store: Drill, topic: str, queue: int) -> Path:
     return store.root / "consumequeue" / topic / str(queue)
 
 
-def begins_at_0(store: Drill, topic: str, queue: int, units: int) -> None:
-    for version in store.brokers:
-        assert store.run("predict", "--broker", version).document["queues"][f"{topic}/{queue}"] == [0, units]
-
-
 @pytest.mark.parametrize("how", ["renamed", "renamed, and zeros now", "zeros far behind"])
 def test_t24_first_offset_behind_the_last(drill: Start, how: str) -> None:
     store = drill(PLAIN)
@@ -285,7 +272,8 @@ def test_t24_first_offset_behind_the_last(drill: Start, how: str) -> None:
     assert (facts["topic"], facts["queue"], facts["first"], facts["count"]) == ("Orders", 1, 0, units)
     with store.recovered():
         assert queue_bytes(store.root) == before
-        begins_at_0(store, "Orders", 1, units)
+        for version in store.brokers:
+            assert store.run("predict", "--broker", version).document["queues"]["Orders/1"] == [0, units]
 
 
 @pytest.mark.parametrize("queue", [0, 1])
@@ -319,10 +307,7 @@ def test_t22_units_behind_the_last_message_that_name_none_go(drill: Start, kind:
         "into a record": CQ_UNIT.struct.pack(last.unit.phy_offset + 5, 100, 0),
         "noise": CQ_UNIT.struct.pack(77, 99, random.Random(4).getrandbits(60)),
     }[kind]
-    path = store.root / "consumequeue" / "Audit" / "0" / file_name(0)
-    content = bytearray(path.read_bytes())
-    content[len(units) * UNIT : (len(units) + 2) * UNIT] = cell * 2
-    path.write_bytes(content)
+    write_at(store.root / "consumequeue" / "Audit" / "0" / file_name(0), len(units) * UNIT, cell * 2)
     wrong = store.finds("consumequeue-wrong-units", exit_code=2)["facts"]
     assert (wrong["topic"], wrong["queue"], wrong["first"], wrong["count"]) == ("Audit", 0, len(units), 2)
     with store.recovered():

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import random
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +25,10 @@ from recover.store.memo import current_stamps
 from recover.store.source import entries, expect, files_below, open_file, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
+from tests.cluster.twice import plain
 from tests.support.analysed import opened
 from tests.support.stores import real_store, unpacked
+from tests.support.system import small_disk
 
 # --- Files of a store by the names that reports and plans give them.
 
@@ -101,14 +101,6 @@ def _there(root: Path) -> Path:
     return remote_root(root.absolute().as_uri())
 
 
-def _plain(value: Any, root: Path) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item, root) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, root) for item in value]
-    return value.replace(str(root), "STORE") if isinstance(value, str) else value
-
-
 @pytest.mark.parametrize(("name", "recipes"), [
     ("clean-5.3.3", []), ("killed-lmq-4.9.7", ["page-random", "queue-behind"]), ("killed-5.5.0", ["checkpoint-zero"]),
 ])
@@ -118,7 +110,7 @@ def test_a_store_behind_an_address_is_judged_like_the_one_on_the_disk(
     root = real_store(name, tmp_path)
     for recipe in recipes:
         damage(recipe, root, 5)
-    here, there = (_plain(verify(Store.open(place)).json(), place) | {"seconds": 0} for place in (root, _there(root)))
+    here, there = (plain(verify(Store.open(place)).json(), place) for place in (root, _there(root)))
     assert there == here
 
 
@@ -191,18 +183,11 @@ HASHES = np.arange(3000, dtype=np.int32)
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder with room for 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("NOT RUN: mounting needs root")
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    try:
+    with small_disk(tmp_path / "disk", "64k") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_what_does_not_fit_into_memory_comes_back_from_the_disk() -> None:
@@ -214,7 +199,7 @@ def test_what_does_not_fit_into_memory_comes_back_from_the_disk() -> None:
         kept.records["bits"] |= 1  # a scan marks stale records in place
 
 
-def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(small_disk: Path) -> None:
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(little_room: Path) -> None:
     store = ColumnStore(0)
     store.keep(ROWS, HASHES)
     with pytest.raises(OSError) as full:
@@ -228,7 +213,7 @@ def root() -> Path:
     return unpacked("clean-5.3.3")
 
 
-def test_a_full_temporary_folder_ends_the_command_with_8(root: Path, small_disk: Path) -> None:
+def test_a_full_temporary_folder_ends_the_command_with_8(root: Path, little_room: Path) -> None:
     result = mqtool("verify", root, "--memory", "1K", "--json")
     assert result.code & exits.OPERATIONAL
     assert "No space left" in result.document["error"]["message"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from formats import record as commitlog, sysflag
 from formats.basics import FormatError
-from formats.record import HEADS, Record
+from formats.record import BLANK_SIZE, HEADS, Record, check_strict
 from tests.support.stores import unpacked
 
 
@@ -44,6 +44,15 @@ def kinds(name: str) -> list[Placed]:
     for it in placed_records(name):
         found.setdefault((it.record.topic_name, it.record.sys_flag, it.record.version), it)
     return list(found.values())
+
+
+def is_intact(content: bytes, phy_offset: int) -> bool:
+    """Whether verify takes these bytes for a record that stands at that offset."""
+    try:
+        check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
+    except FormatError:
+        return False
+    return True
 
 
 def uncovered(record: Record) -> list[int]:

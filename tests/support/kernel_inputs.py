@@ -52,10 +52,6 @@ def _numbers(dice: random.Random, low: int = 0, high: int = 25, size: int = _QUE
     return array(dice, np.int64, size, low, high)
 
 
-def _truths(dice: random.Random, size: int) -> Any:
-    return array(dice, np.bool_, size, 0, 2)
-
-
 def _chained(dice: random.Random, units: Any, slots: int) -> Any:
     heads = np.zeros(slots, dtype=np.int32)
     for number in range(1, len(units)):
@@ -98,16 +94,8 @@ def _follow(dice: random.Random) -> list[Any]:
 
 def _group(dice: random.Random) -> list[Any]:
     stops = np.cumsum(_numbers(dice, 3, 15))
-    return [rows_of(dice), _truths(dice, _QUEUES), np.concatenate(([0], stops[:-1])), stops,
+    return [rows_of(dice), array(dice, np.bool_, _QUEUES, 0, 2), np.concatenate(([0], stops[:-1])), stops,
             np.zeros(int(stops[-1]), EXPECTED)]
-
-
-def _tally(dice: random.Random) -> list[Any]:
-    return [rows_of(dice), dice.randrange(1 << 63), new_tally(_QUEUES), _numbers(dice, size=7)]
-
-
-def _units(dice: random.Random) -> list[Any]:
-    return [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40), dice.randrange(1 << 63)]
 
 
 def _bits(dice: random.Random) -> list[Any]:
@@ -122,7 +110,9 @@ def _bits(dice: random.Random) -> list[Any]:
 INPUTS: dict[str, Inputs] = {
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
     "group_rows": _group,
-    "tally_rows": _tally, "unit_sum": _units,
+    "tally_rows": lambda dice: [rows_of(dice), dice.randrange(1 << 63), new_tally(_QUEUES), _numbers(dice, size=7)],
+    "unit_sum": lambda dice: [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40),
+                              dice.randrange(1 << 63)],
     "check_chains": _chains,
     "put_keys": _put_keys, "count_wanted": _wanted, "follow_units": _follow,
     "bits_that_change": _bits,

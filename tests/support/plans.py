@@ -15,6 +15,7 @@ from recover.change.content import LazyContent
 from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
 from recover.store.reading import data_extents
+from tests.support.system import in_a_child
 
 LOG = "commitlog/00000000000000000000"
 NEXT_LOG = "commitlog/00000000000000131072"
@@ -123,37 +124,39 @@ def hole_map(root: Path) -> dict[str, list[tuple[int, int]]]:
     return result
 
 
+@contextmanager
+def hooked(hook: Callable[[disk.Operation], None]) -> Iterator[None]:
+    """Have a function called before each operation in the block."""
+    disk.set_hook(hook)
+    try:
+        yield
+    finally:
+        disk.set_hook(None)
+
+
 def count_operations(work: Callable[[], object]) -> list[disk.Operation]:
     """The operations that some work announces, in order."""
     seen: list[disk.Operation] = []
-    disk.set_hook(seen.append)
-    try:
+    with hooked(seen.append):
         work()
-    finally:
-        disk.set_hook(None)
     return seen
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
     """Run work in a forked process that gets SIGKILL just before operation `number`; whether it did."""
-    child = os.fork()
-    if child == 0:
-        status = 70
-        try:
-            left = [number]
+    left = number
 
-            def hook(operation: disk.Operation) -> None:
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
+    def hook(operation: disk.Operation) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-            disk.set_hook(hook)
+    def watched() -> None:
+        with hooked(hook):
             work()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
+
+    code = in_a_child(watched)
     assert code in (0, -signal.SIGKILL), f"the work failed by itself: {code}"
     return code != 0
 
@@ -178,8 +181,5 @@ def failing(matches: Callable[[int, disk.Operation], bool], code: int) -> Iterat
         if matches(number, operation):
             raise OSError(code, os.strerror(code), operation.path)
 
-    disk.set_hook(hook)
-    try:
+    with hooked(hook):
         yield
-    finally:
-        disk.set_hook(None)

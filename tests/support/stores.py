@@ -110,6 +110,20 @@ def _copy_sparse(source: str, target: str, *, follow_symlinks: bool = True) -> s
     return target
 
 
+def log_place(root: Path, phy_offset: int) -> tuple[Path, int]:
+    """The mapped file that holds an offset of the log, and the position in it."""
+    path = max(path for path in (root / "commitlog").iterdir() if path.name <= f"{phy_offset:020d}")
+    return path, phy_offset - int(path.name)
+
+
+def flip(path: Path, position: int, mask: int = 1) -> None:
+    """Turn the bits of `mask` over in one byte of a file."""
+    with path.open("rb") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+    write_at(path, position, bytes([byte ^ mask]))
+
+
 def write_at(path: Path, position: int, content: bytes) -> None:
     """Overwrite bytes of a file."""
     with path.open("r+b") as file:

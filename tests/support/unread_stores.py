@@ -8,7 +8,7 @@ from pathlib import Path
 from fixtures.damage import walk
 from formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
-from tests.support.stores import unpacked
+from tests.support.stores import unpacked, write_at
 
 FIRST = "0" * 20
 
@@ -43,9 +43,8 @@ def to_dledger(root: Path, keep: int = 0) -> Path:
     for queue in walk.queues(root):
         for hit in walk.units(queue):
             if hit.unit.phy_offset in moved:
-                with hit.file.path.open("r+b") as units:
-                    units.seek(hit.position)
-                    units.write(CQ_UNIT.encode(hit.unit._replace(phy_offset=moved[hit.unit.phy_offset])))
+                write_at(hit.file.path, hit.position,
+                         CQ_UNIT.encode(hit.unit._replace(phy_offset=moved[hit.unit.phy_offset])))
     put(root / "dledger-n0" / "data" / str(start).zfill(20), bytes(content))
     return root
 

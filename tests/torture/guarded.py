@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import mmap
-import os
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,19 +37,3 @@ class GuardedNumpy:
         if isinstance(shape, int) and dtype is np.uint8 and shape:
             return guarded_bytes(shape)
         return np.zeros(shape, dtype=dtype)
-
-
-def in_a_child(work: Callable[[], object]) -> int:
-    """Exit code of a forked process that does some work: 0 fine, 1 an exception, -11 a read outside."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            faulthandler.disable()
-            work()
-            code = 0
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mqtool import exits
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal
-from recover.findings.model import Finding
 from tests.support import plain_reader as plain
 from tests.support.analysed import opened
 from tests.support.stores import copy_store, unpacked
@@ -65,7 +65,7 @@ def _judge(tally: Tally, anatomy: Anatomy, strike: Strike, root: Path, sound: Ve
     except Refusal:
         tally.found[strike.kind] += 1
         return
-    if any(item.severity != "info" for item in _said(report) - _said(sound)):
+    if any(severity != "info" for severity, *_ in _said(report) - _said(sound)):
         tally.found[strike.kind] += 1
         if _changes_a_message(anatomy, strike, root) and not report.exit_code & exits.MESSAGES:
             tally.understated.append(f"{strike} gives {report.exit_code}: {_codes(report)}")
@@ -81,21 +81,9 @@ def _codes(report: VerifyReport) -> list[str]:
     return [item.code for item in report.findings.sorted() if item.severity != "info"]
 
 
-@dataclass(frozen=True)
-class _Said:
-    code: str
-    severity: str
-    file: str | None
-    offset: int | None
-    facts: str
-
-
-def _said(report: VerifyReport) -> set[_Said]:
-    return {_one(item) for item in report.findings.sorted()}
-
-
-def _one(item: Finding) -> _Said:
-    return _Said(item.code, item.severity, item.file, item.offset, repr(sorted(item.facts.items())))
+def _said(report: VerifyReport) -> set[tuple[Any, ...]]:
+    return {(item.severity, item.code, item.file, item.offset, repr(sorted(item.facts.items())))
+            for item in report.findings.sorted()}
 
 
 def _changes_a_message(anatomy: Anatomy, strike: Strike, root: Path) -> bool:

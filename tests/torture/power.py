@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from recover.change import disk
+from tests.support.plans import hooked
 
 _SECTOR = 512
 _PAGE = 4096
@@ -107,11 +108,8 @@ def recorded(work: Callable[[], object]) -> list[Noted]:
         look()
         notes.append(Noted(structs.replace(operation, data=bytes(operation.data)), {}))
 
-    disk.set_hook(hook)
-    try:
+    with hooked(hook):
         work()
-    finally:
-        disk.set_hook(None)
     look()
     return notes
 

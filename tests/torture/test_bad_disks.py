@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from tests.support.counts import Count
 from tests.support.plans import PLANS, failing, make_old, sealed, small_store
 from tests.support.sampling import sampled
 from tests.support.stores import write_at
+from tests.support.system import small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 from tests.torture.case import Case, refused
 from tests.torture.power import Disk, Noted, recorded
@@ -168,34 +168,18 @@ def test_short_reads_change_no_answer(name: str, folder: Path) -> None:
             assert said == expected
 
 
-def _shrink(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _grow(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"\x01" * 50_000)
-
-
-def _rewrite(path: Path) -> None:
-    write_at(path, 1000, os.urandom(500))
-
-
-def _remove(path: Path) -> None:
-    path.unlink()
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "is cut": lambda path: os.truncate(path, path.stat().st_size // 2), "is emptied": lambda path: os.truncate(path, 0),
+    "grows": lambda path: write_at(path, path.stat().st_size, b"\x01" * 50_000),
+    "is overwritten": lambda path: write_at(path, 1000, os.urandom(500)), "goes": Path.unlink,
+}
 
 
 @pytest.mark.parametrize("part", [
     0, pytest.param(1, marks=pytest.mark.deep), *(pytest.param(part, marks=pytest.mark.long) for part in (2, 3)),
 ])
-@pytest.mark.parametrize("change", [_shrink, _empty, _grow, _rewrite, _remove])
-def test_file_that_changes_under_the_scan(
-    store: Drill, part: int, change: Callable[[Path], None], count: Count
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_file_that_changes_under_the_scan(store: Drill, part: int, change: str, count: Count) -> None:
     path = store.root / parts(store.root)[part]
     content, status = path.read_bytes(), path.stat()
     for command, *options in (("verify",), ("recover", "--yes"), ("inspect",), ("predict",)):
@@ -207,7 +191,7 @@ def test_file_that_changes_under_the_scan(
             def then(_path: str, _offset: int, _length: int, left: list[int] = left) -> bool:
                 left[0] -= 1
                 if left[0] == 0:
-                    change(path)
+                    CHANGES[change](path)
                 return False
 
             with failing_reads(then):
@@ -266,19 +250,6 @@ def test_an_error_at_each_operation_of_undo(code: str, name: str, how: str, fold
         count("operations failed", 1)
 
 
-@contextmanager
-def small_disk(at: Path, size: int) -> Iterator[Path]:
-    """A file system of so many bytes; skips where we may not mount."""
-    at.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(at)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("NOT RUN: mounting needs root")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "-l", str(at)], check=True)
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("name", ["everything", "whole-files"])
 def test_a_disk_that_is_really_full_after_each_page(
@@ -286,7 +257,7 @@ def test_a_disk_that_is_really_full_after_each_page(
 ) -> None:
     """Room for one page more each time; the check of free space, which would refuse all of it, is left out."""
     monkeypatch.setattr(apply, "check_space", lambda *_: None)
-    with small_disk(folder / "disk", 4 << 20) as at:
+    with small_disk(folder / "disk", "4m") as at:
         case = Case(at, name)
         filler, pages, done = at / "filler", 0, False
         while not done:

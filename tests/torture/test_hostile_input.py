@@ -30,9 +30,10 @@ from tests.scenarios.interrupted import recovering
 from tests.support.counts import Count, Note
 from tests.support.plans import count_operations, killed_at
 from tests.support.stores import copy_store, real_store, unpacked
+from tests.support.system import in_a_child
 from tests.support.trees import assert_unchanged
 from tests.torture.anatomy import look_at
-from tests.torture.guarded import GuardedNumpy, guarded_bytes, in_a_child
+from tests.torture.guarded import GuardedNumpy, guarded_bytes
 from tests.torture.hostile import BOMBS, CODECS, mutated, pieces
 from tests.torture.strikes import strikes
 

@@ -21,7 +21,8 @@ from tests.formats.test_native import KERNELS
 from tests.support.counts import Count
 from tests.support.kernel_inputs import INPUTS
 from tests.support.stores import unpacked
-from tests.torture.guarded import guarded_bytes, in_a_child
+from tests.support.system import in_a_child
+from tests.torture.guarded import guarded_bytes
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "formats" / "native"
