@@ -22,9 +22,9 @@ from formats.index import IndexGeometry
 from formats.native.index import TAKE_ALL
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
-from recover.change.content import BytesContent, Spool
+from recover.change.content import BytesContent, DeferredContent, Spool
 from recover.change.model import Install, Step
-from recover.cluster.jobs import TaskReads
+from recover.cluster.jobs import TaskReads, enter
 from recover.cluster.splits import pack_rows, unpack_rows
 from recover.derived.expected import QueueKey, placed
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
@@ -154,20 +154,13 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 class Product(Struct, frozen=True):
-    """One `step` for a part of a queue, or a whole `file`: `data` padded with zeros to `size`, and the CRC-32C of both.
-
-    A product without either reports the number of positions of the part in `size`.
-    """
+    """One `step` for a part of a queue; without one, the number of `positions` of the part."""
 
     queue: int
     part: int
     number: int
     step: Step | None = None
-    file: str = ""
-    data: bytes = b""
-    allocated: int = 0
-    size: int = 0
-    crc32c: int = 0
+    positions: int = 0
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -175,8 +168,10 @@ class Product(Struct, frozen=True):
         return self.queue, self.part, self.number
 
     @property
-    def content(self) -> BytesContent:
-        return BytesContent(self.data, self.size - len(self.data))
+    def file(self) -> BytesContent | None:
+        """The content of the whole file that the step installs; None if it does something else."""
+        content = self.step.content if isinstance(self.step, Install) else None
+        return content if isinstance(content, BytesContent) else None
 
 
 class OtherView(Struct, frozen=True):
@@ -195,16 +190,20 @@ class IndivisibleQueue(Struct, frozen=True):
 Made = Product | OtherView | IndivisibleQueue | TaskReads
 
 
-def announced(product: Made) -> Made:
-    """Return the product without its bytes."""
-    return structs.replace(product, data=b"") if isinstance(product, Product) else product
+def announced(rdd: int, product: Made) -> Made:
+    """Return a product of an RDD without the bytes of its file, which stay there under the key (rdd, *place)."""
+    if not isinstance(product, Product) or product.step is None or (file := product.file) is None:
+        return product
+    producer: Any = None  # the driver adds it
+    content = DeferredContent(producer, (rdd, *product.place), file.size, file.allocated, file.crc32c)
+    return structs.replace(product, step=Install(product.step.file, content))
 
 
 def contents(rdd: int, products: Iterable[Made]) -> Iterator[Wanted]:
     """Yield the whole files among the products of one RDD, as a stager takes them."""
     for product in products:
-        if isinstance(product, Product) and product.file:
-            yield (rdd, *product.place), in_order(product.content.chunks())
+        if isinstance(product, Product) and product.file is not None:
+            yield (rdd, *product.place), in_order(product.file.chunks())
 
 
 class _Carrier(Spool):
@@ -243,6 +242,7 @@ class QueueFilesTask(Struct, frozen=True):
 
     def ends(self, queues: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[tuple[int, int, Rows]]:
         """Yield the `QueueBuilder.ends` of each part of some queues."""
+        enter()
         for queue, part, rows in self.parts(chunks):
             if queue in queues:
                 yield queue, part, self.builder.ends(self.keys[queue], rows)
@@ -260,14 +260,9 @@ class QueueFilesTask(Struct, frozen=True):
                     yield IndivisibleQueue(queue)
                     continue
                 beside = self.beside.get(queue, {}).get(part, (rows[:0], rows[:0]))
-            yield Product(queue, part, -1, size=rows.size)
+            yield Product(queue, part, -1, positions=rows.size)
             for number, step in enumerate(self._steps(key, rows, beside)):
-                content = step.content
-                if isinstance(step, Install) and isinstance(content, BytesContent):
-                    yield Product(queue, part, number, None, step.file, bytes(content.data), len(content.data),
-                                  content.size, content.crc32c)
-                else:
-                    yield Product(queue, part, number, step)
+                yield Product(queue, part, number, step)
 
     def _steps(self, key: QueueKey, rows: Rows, beside: Beside | None) -> Iterator[Step]:
         if self.fresh:

@@ -130,8 +130,8 @@ class _Scan(Struct):
         """
         if not parts:
             return
-        tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, SEED)
-                 for number, (part, entry) in enumerate(parts)]
+        tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, self.session.is_local,
+                          SEED) for number, (part, entry) in enumerate(parts)]
         job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=self.with_keys and not is_again)
         if not is_again:
             self.kept.append(RowsElsewhere(job, self.columns, self.views))
@@ -149,7 +149,7 @@ class _Scan(Struct):
                                                 failure.cause) for failure in found.unreadable]
                 if home.summary is not None:
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
-                                        self.kept[-1].split(number, home.summary, home.reads))
+                                        self.kept[-1].split(number, home.summary, home.digest))
                 for failure in found.unreadable:
                     if _is_readable_here(failure):
                         raise unreadable(home.reads.host, failure)
@@ -161,7 +161,7 @@ class _Scan(Struct):
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
-            error = problem.error(file.path)
+            error = OSError(problem.number, problem.text, str(file.path))
             if _is_readable_here(ReadFailure(file.path, 0, 0, 0)):
                 raise unreadable(problem.host, error)
             if self.open_error is None:

@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import queue
 import socket
@@ -14,7 +13,8 @@ import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from recover.log.scan import LogView, dead_ranges
 from recover.store.reading import FileReads, file_crc
 from recover.store.source import url_of
 
-_names = itertools.count(1)
+_names = count(1)
 _EVERY = 0.2
 _GRACE = 5
-_JOBS = 8
+_JOBS = 4
 _DONE = object()
 
 
@@ -45,17 +45,21 @@ class Job:
         self, session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
         keeps: bool = False,
     ) -> None:
-        self.session, self.items, self._function, self._label = session, items, function, label
-        self.rdd: Any = None
+        self.session, self.items, self._function, self._label, self._keeps = session, items, function, label, keeps
+        self._rdd: Any = None
+        self._lock = threading.Lock()
 
-        def rdd() -> Any:
-            from pyspark import StorageLevel
+    @property
+    def rdd(self) -> Any:
+        """The results, a partition for each item; call it within `watch`."""
+        from pyspark import StorageLevel
 
-            found = session.context.parallelize(items, len(items)).mapPartitions(function)
-            return found.persist(StorageLevel.DISK_ONLY) if keeps else found
-
-        if not session.over_connect:
-            self.rdd = watch(session, rdd, label)
+        with self._lock:
+            if self._rdd is None:
+                self._rdd = self.session.context.parallelize(self.items, len(self.items)).mapPartitions(self._function)
+                if self._keeps:
+                    self._rdd.persist(StorageLevel.DISK_ONLY)
+            return self._rdd
 
     def run(self, then: Callable[[Iterable[Any]], Iterable[Any]], chosen: Sequence[int]) -> list[Any]:
         """Return `then` applied to the results of some tasks, given by their index in `items`; call it within
@@ -67,23 +71,19 @@ class Job:
     def answers(self, then: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Generator[Any, None, None]:
         """Yield the same for all tasks, as they finish. `Refusal` (8), which names Spark's log, if one failed on its
         last attempt."""
-        left, lock = iter(range(len(self.items))), threading.Lock()
+        def actions() -> Iterator[Callable[[], Any]]:
+            left = iter(range(len(self.items)))
+            while chosen := [*islice(left, -(-max(self.session.least, 2 * self.session.cores) // _JOBS))]:
+                yield partial(self.run, then, chosen)
 
-        def some(put: Callable[[Any], None]) -> None:
-            while True:
-                with lock:
-                    chosen = [*itertools.islice(left, -(-max(self.session.least, 2 * self.session.cores) // _JOBS))]
-                if not chosen:
-                    return
-                put(self.run(then, chosen))
-
-        for found in _watched(self.session, some, self._label, jobs=min(_JOBS, len(self.items))):
+        jobs = min(_JOBS, -(-len(self.items) * _JOBS // self.session.least))
+        for found in _watched(self.session, actions(), self._label, jobs=jobs):
             yield from found
 
     def forget(self) -> None:
         """Let executors drop the results; later requests run the tasks again."""
         with suppress(Exception):  # a Spark that is gone keeps nothing
-            self.rdd.unpersist()
+            self._rdd.unpersist()
 
 
 def run_job(
@@ -98,18 +98,22 @@ def watch(
     session: Session, action: Callable[[], Any], label: str, *, tick: Callable[[], None] | None = None
 ) -> Any:
     """Return the result of `action`; on an exception here or in `tick`, its tasks are cancelled and interrupted."""
-    (value,) = _watched(session, lambda put: put(action()), label, tick=tick)
+    (value,) = _watched(session, iter([action]), label, tick=tick)
     return value
 
 
 def _watched(
-    session: Session, work: Callable[[Callable[[Any], None]], None], label: str, *, jobs: int = 1,
+    session: Session, actions: Iterator[Callable[[], Any]], label: str, *, jobs: int = 1,
     tick: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
-    """Yield what `work` passes to its argument, in each of `jobs` threads."""
+    """Yield the results of some actions as they finish; `jobs` threads take one after the other."""
     group = f"mqtool-{next(_names)}"
     answers: queue.Queue[Any] = queue.Queue(jobs)
-    left = threading.Event()
+    left, lock = threading.Event(), threading.Lock()
+
+    def take() -> Callable[[], Any] | None:
+        with lock:
+            return next(actions, None)
 
     def put(answer: Any) -> None:
         while not left.is_set():
@@ -123,7 +127,8 @@ def _watched(
             session.begin(group, label)
             if session.code:
                 session.context.setLocalProperty(_CODE, session.code)
-            work(lambda value: put((value,)))
+            while action := take():
+                put((action(),))
             put(_DONE)
         except BaseException as error:
             with suppress(InterruptedError):
@@ -312,11 +317,6 @@ class TaskReads(Struct, frozen=True):
 
     files: dict[str, FileReads]
     host: str = field(default_factory=socket.gethostname)
-
-    @property
-    def digest(self) -> int:
-        """One number for all of it."""
-        return hash(tuple(self.files[path].digest for path in sorted(self.files)))
 
 
 class Views(Struct):

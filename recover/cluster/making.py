@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from formats.basics import Buffer
 from formats.record.rows import BIT_MARKER
 from recover.change.content import Content, DeferredContent, Manifest, stop_if
-from recover.change.model import Install, Step
+from recover.change.model import Step
 from recover.cluster.derived import (
     ROWS_A_TASK,
     WHOLE,
@@ -107,14 +107,6 @@ def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Made]
     with recorded() as files:
         yield from task(chunks)
     yield TaskReads(files)
-
-
-def ends_of_parts(
-    task: QueueFilesTask, queues: frozenset[int], chunks: Iterable[Chunk]
-) -> Iterator[tuple[int, int, Rows]]:
-    """See `QueueFilesTask.ends`."""
-    enter()
-    yield from task.ends(queues, chunks)
 
 
 def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | StagingFailure]:
@@ -210,14 +202,14 @@ class SparkProducer:
 
             chunks = self._shuffled(pack, int(cut.groups.max()) + 1, sent, packing)
             ends: dict[int, dict[int, Rows]] = {}
-            asking = chunks.mapPartitions(partial(ends_of_parts, task, uneven))
+            asking = chunks.mapPartitions(partial(task.ends, uneven))
             for queue, part, rows in asking.collect() if uneven else ():
                 ends.setdefault(queue, {})[part] = rows
             beside = {n: builder.beside(keys[n], int(cut.places[n]), parts) for n, parts in ends.items()}
             make = partial(make_queues, structs.replace(task, beside=beside))
             products = chunks.mapPartitions(make).persist(StorageLevel.DISK_ONLY)
             self._products.append(products)
-            return list(products.map(announced).collect())
+            return list(products.map(partial(announced, number)).collect())
 
         found: dict[int, list[Product]] = {n: [] for n in chosen}
         for product in watch(self.session, run, "queues"):
@@ -232,11 +224,11 @@ class SparkProducer:
                 found[product.queue].append(product)
         steps = {}
         for n, products in found.items():
-            if sum(product.size for product in products if product.number < 0) != int(counts[n]):
+            if sum(product.positions for product in products) != int(counts[n]):
                 raise Refusal(f"of queue {keys[n].topic}/{keys[n].queue_id} not all positions came through the shuffle",
                               "Run it with --engine local.")
-            products = sorted((product for product in products if product.number >= 0), key=lambda each: each.place)
-            steps[n] = [self._step(number, product) for product in products]
+            products.sort(key=lambda product: product.place)
+            steps[n] = [self._ours(product.step) for product in products if product.step is not None]
         return steps
 
     def index_files(
@@ -293,7 +285,7 @@ class SparkProducer:
             return
         products = self._products[kind]
         found = watch(self.session, lambda: products.filter(partial(is_at, tuple(place))).collect(), "a queue's file")
-        yield from found[0].content.chunks()
+        yield from found[0].file.chunks()
 
     def _index_job(self, stager: Stager) -> tuple[Any, Any]:
         """Return the function of a job with one task a file, and the RDD of its keys."""
@@ -357,11 +349,12 @@ class SparkProducer:
             heapq.heappush(heap, (filled + sizes[part], group))
         return Cut(places, zeros, groups)
 
-    def _step(self, number: int, product: Product) -> Step:
-        if product.step is not None:
-            return product.step
-        key = number, *product.place
-        return Install(product.file, DeferredContent(self, key, product.size, product.allocated, product.crc32c))
+    def _ours(self, step: Step) -> Step:
+        """Return a step that came from an executor; bytes that stayed there come from this producer."""
+        content = step.content
+        if isinstance(content, DeferredContent):
+            return structs.replace(step, given=structs.replace(content, producer=self))
+        return step
 
 
 def store_for_executors(store: Store) -> Store | None:

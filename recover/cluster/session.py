@@ -73,7 +73,7 @@ class SparkSettings(Struct, frozen=True):
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
     """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept."""
-    given = _without_own(dict(_pair(item) for item in conf))
+    given = dict(_pair(item) for item in conf)
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
     threads = threads or len(os.sched_getaffinity(0))
     return SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
@@ -96,16 +96,11 @@ def _pair(item: str) -> tuple[str, str]:
     if not equals or not key.startswith(("spark.", _OWN)):
         raise UsageRefusal(f"--conf {item}: write K=V with a setting of Spark",
                            "For instance --conf spark.executor.memory=4g.")
+    if key.startswith(_OWN) and key != SPLIT_SETTING:
+        raise UsageRefusal(f"--conf {key}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
     if key == SPLIT_SETTING and not (value.strip().isdecimal() and int(value) > 0):
-        raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}=134217728.")
+        raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}={SPLIT_SIZE}.")
     return key, value.strip()
-
-
-def _without_own(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = [key for key in given if key.startswith(_OWN) and key != SPLIT_SETTING]
-    if unknown:
-        raise UsageRefusal(f"--conf {unknown[0]}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
-    return dict(given)
 
 
 # --- The Java that Spark starts.
@@ -354,6 +349,9 @@ class Session:
         context, self.context = self.context, None
         if context is not None and not self.is_taken:
             with suppress(Exception):
+                server, context._accumulatorServer = context._accumulatorServer, None
+                server.handle_error = lambda *_: None  # it would print that the JVM closed its connection first
+                threading.Thread(target=_shut_down, args=(server,), daemon=True).start()
                 context.stop()
         if self.process is not None:  # spark-submit ends its own
             _forget_gateway()
@@ -531,6 +529,12 @@ def first_line(error: BaseException) -> str:
     # a Python traceback has its message at the end, everything else at the beginning
     said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
     return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
+
+
+def _shut_down(server: Any) -> None:
+    """End pyspark's server of accumulators, which looks every second whether it should: nothing waits for it."""
+    with suppress(Exception):
+        server.shutdown()
 
 
 def _forget_gateway() -> None:

@@ -87,17 +87,23 @@ Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 
 class _Source(DataSource):
-    """`rows`: all columns. `parts` returns the parts of a store (a log's are splits of so many bytes), `batches` the
-    rows of a part. `asked`: the columns that the option `where` may test.
+    """`title`: the name for `format`. `rows`: all columns. `parts` returns the parts of a store (a log's are splits of
+    so many bytes), `batches` the rows of a part. `asked`: the columns that the option `where` may test.
 
     Spark's filter pushdown is not implemented: Spark keeps the filters of one scan with the table, for all scans of it,
     and a query without a filter would get the rows of the one before (seen with 4.3.0).
     """
 
+    title: ClassVar[str]
     rows: ClassVar[pa.Schema]
     asked: ClassVar[Collection[str]]
     parts: ClassVar[Parts]
     batches: ClassVar[Batches]
+
+    @classmethod
+    def name(cls) -> str:
+        """See `DataSource`."""
+        return cls.title
 
     @property
     def columns(self) -> list[str]:
@@ -230,13 +236,9 @@ class _StreamReader(_Rows, DataSourceStreamReader):
 class CommitlogSource(_Source):
     """One row a message, a task a split of a mapped file."""
 
+    title = "rocketmq-commitlog"
     rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
     asked = frozenset(("store", *source_rows.SCANNED))
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format`."""
-        return "rocketmq-commitlog"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is appended, in the columns of `schema`."""
@@ -251,37 +253,25 @@ class CommitlogSource(_Source):
 class ConsumeQueueSource(_Source):
     """One row a unit of a consume queue, a task some hundred queues."""
 
+    title = "rocketmq-consumequeue"
     rows, parts, batches = source_rows.CONSUMEQUEUE, source_rows.queue_parts, source_rows.consumequeue_batches
     asked = frozenset(source_rows.CONSUMEQUEUE.names)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format`."""
-        return "rocketmq-consumequeue"
 
 
 class IndexSource(_Source):
     """One row a unit of an index file, a task a file."""
 
+    title = "rocketmq-index"
     rows, parts, batches = source_rows.INDEX, source_rows.index_parts, source_rows.index_batches
     asked = frozenset(source_rows.INDEX.names)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format`."""
-        return "rocketmq-index"
 
 
 class FindingsSource(_Source):
     """One row a finding of `mqtool verify`, a task a store."""
 
+    title = "rocketmq-findings"
     rows, parts, batches = source_rows.FINDINGS, source_rows.store_parts, source_rows.findings_batches
     asked = frozenset(source_rows.FINDINGS.names)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format`."""
-        return "rocketmq-findings"
 
 
 SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource, FindingsSource)

@@ -8,7 +8,6 @@ that cannot be traced are sent.
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import threading
@@ -32,7 +31,7 @@ from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
-from recover.store.reading import FileReads, recorded
+from recover.store.reading import FileReads, crc32c, recorded
 
 # --- Code that runs on executors.
 
@@ -45,42 +44,37 @@ class ScanTask(Struct, frozen=True):
     entry: int | None = None
     with_keys: bool = True
     attempts: int = 1
+    is_local: bool = False
     seed: int = 0
 
 
 class Unopened(Struct, frozen=True):
-    """A file that a task could not open, and on which host."""
+    """A file that a task could not open: errno, its text, and on which host."""
 
     number: int
     text: str
     host: str
 
-    @classmethod
-    def of(cls, error: OSError) -> Unopened:
-        """Return the error as a value: the task itself did not fail."""
-        return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
-
-    def error(self, path: os.PathLike[str]) -> OSError:
-        """Return the error again, for the path as the driver knows it."""
-        return OSError(self.number, self.text, str(path))
-
 
 class Home(Struct, frozen=True):
-    """What a task returns to the driver: the scan without its rows, their summary, and what was read for it."""
+    """What a task returns to the driver: the scan without its rows, their summary and `digest`, and what was read for
+    it (no file if executors have the driver's mounts)."""
 
     scan: SplitScan
     summary: Summary | None
+    digest: int
     reads: TaskReads
 
 
 class PackedLater:
-    """Rows of a split that become bytes (`unpack_split`) when they leave the process."""
+    """Rows of a split, in parts, that become bytes (`unpack_split`) when they leave the process."""
 
-    def __init__(self, rows: Split) -> None:
-        self._rows = rows
+    def __init__(self, *parts: Split) -> None:
+        self._parts = parts
 
     def __bytes__(self) -> bytes:
-        return pickle.dumps((pack_rows(self._rows.records), self._rows.hashes.tobytes()))
+        rows = one_split(self._parts)
+        return pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self),)
@@ -96,17 +90,19 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
     enter()
     for task in tasks:
         try:
-            with recorded() as files:
+            with recorded_unless(task.is_local) as files:
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
             if scan.scan.unreadable and has_retry_left(task.attempts):
                 raise scan.scan.unreadable[0]
-            rows, scan.scan.splits = one_split(scan.scan.splits), []
-            home = Home(scan, summary_of(rows, len(scan.scan.queues), task.seed), TaskReads(files))
-            yield task.number, packed(home), PackedLater(rows)
+            parts, scan.scan.splits = scan.scan.splits, []
+            summary = summary_of(parts, len(scan.scan.queues), task.seed)
+            home = Home(scan, summary, digest_of(parts, scan.scan.queues), TaskReads(files))
+            yield task.number, packed(home), PackedLater(*parts)
         except OSError as error:
             if has_retry_left(task.attempts):
                 raise
-            yield task.number, packed(Unopened.of(error)), b""
+            unopened = Unopened(error.errno or 0, error.strerror or str(error), socket.gethostname())
+            yield task.number, packed(unopened), b""
 
 
 def has_retry_left(attempts: int) -> bool:
@@ -116,17 +112,34 @@ def has_retry_left(attempts: int) -> bool:
     return context is not None and context.attemptNumber() + 1 < attempts
 
 
-def summary_of(rows: Split, queues: int, seed: int) -> Summary | None:
-    """Return the summary of a split's rows, whose scan numbered so many queues; None without a row."""
-    records = rows.records
-    if not records.size:
+def recorded_unless(is_local: bool) -> AbstractContextManager[dict[str, FileReads]]:
+    """Return `recorded` for a task; nothing is recorded if executors have the driver's mounts: nobody compares it."""
+    return nullcontext({}) if is_local else recorded()
+
+
+def summary_of(parts: Sequence[Split], queues: int, seed: int) -> Summary | None:
+    """Return the summary of a split's rows, in parts, whose scan numbered so many queues; None without a row."""
+    parts = [part for part in parts if part.size]
+    if not parts:
         return None
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
-    tally_rows(np.asarray(records), seed, tally, totals)
-    end = int(records["phy_offset"][-1] + records["size"][-1])
-    times = records["store_timestamp"]
-    return Summary(records.size, rows.first, rows.last, end, rows.hash_count, key_counts(rows.records),
+    for part in parts:
+        tally_rows(np.asarray(part.records), seed, tally, totals)
+    keys = np.sum([key_counts(part.records) for part in parts], axis=0)
+    times = np.concatenate([part.records["store_timestamp"] for part in parts])
+    last = parts[-1].records[-1]
+    return Summary(times.size, parts[0].first, parts[-1].last, int(last["phy_offset"] + last["size"]),
+                   sum(part.hash_count for part in parts), (int(keys[0]), int(keys[1])),
                    int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals)
+
+
+def digest_of(parts: Sequence[Split], queues: Sequence[tuple[bytes, int]]) -> int:
+    """Return the CRC-32C of a split's rows and hashes, in parts, and of the queues that the rows number."""
+    digest = crc32c(repr(queues).encode())
+    for part in parts:
+        for rows in (part.records, part.hashes):
+            digest = crc32c(rows.view(np.uint8).data, digest)
+    return digest
 
 
 def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
@@ -136,8 +149,8 @@ def without_rows(elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
 
 
 def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, Home, bytes]]:
-    """Yield the elements of the tasks in `digests`, which identify what each read for the driver. `RuntimeError` if a
-    task that ran again read something else: another host may read the same."""
+    """Yield the elements of the tasks in `digests`: those of the rows that each scanned first. `RuntimeError` if a task
+    that ran again found others: another host may find the same."""
     enter()
     for number, content, rows in elements:
         if number not in digests:
@@ -145,20 +158,17 @@ def checked(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tu
         home = unpacked(content)
         if isinstance(home, Unopened):
             raise RuntimeError("a file of the log went away")
-        if home.reads.digest != digests[number]:
+        if home.digest != digests[number]:
             raise RuntimeError(f"host {home.reads.host} reads other files of the log than the first scan did")
         yield number, home, bytes(rows)
 
 
-def only_rows(digests: dict[int, int], elements: Iterable[Element]) -> Iterator[tuple[int, bytes]]:
-    """Yield number and rows of some elements."""
-    for number, _, rows in checked(digests, elements):
-        yield number, rows
+Questions = dict[int, list[tuple[int, Callable[[Split], Any]]]]
+"""By task: functions of its split's rows, each with the number of its answer."""
 
 
 def answered(
-    questions_of: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int],
-    elements: Iterable[Element],
+    questions_of: Questions, digests: dict[int, int], elements: Iterable[Element]
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results of these functions for the splits of some tasks."""
     for task, _, rows in checked(digests, elements):
@@ -185,8 +195,7 @@ def run_items(
             return None
 
     for number, items in tasks:
-        reading: AbstractContextManager[dict[str, FileReads]] = nullcontext({}) if is_local else recorded()
-        with reading as files:
+        with recorded_unless(is_local) as files:
             answers = [found(item) for item in items]
         yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(TaskReads(files)), 1)
 
@@ -255,7 +264,7 @@ def _narrow(values: Rows) -> Rows:
 # --- Code that runs on the driver.
 
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 32
 _MOST_ASKED = 2048
 _TASK_BYTES = 256 << 20
 _TASK_ITEMS = 512
@@ -295,7 +304,7 @@ class RowsElsewhere:
     """See `Holder`: holds the rows of the splits that a job scanned.
 
     A request for a split's rows fetches growing numbers of following splits as well, for sequential readers; `columns`
-    keeps them. A task that runs again must read the same as before.
+    keeps them. A task that runs again must find the same rows as before.
     """
 
     def __init__(self, job: Job, columns: ColumnStore, views: Views) -> None:
@@ -308,9 +317,9 @@ class RowsElsewhere:
         self._at_once = 1
         self._lock = threading.Lock()
 
-    def split(self, task: int, summary: Summary, reads: TaskReads) -> Split:
+    def split(self, task: int, summary: Summary, digest: int) -> Split:
         """Create a split whose rows that task has."""
-        self.digests[task] = reads.digest
+        self.digests[task] = digest
         return Split.elsewhere(summary, self, task)
 
     def settle(self, log: LogView) -> None:
@@ -328,8 +337,7 @@ class RowsElsewhere:
                         if task in self.digests and task not in self._came)
                 wanted = [split.place, *islice(more, self._at_once - 1)]
                 self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
-                only = partial(only_rows, {task: self.digests[task] for task in wanted})
-                for task, rows in self._run(only, wanted, "rows"):
+                for task, rows in self._answers({task: [(task, PackedLater)] for task in wanted}, "rows"):
                     self._here[task] = self.columns.keep(*unpack_split(rows))
                 self._came.update(wanted)
             came = self._here.pop(split.place)
@@ -338,14 +346,12 @@ class RowsElsewhere:
     def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
         """See `Holder`: one task a split. Each task receives all questions of its job, so their number per job is
         limited."""
-        questions_of: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
+        questions_of: Questions = {}
         for number, (split, question) in enumerate(questions):
             questions_of.setdefault(split.place, []).append((number, question))
         found: list[tuple[int, Any]] = []
         for at in range(0, len(questions_of), _MOST_ASKED):
-            some = dict(islice(questions_of.items(), at, at + _MOST_ASKED))
-            answer = partial(answered, some, {task: self.digests[task] for task in some})
-            found += self._run(answer, [*some], "questions to rows")
+            found += self._answers(dict(islice(questions_of.items(), at, at + _MOST_ASKED)), "questions to rows")
         found.sort(key=itemgetter(0))
         results: list[Any] = [unpack_rows(*one) if isinstance(one, Packed) else one for _, one in found]
         return results
@@ -362,8 +368,9 @@ class RowsElsewhere:
                 self.views.take(pickle.loads(zlib.decompress(reads)))
         return [answer for _, answers in sorted(found.items()) for answer in answers]
 
-    def _run(self, then: Callable[[Iterable[Element]], Iterable[Any]], tasks: list[int], label: str) -> list[Any]:
-        return list(watch(self.job.session, lambda: self.job.run(then, tasks), label))
+    def _answers(self, questions_of: Questions, label: str) -> list[tuple[int, Any]]:
+        then = partial(answered, questions_of, {task: self.digests[task] for task in questions_of})
+        return list(watch(self.job.session, lambda: self.job.run(then, [*questions_of]), label))
 
     def sources(self, log: LogView) -> Sources:
         """Return the origin of a log's rows; splits are numbered in log order, without empty ones."""

@@ -34,7 +34,7 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
 from recover.store.source import open_file
 
-SPLIT_SIZE = 128 << 20
+SPLIT_SIZE = 256 << 20
 
 
 def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_SIZE) -> list[SplitRange]:

@@ -278,11 +278,6 @@ class FileReads(Struct):
                 run.extend(end - run.stop, fresh)
             at = end
 
-    @property
-    def digest(self) -> int:
-        """One number for all of it, the same in every process of one Python release."""
-        return hash((self.size, *((run.start, run.stop, *run.sums) for run in self.runs)))
-
 
 _recorded: dict[str, FileReads] | None = None
 

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fixtures.damage import RECIPES, damage
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.cluster.jobs import Job, TaskReads, Views
-from recover.cluster.splits import RowsElsewhere, summary_of
+from recover.cluster import splits
+from recover.cluster.jobs import Job, Views
+from recover.cluster.splits import RowsElsewhere, digest_of, summary_of
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan, scan_split
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
@@ -60,7 +62,7 @@ class Elsewhere(Struct):
         """Build nothing elsewhere."""
 
     def _away(self, split: Split, queues: int) -> Split:
-        summary = summary_of(split, queues, SEED)
+        summary = summary_of([split], queues, SEED)
         if summary is None:
             return split
         self.kept.append(split)
@@ -183,13 +185,46 @@ def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp
     holders, logs = [], []
     for rows in (whole, half):
         holder = RowsElsewhere(cast(Job, None), ColumnStore(0), Views(0))
-        summary = summary_of(rows, 64, SEED)
+        summary = summary_of([rows], 64, SEED)
         assert summary is not None
         scan = FileScan(MappedFile(root, 0, 1 << 20), 1 << 20)
-        scan.splits, scan.queues = [holder.split(0, summary, TaskReads({}))], [(b"t", number) for number in range(64)]
+        scan.splits, scan.queues = [holder.split(0, summary, 0)], [(b"t", number) for number in range(64)]
         logs.append(assemble(MappedFileQueue((), 1 << 20, [scan.mapped_file]), [scan]))
         holder.settle(logs[-1])
         holders.append(holder)
     assert [*holders[1].sources(logs[1]).pieces] == [0]
     found = holders[1].sources(logs[0])
     assert not found.pieces and [number for number, _ in found.sent] == [0]
+
+
+def test_the_parts_of_a_split_sum_up_to_the_whole_and_another_row_or_queue_is_another_digest(tmp_path: Path) -> None:
+    root = synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root
+    log = LocalEngine().scan_log(opened(root).commitlog)
+    (whole,) = log.splits()
+    middle = int(whole.records["hashes"][:300].sum())
+    parts = [Split(whole.records[:300], whole.hashes[:middle]), Split(whole.records[:0], whole.hashes[:0]),
+             Split(whole.records[300:], whole.hashes[middle:])]
+    first, second = (structs.asdict(summary_of(some, len(log.queues), SEED)) for some in ([whole], parts))
+    assert all(np.array_equal(value, second[name]) for name, value in first.items())
+    digest = digest_of([whole], log.queues)
+    whole.records["tags_code"][7] ^= 1
+    assert digest_of([whole], log.queues) != digest
+    whole.records["tags_code"][7] ^= 1
+    whole.hashes[7] ^= 1
+    assert digest_of([whole], log.queues) != digest
+    whole.hashes[7] ^= 1
+    assert digest_of([whole], log.queues[::-1]) != digest == digest_of([whole], log.queues)
+
+
+def test_a_task_with_the_driver_s_mounts_records_no_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "enter", lambda: None)
+    queue = opened(synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root).commitlog
+    (part,) = splits_of(queue.files[0], queue.file_size)
+    homes = []
+    for is_local in (True, False):
+        ((_, content, _),) = splits.scan_splits([splits.ScanTask(0, part, is_local=is_local)])
+        homes.append(splits.unpacked(content))
+    local, remote = homes
+    assert isinstance(local, splits.Home) and isinstance(remote, splits.Home)
+    assert not local.reads.files and [*remote.reads.files] == [str(part.mapped_file.path)]
+    assert local.digest == remote.digest

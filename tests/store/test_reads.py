@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from recover.store import reading
-from recover.store.reading import FileReads, recorded
+from recover.store.reading import FileReads, Run, recorded
 from recover.store.source import open_file
 from tests.support.stores import flip
 
@@ -47,7 +47,7 @@ def test_each_byte_that_was_read_is_behind_the_sum_of_a_piece(tmp_path: Path, se
     content = path.read_bytes()
     found = _read(path, random.Random(seed), holes=True)
     wanted = _read(path, random.Random(seed), holes=False)
-    assert found.size == len(content) and found.digest == wanted.digest
+    assert found.size == len(content) and found == wanted
     for run in found.runs:
         pieces = list(run.pieces())
         assert [pieces[0][0], *(stop for _, stop, _ in pieces)] == [*(start for start, _, _ in pieces), run.stop]
@@ -56,16 +56,16 @@ def test_each_byte_that_was_read_is_behind_the_sum_of_a_piece(tmp_path: Path, se
             assert stop - start <= 4096 and value == crc32c(content[start:stop])
 
 
-def test_another_byte_is_another_digest(tmp_path: Path) -> None:
+def test_another_byte_is_another_sum(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(os.urandom(30_000))
 
-    def digest() -> int:
+    def sums() -> list[Run]:
         with recorded() as files, open_file(tmp_path / "f") as reader:
             reader.read(1_000, 20_000)
-        return files[str(tmp_path / "f")].digest
+        return files[str(tmp_path / "f")].runs
 
-    before = digest()
+    before = sums()
     for at, same in ((999, True), (1_000, False), (12_345, False), (20_999, False), (21_000, True)):
         flip(tmp_path / "f", at)
-        assert (digest() == before) is same
-        before = digest()
+        assert (sums() == before) is same
+        before = sums()
