@@ -64,7 +64,7 @@ from recover.store.config_files import STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small
-from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
+from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
 LARGE_RECORD = 64 << 20
@@ -121,7 +121,14 @@ def predict(
     start.run()
     if counted and start.ended:
         count_lost(view, prediction.cut_at, prediction)
-        count_unreachable(view, topics, start.states, prediction.cut_at, prediction, settings.delay_table)
+        told = "enableConsumeQueueExt" in settings.given
+        ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
+        refers = count_unreachable(
+            view, topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
+            late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
+        )
+        if refers and not told:
+            prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
     return prediction

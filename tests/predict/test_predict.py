@@ -234,6 +234,28 @@ def test_a_file_that_does_not_belong_in_consumequeue_ext_stops_a_broker_that_use
         assert ask(root, version, enableConsumeQueueExt="false").starts
 
 
+@pytest.mark.parametrize(("name", "version", "late", "given", "wrong"), [
+    ("killed-ext-4.5.1", "4.5.1", False, {}, {}),
+    ("killed-ext-4.5.1", "4.9.7", False, {}, {"SCHEDULE_TOPIC_XXXX/2": 40}),
+    ("killed-ext-5.5.0", "5.3.3", True, {}, {"Orders/1": 29, "Orders/2": 29, "Orders/3": 28}),
+    ("killed-ext-5.5.0", "5.3.3", True, {"enableConsumeQueueExt": "false"}, {}),
+])
+def test_units_refer_to_what_a_start_writes_to_a_lost_consumequeue_ext(
+    tmp_path: Path, name: str, version: str, late: bool, given: dict[str, str], wrong: dict[str, int]
+) -> None:
+    """A start that dispatches the whole log writes the same again, but for 4.9.7 the deliver times of delayed messages.
+    Where it begins later, the first units of a queue refer to its last messages, and filters skip them."""
+    root = real_store(name, tmp_path)
+    shutil.rmtree(root / "consumequeue_ext")
+    if late:
+        write_at(root / "checkpoint", 0, (1 << 62).to_bytes(8, "big") * 3)
+    found = ask(root, version, **given)
+    assert found.unreachable == wrong
+    assert any(text.startswith("enableConsumeQueueExt=true") for text in found.assumptions) is bool(wrong)
+    (root / "abort").unlink()
+    assert ask(root, version, **given).unreachable == {}
+
+
 def test_timer_files_that_5_0_and_later_load_stop_them_too(store: Callable[[str], Path]) -> None:
     """A whole broker of 5.5.0 started with an empty last file, and neither with a stray one nor with timermetrics and
     its backup both cut."""
