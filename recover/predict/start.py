@@ -440,7 +440,11 @@ def _stops(
         wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
                   if topic not in batches and names_in(folder / topic)]
         for path, kind in wrong:
-            yield Stop(f"{store.relative(path)} holds queues, but topics.json gives the topic the queue.type {kind}",
+            gives = f"gives the topic the queue.type {kind}" if path.name in (topics.configured or {}) else \
+                f"does not name the topic: {kind} is the default"
+            # recover makes a topics.json that is gone with the types that the folders show
+            yield Stop(f"{store.relative(path)} holds queues, but topics.json {gives}", None
+                       if topics.configured is None else
                        f"Correct its queue.type in {CONFIG}/topics.json, or move the folder out of the store.")
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
