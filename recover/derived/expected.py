@@ -23,6 +23,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split, ask, scratch_zeros
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
+from recover.store.unread import rocksdb_queue_folders
 
 if TYPE_CHECKING:
     from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
@@ -142,10 +143,12 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     counts = np.where(skip | batch, 0, log.tally.positions)
     gone: set[str] = set()
     lmq_rows = _lmq_rows(log, topics, keys, include_deleted, gone)
+    if gone and not rocksdb_queue_folders(topics.store):
+        deleted = sorted({*deleted, *gone})
     if lmq_rows.size:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
-    return Expectation(log, topics, keys, counts, lmq_rows, sorted({*deleted, *gone}), unsafe, skip | batch)
+    return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
 def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool, gone: set[str]) -> Rows:
