@@ -206,9 +206,11 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
     batch = known.batch
     for folder in store.queue_folders:
         queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
-    for topic, queue_id in () if log is None else log.queues:
-        name = topic_text(topic)
-        queues[name] = max(queues.get(name, 0), queue_id + 1)
+    logged = [(topic_text(topic), queue_id) for topic, queue_id in (() if log is None else log.queues)]
+    deleted = set(known.deleted([name for name, _ in logged]))
+    for name, queue_id in logged:
+        if name not in deleted:
+            queues[name] = max(queues.get(name, 0), queue_id + 1)
     for name in batch:
         queues.setdefault(name, 1)
     topics = {
@@ -266,7 +268,9 @@ def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int 
     """
     shown = _what_shows(store, topics, log, newest)
     users = topics.users(() if log is None else (topic_text(topic) for topic, _ in log.queues))
-    return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")), users if pair.name == TOPICS_FILE else None)
+    filled = frozenset(filter(is_users_topic, (folder.topic for folder, queue in store.list_queues() if queue.files)))
+    return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")),
+                    *((users, filled) if pair.name == TOPICS_FILE else ()))
             for pair in topics.pairs]
 
 
@@ -319,21 +323,26 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
     )
 
 
-def _marked(pair: ConfigPair, users: frozenset[str] | None) -> ConfigPair:
-    """The pair, with a text marked `emptied` if its table is empty or names none of the topics of `users`."""
+def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
+    """The pair, with a text marked `emptied` if its table is empty. Of `topics` it must name one of the users' and all
+    that have queue files: no release keeps these of a deleted topic, and none serves a topic that is not listed."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
-    if not (_names_nothing(main, users) and (pair.shown or known_better)):
+    poor = _names_nothing(main, *topics)
+    # a backup that stands in for a broken file is held to the same
+    if not (poor or (topics and not main.whole)) or not (pair.shown or known_better):
         return pair
-    if _names_nothing(backup, users):
+    if _names_nothing(backup, *topics):
         backup = structs.replace(backup, emptied=True)
-    return structs.replace(pair, main=structs.replace(main, emptied=True), backup=backup)
+    return structs.replace(pair, main=structs.replace(main, emptied=True) if poor else main, backup=backup)
 
 
-def _names_nothing(text: ConfigText, users: frozenset[str] | None = None) -> bool:
+def _names_nothing(
+    text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()
+) -> bool:
     sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
     return sound and bool(tables_of(text.known)) and (
-        not text.table or bool(users and users.isdisjoint(text.table)))
+        not text.table or bool(users and users.isdisjoint(text.table)) or not filled <= text.table.keys())
 
 
 _NAMED_CONFIG = 20
@@ -390,7 +399,11 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    problem = "lists no topic that holds messages" if main.emptied and main.table else STATE_TEXT[main.state]
+    problem = STATE_TEXT[main.state]
+    if main.emptied and main.table:
+        users = topics.users(())
+        problem = ("lists no topic that holds messages" if users.isdisjoint(main.table)
+                   else f"does not list {few(sorted(users - main.table.keys()))}")
     facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
     if main.state == "sound":
         yield from guesses([pair])

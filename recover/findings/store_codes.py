@@ -314,7 +314,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics:topic} can "
+        "config-topics-guessed", "warning", "topics.json {problem} and no complete backup is there; {topics:topic} can "
         "be guessed from the queues and the log: {names}",
         RECOVER,
         meaning="Names come from folders and records, queue numbers from the highest queue in use. Permissions are set "

@@ -227,7 +227,9 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
     assert found["facts"]["names"] == "TopicB"
     with assert_unchanged(store.root):
         assert store.run("recover", "--yes").code == 0
-    with store.recovered(0, "--include-deleted", starts=False):
+    # no broker serves a topic that topics.json does not list: the next run adds it
+    assert store.run("recover", "--yes", "--include-deleted").code == exits.CORRECTED | exits.DERIVED
+    with store.recovered(starts=False):
         assert queue_bytes(store.root) == before
 
 
