@@ -15,7 +15,7 @@ from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.analysis import Analysis
-from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
+from recover.check.config import IN_ROCKSDB, LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
@@ -27,6 +27,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import ConfigPair
 from recover.store.derived_files import ExtFiles
 from recover.store.store import COMMITLOG, CONFIG, Store
+from recover.store.unread import unread_parts
 
 _OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config",
                        "config-other-offsets"})
@@ -79,6 +80,9 @@ def groups_of(
     unread: list[str] = []
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
+    unread += [f"offsets in {analysis.store.relative(part.path)}, a RocksDB, are not read: they are not listed"
+               for part in unread_parts(analysis.store, queues=False)
+               if part.path.name in IN_ROCKSDB[OFFSETS_FILE] and part.holds(part.path)]
     if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
         unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
     rows = [row for row in committed

@@ -271,6 +271,14 @@ def test_no_group_is_not_said_to_have_consumed_everything_where_the_offsets_are_
     assert "unknown" in done.document["summary"] and "0 messages not consumed" not in done.document["summary"]
 
 
+@pytest.mark.parametrize(("name", "part"), [("clean-config2-5.5.0", "rdb"), ("clean-rocksdb-5.3.3", "consumerOffsets")])
+def test_offsets_in_rocksdb_are_said_to_be_unread(name: str, part: str) -> None:
+    done = mqtool("groups", unpacked(f"kinds/{name}"), "--json")
+    assert done.code == exits.UNSUPPORTED and done.document["groups"] == [] and done.document["complete"] is False
+    assert any(f"config/{part}" in note for note in done.document["notes"])
+    assert "unknown" in done.document["summary"] and not re.search(r"\b0 messages", done.document["summary"])
+
+
 def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     for file in (root / "commitlog").iterdir():
