@@ -8,7 +8,8 @@ the broker's defaults.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 
 from msgspec import Struct, field
@@ -60,31 +61,90 @@ def read_delay_offsets(value: Json) -> dict[int, int]:
     return dict(_int_pairs(table, "offsetTable", [])) if isinstance(table, dict) else {}
 
 
-def readable_offsets(name: str, value: Json) -> Json:
-    """Return the value of the file `name` without invalid offsets and queue ids; the value itself if all are valid.
+def readable_members(name: str, value: Json) -> Json:
+    """Return the value of the file `name` without the members that brokers cannot read; the value itself if there is
+    none.
 
-    A single invalid one makes a broker reject the whole text (seen on 4.9.7, 5.3.3 and 5.5.0).
+    A single one makes a broker reject the whole text, whatever the rest of it holds. Accepted is what all of 4.5.1,
+    4.9.7, 5.3.3 and 5.5.0 accept (seen on each); 4.x ignores fields that only 5.x has.
     """
-    if name not in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json") or not isinstance(value, dict):
+    if name not in _TABLES or not isinstance(value, dict):
         return value
     changed: Object = {}
-    for table in ("offsetTable", "pullOffsetTable", "lmqOffsetTable"):
+    for table, readable in _TABLES[name].items():
         members = value.get(table)
-        if not isinstance(members, dict):
+        if table not in value or (members is None and readable is not _topic_or_group):
             continue
-        if table == "lmqOffsetTable":
-            right: Object = {key: offset for key, offset in members.items() if _as_int(offset) is not None}
-        elif name == "delayOffset.json":
-            right = _integers(members)
-        else:
-            right = {key: _integers(each) if isinstance(each, dict) else each for key, each in members.items()}
+        right: Json = readable(table, members) if isinstance(members, dict) else {}
         if right != members:
             changed[table] = right
+    version = value.get("dataVersion")
+    if not _is_object(version) or (isinstance(version, dict) and not all(
+            _is_number(version.get(field), 64) for field in ("counter", "stateVersion", "timestamp"))):
+        changed["dataVersion"] = {}
     return {**value, **changed} if changed else value
 
 
-def _integers(members: Object) -> Object:
+def _offsets(_table: str, members: Object) -> Object:
+    return {key: _integers("", each) for key, each in members.items() if isinstance(each, dict)}
+
+
+def _integers(_table: str, members: Object) -> Object:
     return {key: one for key, one in members.items() if _as_int(key, 32) is not None and _as_int(one) is not None}
+
+
+def _numbers(_table: str, members: Object) -> Object:
+    return {key: one for key, one in members.items() if _as_int(one) is not None}
+
+
+def _topic_or_group(table: str, members: Object) -> Object:
+    return {key: one for key, one in members.items()
+            if isinstance(one, dict) and all(test(one.get(field)) for field, test in _FIELDS[table].items())}
+
+
+def _forbidden(_table: str, members: Object) -> Object:
+    return {key: one for key, one in members.items()
+            if isinstance(one, dict) and all(map(_is_number, one.values()))}
+
+
+def _is_number(value: Json, bits: int = 32) -> bool:
+    return value in (None, "", "null") or isinstance(value, bool) or _as_int(value, bits) is not None
+
+
+def _is_flag(value: Json) -> bool:
+    return not isinstance(value, (dict, list)) and (
+        not isinstance(value, str) or value.lower() in ("", "null", "true", "false", "1", "0", "y", "n"))
+
+
+def _is_object(value: Json) -> bool:
+    return value in (None, "") or isinstance(value, dict)
+
+
+_Readable = Callable[[str, Object], Object]
+_OFFSETS: dict[str, _Readable] = {
+    "offsetTable": _offsets, "pullOffsetTable": _offsets, "lmqOffsetTable": _numbers,
+}
+_TABLES: dict[str, dict[str, _Readable]] = {
+    "topics.json": {"topicConfigTable": _topic_or_group},
+    "subscriptionGroup.json": {"subscriptionGroupTable": _topic_or_group, "forbiddenTable": _forbidden},
+    "consumerOffset.json": _OFFSETS,
+    "lmqConsumerOffset.json": _OFFSETS,
+    "delayOffset.json": {"offsetTable": _integers},
+}
+_FIELDS: dict[str, dict[str, Callable[[Json], bool]]] = {
+    "topicConfigTable": {
+        **dict.fromkeys(("perm", "readQueueNums", "topicSysFlag", "writeQueueNums"), _is_number),
+        "order": _is_flag, "attributes": _is_object,
+    },
+    "subscriptionGroupTable": {
+        **dict.fromkeys(("consumeTimeoutMinute", "groupSysFlag", "retryMaxTimes", "retryQueueNums"), _is_number),
+        **dict.fromkeys(("brokerId", "whichBrokerWhenConsumeSlowly"), partial(_is_number, bits=64)),
+        **dict.fromkeys(("consumeBroadcastEnable", "consumeEnable", "consumeFromMinEnable", "consumeMessageOrderly",
+                         "notifyConsumerIdsChangedEnable"), _is_flag),
+        "attributes": _is_object, "groupRetryPolicy": _is_object,
+    },
+}
+"""The fields of a topic and of a group that a broker casts (TopicConfig, SubscriptionGroupConfig)."""
 
 
 def split_topic_group(key: str) -> tuple[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ from formats.consumequeue import (
 )
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_PROP_CRC
-from recover.broker.settings import KNOWN, java_integer
-from recover.broker.versions import BrokerVersion
+from recover.broker.settings import KNOWN, BrokerSettings, java_integer
+from recover.broker.versions import DUP_INFO_CHECKED, NEWEST_COMPARED, BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.analysis import Analysis
@@ -42,6 +42,7 @@ from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
+from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
 from recover.store.source import files_below, open_file, read_small
@@ -142,7 +143,8 @@ def _queues(store: Store, log: LogView) -> Iterator[Needed]:
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
-    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
+    batches = topics.batch | topics.configured_batch
+    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in batches]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
             if not _has_data(folder / str(queue_id))}
     for folder in sorted(bare):
@@ -496,16 +498,24 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
 
 
 def settings_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    """forceVerifyPropCRC over records without that checksum (CommitLog.checkMessageAndReturnSize)."""
-    if store.options.settings.get(_VERIFY_PROPERTY_CRC, "").strip().lower() != "true":
-        return
+    """Settings that make a recovery refuse records of the log (CommitLog.checkMessageAndReturnSize)."""
+    given = BrokerSettings(BrokerVersion.parse(store.options.broker) if store.options.broker else NEWEST_COMPARED,
+                           store.options.settings)
+    if given.flag(_VERIFY_PROPERTY_CRC):
+        yield from _would_truncate(log, f"{_VERIFY_PROPERTY_CRC}=true", "a property CRC",
+                                   lambda rows: (rows["bits"] & BIT_PROP_CRC) == 0)
+    if given.flag("duplicationEnable") and given.version.has(DUP_INFO_CHECKED):
+        # no released broker writes it
+        yield from _would_truncate(log, "duplicationEnable=true", "DUP_INFO", lambda rows: rows["bits"] >= 0)
+
+
+def _would_truncate(log: LogView, setting: str, what: str, refused: Callable[[Rows], Rows]) -> Iterator[Finding]:
     first: int | None = None
     count = 0
     for split in log.live():
-        without = np.flatnonzero((split.records["bits"] & BIT_PROP_CRC) == 0)
+        without = np.flatnonzero(refused(split.records))
         if without.size:
             count += int(without.size)
             first = int(split.records["phy_offset"][without[0]]) if first is None else first
     if first is not None:
-        yield finding("settings-would-truncate", COMMITLOG, first, setting=f"{_VERIFY_PROPERTY_CRC}=true", value=first,
-                      count=count)
+        yield finding("settings-would-truncate", COMMITLOG, first, setting=setting, what=what, value=first, count=count)

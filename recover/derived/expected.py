@@ -140,15 +140,17 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     batch = np.array([name in topics.batch for name in names], dtype=bool)
     keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
     counts = np.where(skip | batch, 0, log.tally.positions)
-    lmq_rows = _lmq_rows(log, topics, keys, include_deleted)
+    gone: set[str] = set()
+    lmq_rows = _lmq_rows(log, topics, keys, include_deleted, gone)
     if lmq_rows.size:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
-    return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
+    return Expectation(log, topics, keys, counts, lmq_rows, sorted({*deleted, *gone}), unsafe, skip | batch)
 
 
-def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:
-    """Return positions in LMQ queues; queues that only they fill are added to `keys`."""
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool, gone: set[str]) -> Rows:
+    """Return positions in LMQ queues; queues that only they fill are added to `keys`, and those that do not count to
+    `gone`."""
     if not log.tally.bits & BIT_LMQ:
         return np.empty(0, dtype=EXPECTED)
     numbers = {key: number for number, key in enumerate(keys)}
@@ -158,8 +160,10 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
             for row in rows:
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
-                    counts = include_deleted or topics.lmq_counts(key.topic)
-                    if not counts or not is_safe_directory_name(key.topic):
+                    if not is_safe_directory_name(key.topic):
+                        continue
+                    if not (include_deleted or topics.lmq_counts(key.topic)):
+                        gone.add(key.topic)
                         continue
                     number = numbers.setdefault(key, len(numbers))
                     if number == len(keys):

@@ -252,11 +252,12 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "settings-would-truncate", "warning",
-        "with {setting} a start would cut the log at {value}: the first of {count} records without a property CRC",
+        "with {setting} a start would cut the log at {value}: the first of {count} records without {what}",
         "Leave {setting} off until the last log file with such records has expired.",
-        one="with {setting} a start would cut the log at {value}: the one record without a property CRC",
-        meaning="The setting makes the recovery refuse records that were stored without this checksum.",
-        cause="The setting was turned on for a log that was begun without it.",
+        one="with {setting} a start would cut the log at {value}: the one record without {what}",
+        meaning="The setting makes the recovery refuse records that were stored without this checksum or property.",
+        cause="The setting was turned on for a log that was begun without it. Of duplicationEnable, 5.x requires DUP_INFO, "
+        "which no released broker writes.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
         leads="setting",

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.config.tables import BY_NAME
-from formats.consumequeue import MAX_EXT_ADDRESS
+from formats.consumequeue import CQ_EXT_HEAD, MAX_EXT_ADDRESS
 from formats.record.rows import STAND_IN
 from recover.broker.recovery import Mode
-from recover.broker.settings import delay_of, is_delayed
+from recover.broker.settings import DelayTable, delay_of, is_delayed
 from recover.derived.expected import expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
@@ -22,9 +22,10 @@ from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
-from recover.store.derived_files import ExtFiles
+from recover.store.derived_files import ExtFiles, positions_of
 
 _LISTED = 100
+_ROOM_FOR_END = 4  # ConsumeQueueExt.END_BLANK_DATA_LENGTH
 _NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop", "cut_at")
 
 
@@ -156,16 +157,29 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
 
 def count_unreachable(
     view: LogView, topics: Topics, states: dict[Key, QueueState], end: int, prediction: Prediction,
-    delays: Mapping[int, int],
-) -> None:
-    """Count messages before `end` without a right unit, and those with a queue offset at or above their queue's max."""
+    delays: Mapping[int, int], ext_from: int | None, *, late: bool,
+) -> bool:
+    """Count messages before `end` without a right unit, and those with a queue offset at or above their queue's max.
+
+    `ext_from`: where dispatch began that writes ext units, too, None if none does; `late`: it knew no delays. Returns
+    whether units that it wrote to lost ext files are wrong for older units.
+    """
+    refers = False
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
     for queue, rows in expect(view, topics).grouped():
-        rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_IN) == 0)]
+        rows = rows[rows["phy_offset"] < end]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
         ext = ExtFiles(topics.store, *key)
-        missing = int((~right_units(rows, state, delays, ext)).sum())
+        written = None
+        if ext_from is not None and state is not None and not ext.units.position.size and any(
+                (queue_file.valid()["tags_code"] <= MAX_EXT_ADDRESS).any() for queue_file in state.files):
+            again = rows[rows["phy_offset"] >= ext_from]
+            written = DelayTable(dict(delays)).tags_codes(again)
+            written[late & is_delayed(again)] = 0
+        rows = rows[(rows["bits"] & STAND_IN) == 0]
+        missing = int((~right_units(rows, state, delays, ext, written)).sum())
+        refers |= written is not None and missing > int((~right_units(rows, state, delays, ext)).sum())
         if key not in own:
             prediction.missing_lmq_units += missing
             continue
@@ -174,11 +188,15 @@ def count_unreachable(
             prediction.unreachable_messages += missing
         next_offset = state.max_offset if state is not None else 0
         prediction.duplicated_offsets += int((rows["queue_offset"] >= next_offset).sum())
+    return refers
 
 
-def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles) -> Rows:
+def right_units(
+    rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles, written: Rows | None = None,
+) -> Rows:
     """Whether the queue has a unit at each expected position that leads to its message (bool array). A deliver time is
-    right if it fits the delay table, or the delay that most units of the queue have."""
+    right if it fits the delay table, or the delay that most units of the queue have. `written`: the tags codes that
+    the start itself writes to lost ext files, from their beginning, so that older units refer to them."""
     right = np.zeros(rows.size, dtype=bool)
     positions = rows["queue_offset"] * UNIT
     for queue_file in state.files if state is not None else ():
@@ -190,7 +208,8 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
             continue
         chosen = rows[inside]
         units = queue_file.valid()[cells[inside]]
-        tags = ext.tags_codes(units["tags_code"].astype(np.int64))
+        tags = units["tags_code"].astype(np.int64)
+        tags = ext.tags_codes(tags) if written is None else _over_old_addresses(tags, written, ext)
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
         delayed, fitting = is_delayed(chosen), tags == chosen["tags_code"]
         if delayed.any():
@@ -200,6 +219,19 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
             fitting |= tags <= MAX_EXT_ADDRESS
         right[inside] = named & fitting
     return right
+
+
+def _over_old_addresses(tags_codes: Rows, written: Rows, ext: ExtFiles) -> Rows:
+    """Return a copy in which addresses that `written` reaches are replaced by the tags codes there; 0 between two."""
+    plain = tags_codes.copy()
+    cells = np.flatnonzero(tags_codes <= MAX_EXT_ADDRESS)
+    size = ext.store.ext_file_size
+    file, at = np.divmod(positions_of(tags_codes[cells]), size)
+    number, between = np.divmod(at, CQ_EXT_HEAD.size)
+    number += file * ((size - _ROOM_FOR_END) // CQ_EXT_HEAD.size)
+    reached = number < written.size
+    plain[cells[reached]] = np.where(between[reached] == 0, written[number[reached]], 0)
+    return plain
 
 
 def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:

@@ -60,11 +60,11 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
-from recover.store.config_files import ConfigPair, Topics
+from recover.store.config_files import STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small
-from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
+from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
 
 LARGE_RECORD = 64 << 20
@@ -107,7 +107,7 @@ def predict(
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message
-    refusal = loaded.refusal or next(_stops(store, settings, needed, configs), None)
+    refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -121,7 +121,14 @@ def predict(
     start.run()
     if counted and start.ended:
         count_lost(view, prediction.cut_at, prediction)
-        count_unreachable(view, topics, start.states, prediction.cut_at, prediction, settings.delay_table)
+        told = "enableConsumeQueueExt" in settings.given
+        ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
+        refers = count_unreachable(
+            view, topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
+            late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
+        )
+        if refers and not told:
+            prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
     return prediction
@@ -415,15 +422,30 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
 
 
 def _stops(
-    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
+    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair], topics: Topics
 ) -> Iterator[Stop]:
     """Reasons not to start in config and timer files, unread parts and settings."""
     for pair in configs:
-        if not pair.starts:
+        queue_type = pair.main.state == "odd-queue-type"
+        if not pair.starts and not (queue_type and not settings.version.has(versions.INNER_BATCHES)):
             name = f"{CONFIG}/{pair.name}"
             # recover repairs nothing beside a DLedger log
-            yield Stop(f"{name} and its backup are not valid JSON",
+            yield Stop(f"{name} {STATE_TEXT[pair.main.state]}" if queue_type else
+                       f"brokers read neither {name} nor its backup",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
+    if settings.version.has(versions.INNER_BATCHES) and settings.text("storeType") != ROCKSDB_QUEUES:
+        batches, folder = topics.configured_batch, store.batchconsumequeue_dir
+        # ConsumeQueueStore.queueTypeShouldBe
+        wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
+        wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
+                  if topic not in batches and names_in(folder / topic)]
+        for path, kind in wrong:
+            gives = f"gives the topic the queue.type {kind}" if path.name in (topics.configured or {}) else \
+                f"does not name the topic: {kind} is the default"
+            # recover makes a topics.json that is gone with the types that the folders show
+            yield Stop(f"{store.relative(path)} holds queues, but topics.json {gives}", None
+                       if topics.configured is None else
+                       f"Correct its queue.type in {CONFIG}/topics.json, or move the folder out of the store.")
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):

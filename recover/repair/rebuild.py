@@ -144,7 +144,7 @@ def _refuse_topic(analysis: Analysis, topic: str) -> None:
                       "Let a broker do it: it does so after an unclean stop.", topic=topic)
     raise UsageRefusal(
         f"neither the log nor consumequeue/ has topic {topic}",
-        "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is missing needs --include-deleted.",
+        "`mqtool inspect {store}` lists the topics.",
     )
 
 

@@ -1,6 +1,6 @@
 """Config files on disk, each with its backup: the state of the text, and which copy to trust.
 
-A broker reads the main file. If that is missing, empty, not JSON, or has an offset that is not a number, it reads the
+A broker reads the main file. If that is missing, empty, not JSON, or has a value of the wrong kind, it reads the
 backup; if the backup is missing or empty, it starts with nothing; if the backup is unreadable, too, it does not start
 (ConfigManager.load, 4.5.1 to 5.5.0). A JSON text without its table is accepted, and the broker starts with nothing; the
 same holds for an empty table. Whether the table ever had content, only the rest of the store shows.
@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
-from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
+from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "odd-offset", "odd-key", "emptied", "unreadable",
+    "odd-offset", "odd-member", "odd-queue-type", "odd-key", "emptied", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -33,6 +33,8 @@ _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "trunc
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
 
 _STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
+_REJECTED = ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type")
+_QUEUE_TYPES = ("SimpleCQ", "BatchCQ", "RocksDBCQ", None)
 _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
 """The keys of a topic that every release writes (TopicConfig)."""
 
@@ -41,8 +43,10 @@ STATE_TEXT: dict[State, str] = {
     "cut": "ends in the middle", "garbage": "is not text that a broker wrote",
     "trailing-garbage": "has the rest of another text after its own", "trailing-zeros": "has zeros after its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
-    "odd-offset": "has an offset or a queue id that is not a number or out of range, so that brokers reject it",
-    "odd-key": "has a key that no broker wrote",
+    "odd-offset": "has an offset, queue id or version that is not a number or out of range, so that brokers reject it",
+    "odd-member": "has a topic, group or version with a value of the wrong kind, so that brokers reject it",
+    "odd-queue-type": "has a topic with a queue.type that no broker knows, so that 5.x does not start",
+    "odd-key": "has a member that no broker wrote",
     "emptied": "has an empty table",
     "unreadable": "could not be read",
 }
@@ -83,8 +87,10 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "garbage"
         if self.flipped is not None:
             return "flipped-name"
-        if readable_offsets(self.known.name, self.parsed.value) is not self.parsed.value:
-            return "odd-offset"
+        if readable_members(self.known.name, self.parsed.value) is not self.parsed.value:
+            return "odd-offset" if self.known.name.endswith("Offset.json") else "odd-member"
+        if self.known.name == "topics.json" and not all(map(_has_queue_type, _table_of(self.parsed.value))):
+            return "odd-queue-type"
         if self.odd_keys:
             return "odd-key"
         return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
@@ -103,7 +109,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     @property
     def stops_start(self) -> bool:
         """Whether such text, as the backup of an unsound file, keeps a broker from starting."""
-        return self.state in ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset")
+        return self.state in _REJECTED
 
     @property
     def broken_at(self) -> int | None:
@@ -133,7 +139,7 @@ class ConfigText(Struct, frozen=True, dict=True):
             value = _whole_members(salvage(self.content[: parsed.error.offset]).value, self.known)
         elif self.flipped is not None:
             value = salvage(self.document).value
-        value = readable_offsets(self.known.name, value)
+        value = readable_members(self.known.name, value)
         if not isinstance(value, dict):
             return {}
         return without_odd_keys(self.known, value) if self.odd_keys else value
@@ -183,7 +189,10 @@ class ConfigPair(Struct, frozen=True):
 
     @property
     def starts(self) -> bool:
-        """Whether a broker starts with this file, with or without its content."""
+        """Whether a broker starts with this file, with or without its content; a `queue.type` stops only 5.x, which
+        loads the text."""
+        if self.main.state == "odd-queue-type":
+            return False
         return self.main.state in _STARTED_WITH or not self.backup.stops_start
 
     @property
@@ -223,8 +232,21 @@ def without_odd_keys(known: ConfigFile, value: dict[str | int, Json]) -> dict[st
 
 def _is_odd(known: ConfigFile, key: str | int, member: Json) -> bool:
     if known.name == "topics.json" and isinstance(member, dict):
-        return member.get("topicName") != key or not member.keys() >= _TOPIC_KEYS
+        return (member.get("topicName") != key or not member.keys() >= _TOPIC_KEYS or member["perm"] is None
+                or not _has_queue_type(member))
     return isinstance(key, str) and not key.isprintable()
+
+
+def _table_of(value: Json) -> Iterable[Json]:
+    """Return the topics of a topics.json."""
+    table = value.get("topicConfigTable") if isinstance(value, dict) else None
+    return table.values() if isinstance(table, dict) else ()
+
+
+def _has_queue_type(topic: Json) -> bool:
+    """Whether 5.x knows the type of the topic's queues (QueueTypeUtils.getCQType); 4.x ignores it."""
+    attributes = topic.get("attributes") if isinstance(topic, dict) else None
+    return not isinstance(attributes, dict) or attributes.get("queue.type", "SimpleCQ") in _QUEUE_TYPES
 
 
 def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
@@ -311,13 +333,15 @@ class Topics(Struct, dict=True):
 
     @cached_property
     def batch(self) -> frozenset[str]:
-        """Topics whose queues are batch consume queues."""
-        named = {
+        """Topics whose queues are batch consume queues: by their folder, or by their settings if they have no other."""
+        return (self.configured_batch - self.folders).union(names_in(self.store.batchconsumequeue_dir))
+
+    @cached_property
+    def configured_batch(self) -> frozenset[str]:
+        """Topics whose settings say so."""
+        return frozenset(
             topic for topic, settings in (self.configured or {}).items()
-            if isinstance(settings, dict) and "BatchCQ" in json.dumps(settings.get("attributes", ""))
-        }
-        directory = self.store.batchconsumequeue_dir
-        return frozenset(named.union(names_in(directory)))
+            if isinstance(settings, dict) and "BatchCQ" in json.dumps(settings.get("attributes", "")))
 
     def users(self, logged: Iterable[str]) -> frozenset[str]:
         """Return the users' topics that have queues, or if none has, those of the log. A topics.json without any of
@@ -325,8 +349,15 @@ class Topics(Struct, dict=True):
         return frozenset(filter(is_users_topic, self.folders or logged))
 
     def lmq_counts(self, queue: str) -> bool:
-        """Whether units of this LMQ queue are expected: its folder exists, or there is no folder at all."""
-        return queue in self.folders or not self.folders
+        """Whether units of this LMQ queue are expected: its folder exists, even if no broker finds the queue in it
+        by its name, or there is no folder at all."""
+        return not self.folders or queue in self.folders or queue in self._misnamed
+
+    @cached_property
+    def _misnamed(self) -> frozenset[str]:
+        folder = self.store.consumequeue_dir
+        return frozenset(name for name in names_in(folder) if name.startswith(LMQ_PREFIX)
+                         and name not in self.folders and names_in(folder / name))
 
     def deleted(self, topics: Collection[str]) -> list[str]:
         """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""

@@ -377,10 +377,12 @@ def _is_truncated(path: Path) -> bool:
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
+    # of `00` a broker takes the number only, and looks for the files in `0` (ConsumeQueueStore.loadConsumeQueues)
     for topic in existing_entries(directory):
         path = directory / topic.name
         numbers = [(int(entry.name), path / entry.name) for entry in (entries(path) if topic.is_folder else ())
-                   if entry.name.isascii() and entry.name.isdecimal() and entry.is_folder]
+                   if entry.name.isascii() and entry.name.isdecimal() and str(int(entry.name)) == entry.name
+                   and entry.is_folder]
         for number, folder in sorted(numbers, key=itemgetter(0)):
             yield QueueFolder(topic.name, number, folder)
 

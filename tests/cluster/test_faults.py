@@ -146,7 +146,7 @@ def failing_at_last(is_range: bool) -> Any:
         def scan_split(part: Any, *arguments: Any, **how: Any) -> Any:
             import errno
 
-            from recover.store.source import ReadFailure
+            from recover.store.reader import ReadFailure
 
             cause = OSError(errno.EACCES, "Permission denied")
             if not is_range:

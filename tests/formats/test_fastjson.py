@@ -243,17 +243,32 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
      {"offsetTable": {"a": {0: 1}, "b@c": {0: -1}}}),
     ("consumerOffset.json", '{"offsetTable":{"a":{0:1}},"pullOffsetTable":{"a":{p:1}}}',
      {"offsetTable": {"a": {0: 1}}, "pullOffsetTable": {"a": {}}}),
-    ("consumerOffset.json", '{"offsetTable":[1],"groupTopicMap":{"a":["b"]}}', None),
+    ("consumerOffset.json", '{"offsetTable":[1],"groupTopicMap":{"a":["b"]}}',
+     {"offsetTable": {}, "groupTopicMap": {"a": ["b"]}}),
+    ("consumerOffset.json", '{"offsetTable":null,"groupTopicMap":{"a":["b"]}}', None),
+    ("consumerOffset.json", '{"offsetTable":{"a":null,"b":5,"c":{0:1}}}', {"offsetTable": {"c": {0: 1}}}),
+    ("consumerOffset.json", '{"offsetTable":{},"dataVersion":{"counter":"x"}}', {"offsetTable": {}, "dataVersion": {}}),
     ("lmqConsumerOffset.json", '{"lmqOffsetTable":{"a@b":1,"c@d":"e"}}', {"lmqOffsetTable": {"a@b": 1}}),
     ("consumerOffset.json", '{"offsetTable":{"a":{0:9223372036854775807,1:9223372036854775808,4294967296:1}}}',
      {"offsetTable": {"a": {0: 2**63 - 1}}}),
     ("delayOffset.json", '{"offsetTable":{1:"99999999999999999999",2:7}}', {"offsetTable": {2: 7}}),
     ("consumerOffset.json", '{"offsetTable":{"a":{0:1.5}}}', None),
-    ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"}}}', None),
+    ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"},"b":null,"c":5,"d":{"perm":6}}}',
+     {"topicConfigTable": {"d": {"perm": 6}}}),
+    ("topics.json", '{"topicConfigTable":{"a":{"order":"x"},"b":{"attributes":"x"},"c":{"perm":4294967296}}}',
+     {"topicConfigTable": {}}),
+    ("topics.json", '{"topicConfigTable":{"a":{"perm":"6","order":"true","attributes":null,"topicName":5}}}', None),
+    ("topics.json", '{"topicConfigTable":null}', {"topicConfigTable": {}}),
+    ("topics.json", '{"topicConfigTable":{},"dataVersion":5}', {"topicConfigTable": {}, "dataVersion": {}}),
+    ("subscriptionGroup.json", '{"subscriptionGroupTable":{"a":{"brokerId":4294967296},"b":{"retryMaxTimes":"x"}}}',
+     {"subscriptionGroupTable": {"a": {"brokerId": 1 << 32}}}),
+    ("subscriptionGroup.json", '{"subscriptionGroupTable":{"a":null},"forbiddenTable":{"b":{"c":1},"d":{"e":"x"}}}',
+     {"subscriptionGroupTable": {}, "forbiddenTable": {"b": {"c": 1}}}),
+    ("consumerFilter.json", '{"filterDataByTopic":[1]}', None),
 ])
-def test_offsets_that_no_broker_reads_are_left_out(name: str, text: str, left: Json) -> None:
+def test_members_that_no_broker_reads_are_left_out(name: str, text: str, left: Json) -> None:
     value = loads(text.encode())
-    found = config.readable_offsets(name, value)
+    found = config.readable_members(name, value)
     assert found is value if left is None else found == left
 
 

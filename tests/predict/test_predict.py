@@ -234,6 +234,28 @@ def test_a_file_that_does_not_belong_in_consumequeue_ext_stops_a_broker_that_use
         assert ask(root, version, enableConsumeQueueExt="false").starts
 
 
+@pytest.mark.parametrize(("name", "version", "late", "given", "wrong"), [
+    ("killed-ext-4.5.1", "4.5.1", False, {}, {}),
+    ("killed-ext-4.5.1", "4.9.7", False, {}, {"SCHEDULE_TOPIC_XXXX/2": 40}),
+    ("killed-ext-5.5.0", "5.3.3", True, {}, {"Orders/1": 29, "Orders/2": 29, "Orders/3": 28}),
+    ("killed-ext-5.5.0", "5.3.3", True, {"enableConsumeQueueExt": "false"}, {}),
+])
+def test_units_refer_to_what_a_start_writes_to_a_lost_consumequeue_ext(
+    tmp_path: Path, name: str, version: str, late: bool, given: dict[str, str], wrong: dict[str, int]
+) -> None:
+    """A start that dispatches the whole log writes the same again, but for 4.9.7 the deliver times of delayed messages.
+    Where it begins later, the first units of a queue refer to its last messages, and filters skip them."""
+    root = real_store(name, tmp_path)
+    shutil.rmtree(root / "consumequeue_ext")
+    if late:
+        write_at(root / "checkpoint", 0, (1 << 62).to_bytes(8, "big") * 3)
+    found = ask(root, version, **given)
+    assert found.unreachable == wrong
+    assert any(text.startswith("enableConsumeQueueExt=true") for text in found.assumptions) is bool(wrong)
+    (root / "abort").unlink()
+    assert ask(root, version, **given).unreachable == {}
+
+
 def test_timer_files_that_5_0_and_later_load_stop_them_too(store: Callable[[str], Path]) -> None:
     """A whole broker of 5.5.0 started with an empty last file, and neither with a stray one nor with timermetrics and
     its backup both cut."""
@@ -341,6 +363,75 @@ def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Pat
     (root / "config" / "topics.json.bak").write_text('{"topicConfigTable":{')
     found = ask(root)
     assert not found.starts and found.reason is not None and "topics.json" in found.reason
+
+
+@pytest.mark.parametrize("copies", ["both", "main", "bak"])
+@pytest.mark.parametrize(("name", "field", "value", "by_main", "in_4_9"), [
+    ("topics.json", None, None, True, False), ("topics.json", "perm", "x", True, False),
+    ("topics.json", "attributes", {"queue.type": "Foo"}, False, True),
+    ("subscriptionGroup.json", None, None, True, False),
+    ("topics.json", "attributes", {"queue.type": "SimpleCQ"}, True, True),
+])
+def test_a_member_of_the_wrong_kind_makes_a_broker_reject_the_text(
+    store: Callable[[str], Path], copies: str, name: str, field: str | None, value: object, by_main: bool, in_4_9: bool,
+) -> None:
+    """Seen on whole brokers of 4.5.1, 4.9.7, 5.3.3 and 5.5.0: with both copies none starts, with the main one alone all
+    start from the backup; a queue.type is read by 5.x only, after the choice of the copy."""
+    root = store("clean-5.3.3")
+    for path in (root / "config" / name, root / "config" / f"{name}.bak"):
+        if copies != ("main" if path.suffix == ".bak" else "bak"):
+            text = json.loads(path.read_bytes())
+            table = text["topicConfigTable" if name == "topics.json" else "subscriptionGroupTable"]
+            member = next(iter(table))
+            table[member] = {**table[member], field: value} if field else value
+            path.write_text(json.dumps(text))
+    sound = value == {"queue.type": "SimpleCQ"}
+    starts = sound or copies == "bak" or (copies == "main" and by_main)
+    for version in ("4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        right = starts or (in_4_9 and version == "4.9.7")
+        assert (found.starts, found.exit_code) == (right, 0 if right else 4), version
+    assert mqtool("verify", root).code == (0 if sound else 2)
+    assert mqtool("recover", root, "--yes").code == (0 if sound else 1)
+    assert (ask(root, "5.5.0").exit_code, mqtool("verify", root).code) == (0, 0)
+
+
+@pytest.mark.parametrize(("name", "version", "starts"), [
+    ("clean-5.3.3", "4.9.7", True), ("clean-5.3.3", "5.3.3", False), ("clean-5.3.3", "5.5.0", False),
+    ("kinds/clean-batch-5.5.0", "5.5.0", False),
+])
+def test_queues_of_another_type_than_their_topic_has_stop_5_0_and_later(
+    tmp_path: Path, name: str, version: str, starts: bool
+) -> None:
+    root = real_store(name, tmp_path)
+    assert ask(root, version).starts
+    for path in (root / "config").glob("topics.json*"):
+        text = json.loads(path.read_bytes())
+        topics = text["topicConfigTable"]
+        if name == "clean-5.3.3":
+            topics["TopicA"]["attributes"] = {"queue.type": "BatchCQ"}
+        else:
+            topics.pop("Batched", None)
+        path.write_text(json.dumps(text))
+    found = ask(root, version)
+    assert (found.starts, bool(found.exit_code & 4)) == (starts, not starts)
+    assert mqtool("verify", root).code != 0
+    queues = sorted(path.read_bytes() for path in root.glob("consumequeue/*/*/*"))
+    mqtool("recover", root, "--yes")
+    assert sorted(path.read_bytes() for path in root.glob("consumequeue/*/*/*")) == queues
+
+
+@pytest.mark.parametrize("folder", ["00", "+0", "x0"])
+def test_a_queue_folder_of_another_name_than_its_number_is_not_found(tmp_path: Path, folder: str) -> None:
+    root = real_store("killed-lmq-4.9.7", tmp_path)
+    (root / "consumequeue" / "%LMQ%one" / "0").rename(root / "consumequeue" / "%LMQ%one" / folder)
+    found = ask(root, "4.9.7")
+    assert (found.missing_lmq_units, found.exit_code) == (150, 4)
+    assert ask(root, "4.9.7", enableMultiDispatch="true", enableLmq="true").missing_lmq_units == 0
+    (missing,) = mqtool("verify", root, "--json").found("consumequeue-missing-units")
+    assert missing["file"].startswith("consumequeue/%LMQ%one/0")
+    assert mqtool("recover", root, "--yes").code == 1
+    assert ask(root, "4.9.7").exit_code == 0
 
 
 @pytest.mark.parametrize(("version", "state", "gone"), [

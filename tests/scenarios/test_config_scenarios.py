@@ -228,6 +228,19 @@ def test_t40_checksum_settings_over_an_old_store_are_warned_of(drill: Start, fol
     store.starts(*BROKERS)
 
 
+@pytest.mark.parametrize(("version", "warned"), [("4.9.7", False), ("5.3.3", True), ("5.5.0", True)])
+def test_t40_duplication_over_records_without_its_property_is_warned_of_from_5_0_0(
+    drill: Start, version: str, warned: bool
+) -> None:
+    store = drill(PLAIN)
+    options = ("--broker", version, "--set", "duplicationEnable=true")
+    result = store.run("verify", *options)
+    found = [item for item in result.document["findings"] if item["severity"] != "info"]
+    assert [(item["code"], item["offset"]) for item in found] == [("settings-would-truncate", 0)] * warned
+    assert result.code == 2 * warned
+    assert store.run("predict", *options).code == 4 * warned
+
+
 def test_t40_the_same_settings_over_records_with_checksums_are_fine(drill: Start) -> None:
     store = drill("clean-propcrc-5.3.3")
     options = ("--set", "forceVerifyPropCRC=true")

@@ -135,9 +135,7 @@ def test_t36_sigterm_stops_between_two_steps_and_can_be_resumed(broken: Drill) -
 
 def anonymous_memory(arguments: Sequence[object]) -> tuple[int, int, str]:
     """Exit code of an mqtool process, the most anonymous memory (bytes) that was seen in it, and its stderr."""
-    # a line of progress whenever there is one: a quick command is done before the next is due
-    code = "import sys, mqtool.printer as p; p._PLAIN_EVERY = 0; from mqtool.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [sys.executable, "-m", "mqtool", *map(str, arguments)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         done = threading.Event()

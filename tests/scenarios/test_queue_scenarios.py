@@ -231,6 +231,18 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
         assert queue_bytes(store.root) == before
 
 
+def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    topics = {path.name for path in (store.root / "consumequeue").iterdir()}
+    store.strike("lmq-queue-missing")
+    gone = topics - {path.name for path in (store.root / "consumequeue").iterdir()}
+    found = store.finds("topic-deleted", exit_code=exits.DERIVED)
+    assert {found["facts"]["names"]} == gone
+    refused = store.run("rebuild-consumequeue", "--topic", *gone, "--yes")
+    assert refused.code == exits.USAGE and "--include-deleted" in refused.document["error"]["remedy"]
+    assert not store.verify("--include-deleted").found("topic-deleted")
+
+
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
 def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start, folder: Path, command: str) -> None:
     store = drill("clean-plain-4.9.7")
