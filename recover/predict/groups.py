@@ -77,12 +77,9 @@ def groups_of(
 ) -> Groups:
     """Return every committed offset of the groups and topics that match these patterns."""
     config = ConfigReport(analysis)
-    unread: list[str] = []
+    unread = offsets_in_rocksdb(analysis.store)
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
-    unread += [f"offsets in {analysis.store.relative(part.path)}, a RocksDB, are not read: they are not listed"
-               for part in unread_parts(analysis.store, queues=False)
-               if part.path.name in IN_ROCKSDB[OFFSETS_FILE] and part.holds(part.path)]
     if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
         unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
     rows = [row for row in committed
@@ -120,6 +117,13 @@ def groups_of(
     found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
                     and item.code not in told] + _of_queues(analysis, short) + of_start
     return Groups(rows, found, prediction, unread)
+
+
+def offsets_in_rocksdb(store: Store) -> list[str]:
+    """Return a line for each database of committed offsets that holds data: none of them is read."""
+    return [f"offsets in {store.relative(part.path)}, a RocksDB, are not read: they are not listed"
+            for part in unread_parts(store, queues=False)
+            if part.path.name in IN_ROCKSDB[OFFSETS_FILE] and part.holds(part.path)]
 
 
 def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:

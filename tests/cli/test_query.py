@@ -18,6 +18,7 @@ from formats.index import INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.record import HEAD, Record
 from formats.record.message import offset_id
 from formats.sysflag import TRANSACTION_COMMIT
+from mqtool import exits
 from recover.log.judge import LogReader
 from recover.log.scan import LocalEngine
 from recover.store.store import Store
@@ -580,3 +581,12 @@ def test_a_trace_takes_the_store_first_or_last_or_from_the_configuration(tmp_pat
         assert mqtool("trace", *missing).code == 16
     usage = next(line for line in mqtool("trace", "--help").stdout.splitlines() if "Usage" in line)
     assert usage.split()[-2:] == ["[STORE]", "[ID]"]
+
+
+def test_a_trace_says_that_offsets_in_rocksdb_are_not_read() -> None:
+    root = unpacked("kinds/clean-rocksdb-5.3.3")
+    key = next(record.properties["UNIQ_KEY"] for base, file in plain.log_files(root).items()
+               for record in plain.all_records(file, base) if "UNIQ_KEY" in record.properties)
+    done = mqtool("trace", root, key, "--scan", "--json")
+    assert done.code == exits.OPERATIONAL and done.document["complete"] is False
+    assert any("config/consumerOffsets" in note for note in done.document["notes"])
