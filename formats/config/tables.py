@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from formats.config.json import Json
 
 TOPIC_GROUP_SEPARATOR = "@"
+_BROADCAST = "@broadcast"
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 
 Object = dict[str | int, Json]
@@ -147,9 +148,13 @@ _FIELDS: dict[str, dict[str, Callable[[Json], bool]]] = {
 
 
 def split_topic_group(key: str) -> tuple[str, str] | None:
-    """Return (topic, group) of a key `topic@group`; None if it is not exactly two names."""
+    """Return (topic, group) of a key `topic@group`; None if it is not exactly two names.
+
+    Since 5.0 a broadcasting group behind a proxy is kept as `group@broadcast` (BroadcastOffsetManager).
+    """
     topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
-    return (topic, group) if separator and topic and group and TOPIC_GROUP_SEPARATOR not in group else None
+    name = group.removesuffix(_BROADCAST)
+    return (topic, group) if separator and topic and name and TOPIC_GROUP_SEPARATOR not in name else None
 
 
 def _table(value: Json, name: str, rejected: list[str]) -> Iterator[tuple[str, Json]]:

@@ -270,7 +270,7 @@ def _groups_line(found: Groups) -> str:
     if not found.prediction.starts:
         return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
     unknown = sum(row.skips is None for row in found.rows)
-    if unknown and unknown == len(found.rows):
+    if unknown == len(found.rows) and (found.rows or found.unread):
         return text
     text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
     return text + (f"; unknown for {count(unknown, 'offset')}" if unknown else "")

@@ -245,7 +245,7 @@ def _style(store: Store) -> Style:
 _RETRY = "%RETRY%"
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
-_IN_ROCKSDB = {
+IN_ROCKSDB = {
     TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
     OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
 }
@@ -297,7 +297,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "config/ holds no file that a broker wrote"
     kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
-    return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
+    return {name: text for name, text in shown.items() if not kept & IN_ROCKSDB.get(name, set())}
 
 
 def _came_due(store: Store, log: LogView | None, newest: int) -> bool:

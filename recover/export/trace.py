@@ -35,7 +35,7 @@ from recover.look.query import (
     query_time,
     queue_records,
 )
-from recover.predict.groups import committed_rows
+from recover.predict.groups import committed_rows, offsets_in_rocksdb
 from recover.store.config_files import read_pairs
 from recover.store.store import Store
 
@@ -118,7 +118,7 @@ def trace(store: Store, name: str, scanned: Scanned | None = None) -> tuple[list
             found.damaged += [item for item in more.damaged if item not in found.damaged]
         by_key[key] = {record.phy_offset: record for record in records}
     ops = None if scanned is None else _scanned_ops(scanned, by_key.values(), found)
-    offsets: list[str] = []
+    offsets = offsets_in_rocksdb(store)
     pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
     committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
     for line in offsets:

@@ -15,7 +15,7 @@ from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.analysis import Analysis
-from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
+from recover.check.config import IN_ROCKSDB, LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
@@ -27,6 +27,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import ConfigPair
 from recover.store.derived_files import ExtFiles
 from recover.store.store import COMMITLOG, CONFIG, Store
+from recover.store.unread import unread_parts
 
 _OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config",
                        "config-other-offsets"})
@@ -76,7 +77,7 @@ def groups_of(
 ) -> Groups:
     """Return every committed offset of the groups and topics that match these patterns."""
     config = ConfigReport(analysis)
-    unread: list[str] = []
+    unread = offsets_in_rocksdb(analysis.store)
     assumed: list[str] = []
     committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
     if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
@@ -116,6 +117,13 @@ def groups_of(
     found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
                     and item.code not in told] + _of_queues(analysis, short) + of_start
     return Groups(rows, found, prediction, unread)
+
+
+def offsets_in_rocksdb(store: Store) -> list[str]:
+    """Return a line for each database of committed offsets that holds data: none of them is read."""
+    return [f"offsets in {store.relative(part.path)}, a RocksDB, are not read: they are not listed"
+            for part in unread_parts(store, queues=False)
+            if part.path.name in IN_ROCKSDB[OFFSETS_FILE] and part.holds(part.path)]
 
 
 def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:

@@ -271,6 +271,29 @@ def test_no_group_is_not_said_to_have_consumed_everything_where_the_offsets_are_
     assert "unknown" in done.document["summary"] and "0 messages not consumed" not in done.document["summary"]
 
 
+def test_the_offset_of_a_broadcasting_group_behind_a_proxy_is_a_row(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    for file in (root / "config").glob("lmqConsumerOffset.json*"):
+        file.unlink()
+    consumer_offsets(root, {"TopicA@CG@broadcast": {0: 10, 1: 100_000}})
+    done = mqtool("groups", root, "--json")
+    rows = {row["queue"]: (row["group"], row["topic"], row["committed"]) for row in done.document["groups"]
+            if row["group"].startswith("CG@")}
+    assert rows == {0: ("CG@broadcast", "TopicA", 10), 1: ("CG@broadcast", "TopicA", 100_000)}
+    assert done.document["complete"] and done.document["notes"] == []
+    assert done.document["finding_counts"].get("consumer-offset-above-max") == 1
+    assert mqtool("recover", root, "--clamp-offsets", "--yes").code & exits.CORRECTED
+    assert mqtool("groups", root, "--json").document["finding_counts"].get("consumer-offset-above-max") is None
+
+
+@pytest.mark.parametrize(("name", "part"), [("clean-config2-5.5.0", "rdb"), ("clean-rocksdb-5.3.3", "consumerOffsets")])
+def test_offsets_in_rocksdb_are_said_to_be_unread(name: str, part: str) -> None:
+    done = mqtool("groups", unpacked(f"kinds/{name}"), "--json")
+    assert done.code == exits.UNSUPPORTED and done.document["groups"] == [] and done.document["complete"] is False
+    assert any(f"config/{part}" in note for note in done.document["notes"])
+    assert "unknown" in done.document["summary"] and not re.search(r"\b0 messages", done.document["summary"])
+
+
 def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     for file in (root / "commitlog").iterdir():

@@ -559,8 +559,10 @@ def test_what_is_not_read_is_told() -> None:
     result = mqtool("trace", "key-5", unpacked("kinds/clean-rocksdb-5.5.0"), "--json")
     assert result.code == 8
     assert "--scan" in result.document["error"]["remedy"]
-    (life,) = traced(unpacked("kinds/clean-rocksdb-5.5.0"), "key-5", "--scan")
+    (life,) = traced(unpacked("kinds/clean-rocksdb-5.5.0"), "key-5", "--scan", code=8)
     assert life["ended"] == "sent"
+    result = mqtool("trace", "key-5", unpacked("kinds/clean-rocksdb-5.5.0"), "--scan", "--json")
+    assert not result.document["complete"] and "config/consumerOffsets" in result.document["notes"][-1]
     for way in ((), ("--scan",)):
         result = mqtool("trace", "key-5", unpacked("kinds/clean-dledger-5.3.3"), *way, "--json")
         assert (result.code, result.document["complete"]) == (8, False)
