@@ -334,7 +334,8 @@ class Topics(Struct, dict=True):
     @cached_property
     def batch(self) -> frozenset[str]:
         """Topics whose queues are batch consume queues: by their folder, or by their settings if they have no other."""
-        return (self.configured_batch - self.folders).union(names_in(self.store.batchconsumequeue_dir))
+        without = frozenset(topic for topic in self.configured_batch if topic not in self.folders)
+        return without.union(names_in(self.store.batchconsumequeue_dir))
 
     @cached_property
     def configured_batch(self) -> frozenset[str]:
