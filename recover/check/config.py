@@ -267,8 +267,10 @@ def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int 
     `newest`: the store timestamp (ms) of the last message, for a log that was not read.
     """
     shown = _what_shows(store, topics, log, newest)
-    users = topics.users(() if log is None else (topic_text(topic) for topic, _ in log.queues))
-    filled = frozenset(filter(is_users_topic, (folder.topic for folder, queue in store.list_queues() if queue.files)))
+    logged = {topic_text(topic) for topic, _ in log.queues} if log is not None else set()
+    users = topics.users(logged)
+    filled = frozenset(folder.topic for folder, queue in store.list_queues()
+                       if queue.files and folder.topic in logged and is_users_topic(folder.topic))
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")),
                     *((users, filled) if pair.name == TOPICS_FILE else ()))
             for pair in topics.pairs]
@@ -325,7 +327,7 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
 
 def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
     """The pair, with a text marked `emptied` if its table is empty. Of `topics` it must name one of the users' and all
-    that have queue files: no release keeps these of a deleted topic, and none serves a topic that is not listed."""
+    with messages and queue files: no release keeps these of a deleted topic, or serves a topic that is not listed."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
     poor = _names_nothing(main, *topics)
