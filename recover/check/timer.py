@@ -149,8 +149,8 @@ def _timerlog(store: Store) -> MappedFileQueue:
 
 
 def check_files(store: Store) -> Iterator[Finding]:
-    """Timer files with a wrong length, and what is no file of the timerlog; snapshots and folders aside, no release
-    from 5.0.0 on starts with one. `OSError`."""
+    """Timer files with a wrong length, and entries that are not files of the timerlog; snapshots and folders aside, no
+    release from 5.0.0 on starts with one. `OSError`."""
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:

@@ -122,7 +122,7 @@ def parse_time(text: str, option: str) -> int:
 
 
 def parse_times(since: str | None, until: str | None) -> Span:
-    """Parse --since and --until to [since, until) in ms; `UsageRefusal` (16) for one that is no time, or if they are in
+    """Parse --since and --until to [since, until) in ms; `UsageRefusal` (16) for an invalid time, or if they are in
     the wrong order."""
     first = 0 if since is None else parse_time(since, "--since")
     stop = FOREVER if until is None else parse_time(until, "--until")
