@@ -180,7 +180,8 @@ class TestOnSpark:
         place = uploaded(backups / "host-1" / "store", endpoint, "fleet")
         words = (place, backups / "host-1" / "store", "--into", tmp_path / "into", "--json")
         # a worker that has read from a server has threads, and a fork of it would wait for them for ever
-        assert mqtool("verify", place, "--engine", "spark", *LOCAL).code & exits.MESSAGES
+        alone = mqtool("verify", place, "--engine", "spark", *LOCAL, "--json")
+        assert alone.code & exits.MESSAGES
         assert named_stores([place.replace("deep/store", "*/st[o]re"), place]) == [place]
         assert named_stores([place.replace("deep/store", "d[e]ep/store")]) == [place]
         with pytest.raises(UsageRefusal, match="no folder matches"):
@@ -189,6 +190,10 @@ class TestOnSpark:
         there, here = table(document, "stores")
         assert (there["store"], there["error"]) == (place, None)
         assert (there["messages"], there["worst"]) == (here["messages"], here["worst"])
+        # each names a copy for what cannot be done there
+        names = ("code", "message", "remedy")
+        assert [[row[name] for name in names] for row in table(document, "findings") if row["store"] == place] == [
+            [item[name] for name in names] for item in alone.document["findings"]]
         time.sleep(2.1)
         fleet_verify(*words)
         assert fleet_verify(*words).document["total"]["read"] == 0
