@@ -238,6 +238,19 @@ class TestOnSpark:
                 assert result.code & ~(exits.MESSAGES | exits.DERIVED) == 0, (line, result.stdout, result.stderr)
 
 
+def test_a_run_of_which_a_table_is_gone_or_unreadable_is_not_built_on(tmp_path: Path) -> None:
+    for run in ("run=1", "run=2"):
+        for name in ("stores", "findings"):
+            (tmp_path / name / run).mkdir(parents=True)
+    assert fleet.last_run(tmp_path) == "2"
+    (tmp_path / "findings" / "run=2").rmdir()
+    assert fleet.last_run(tmp_path) == "1"
+    for name in ("stores", "findings"):
+        (tmp_path / name / "run=1" / "part-0.parquet").write_text("no table")
+        with pytest.raises(Refusal, match="cannot be read"):
+            list(fleet._batches(tmp_path, name, "1"))
+
+
 def killed(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -352,6 +365,8 @@ def test_patterns_name_folders_and_each_store_once(tmp_path: Path, monkeypatch: 
     assert named_stores(["*/store", "a/store"], listing) == [
         *(f"{tmp_path}/{name}" for name in ("a/store", "b/store", "c [1]/store")), "s3://bucket/a/store"]
     assert named_stores(["c [1]/store"]) == [f"{tmp_path}/c [1]/store"]
+    listing.write_bytes(b"\xef\xbb\xbf# of Windows\r\nb/store\r\n\r\nb/store/\r\nb/\xff\r\n")
+    assert named_stores([], listing) == [f"{tmp_path}/b/store", f"{tmp_path}/b/\udcff"]
     for words in (["x/*"], ["not*"], []):
         with pytest.raises(UsageRefusal):
             named_stores(words)
