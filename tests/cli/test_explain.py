@@ -275,7 +275,7 @@ def test_a_log_of_a_broker_without_a_sign_of_damage_is_told_from_a_file_that_is_
     path.write_bytes(b"# rotated\n" + line + b"\n")
     assert "no sign of damage" in explained(path)["summary"]
     path.write_bytes(b"# rotated\n" + line.replace(b"INFO", b"").replace(b"WARN", b"") + b"\n")
-    assert "none was recognized" in explained(path)["summary"]
+    assert "none is recognized" in explained(path)["summary"]
 
 
 @pytest.mark.parametrize("content", [
@@ -291,7 +291,7 @@ def test_a_hostile_log_ends_with_an_answer(content: bytes, tmp_path: Path) -> No
     document = explained(path)
     assert document["bytes"] <= len(content)
     assert document["recognized"] is bool(document["seen"])
-    assert document["seen"] or ("none was recognized" in document["summary"] and not document["next"])
+    assert document["seen"] or ("none is recognized" in document["summary"] and not document["next"])
     assert mqtool("explain", "--log", path).code == 0
 
 
