@@ -19,7 +19,7 @@ from msgspec import Struct
 from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
-from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
+from formats.record import SERVICE_TOPICS
 from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
@@ -293,7 +293,7 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
 
 LMQ_PREFIX = "%LMQ%"
 # Created by brokers for themselves; 4.x leaves them out of topics.json, and they are never deleted.
-ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
+ALWAYS_LIVE = frozenset(SERVICE_TOPICS)
 _OWN = frozenset({
     "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
     "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
@@ -363,8 +363,10 @@ class Topics(Struct, dict=True):
 
     def deleted(self, topics: Collection[str]) -> list[str]:
         """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""
+        if self.include_deleted or self.configured is None:
+            return []
         users = self.users(topics)
-        if self.include_deleted or self.configured is None or (users and users.isdisjoint(self.configured)):
+        if users and users.isdisjoint(self.configured):
             return []
         known = self.folders | ALWAYS_LIVE | self.configured.keys()
         return sorted({topic for topic in topics if topic not in known
