@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.declared import OutputOptions, argument, flag, option, parse_size
-from mqtool.next_steps import NOTHING_GIVEN, READS, Given
+from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
@@ -29,6 +29,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.model import READS
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
 from recover.store.columns import DEFAULT_MEMORY

@@ -35,6 +35,11 @@ TOPIC_CHECK_MAX = "TRANS_CHECK_MAX_TIME_TOPIC"
 TOPIC_ROCKSDB_HALF = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 TOPIC_ROCKSDB_OP_HALF = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TOPIC_TIMER = "rmq_sys_wheel_timer"
+SERVICE_TOPICS = {
+    TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer",
+    TOPIC_HALF: "half", TOPIC_ROCKSDB_HALF: "half", TOPIC_OP_HALF: "op", TOPIC_ROCKSDB_OP_HALF: "op",
+}
+"""The kind of message in each topic that a service of brokers reads; those of RocksDB's transactions since 5.4.0."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"

@@ -320,7 +320,7 @@ def _judged_by(
         return structs.replace(analysis, log=after), before.index, before.checkpoint, before.config
     delays = DelayTable(analysis.delays.levels)
     delays.observed = dict(analysis.delays.observed)
-    expectation = expect(after, analysis.topics, include_deleted=analysis.options.include_deleted)
+    expectation = expect(after, analysis.topics)
     queues = None if analysis.queues is None else check_consumequeue(
         store, after, expectation, delays, tick=analysis.options.tick
     )

@@ -436,9 +436,13 @@ def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damage
     assert [step["command"].split()[:2] for step in played.document["next"]] == [["mqtool", "verify"]]
 
 
+@pytest.mark.parametrize("lost_units", ["repeat", "gap"])
 @pytest.mark.parametrize("before", [5, 30])
-def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, tmp_path: Path) -> None:
-    """Older messages in their places do not hide them: units name them in the damage."""
+def test_messages_of_a_topic_that_was_created_again_are_all_stated(
+    before: int, lost_units: str, tmp_path: Path
+) -> None:
+    """Older messages in their places do not hide them: units name them in the damage. Without the markers that replace
+    these, a later reader would take the older ones for the topic's."""
     writer = StoreWriter(tmp_path / "s")
     for _ in range(before):
         writer.put("Other", b"o" * 100)
@@ -448,8 +452,9 @@ def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, 
     root = writer.close().root
     start, stop = lost[0].phy_offset, lost[-1].phy_offset + lost[-1].total_size
     write_at(root / "commitlog" / offset_to_name(0), start, b"\xee" * (stop - start))
-    done = mqtool("recover", root, "--yes", "--json").document
+    done = mqtool("recover", root, "--lost", lost_units, "--yes", "--json").document
     assert (done["damaged_messages"], stated(done)) == (9, [("T", 0, 9)])
+    assert done["bridged"][0]["markers"] == (9 if lost_units == "repeat" else min(before, 9))
     assert done["plan"]["loss"][0]["last_offset"] == 8
     units = [*CQ_UNIT.decode_all((root / "consumequeue" / "T" / "0" / offset_to_name(0)).read_bytes())]
     assert {unit.phy_offset for unit in units[:9]} == {stop}, "the new topic delivers no message of the deleted one"
