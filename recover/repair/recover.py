@@ -321,9 +321,7 @@ def _judged_by(
     delays = DelayTable(analysis.delays.levels)
     delays.observed = dict(analysis.delays.observed)
     expectation = expect(after, analysis.topics)
-    queues = None if analysis.queues is None else check_consumequeue(
-        store, after, expectation, delays, tick=analysis.options.tick
-    )
+    queues = None if analysis.queues is None else check_consumequeue(store, after, expectation, delays)
     then = structs.replace(analysis, log=after, expectation=expectation, delays=delays, queues=queues)
     return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 
