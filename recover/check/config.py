@@ -336,7 +336,11 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
         return pair
     if _names_nothing(backup, *topics):
         backup = structs.replace(backup, emptied=True)
-    return structs.replace(pair, main=structs.replace(main, emptied=True) if poor else main, backup=backup)
+    if poor:
+        users, filled = topics or (frozenset(), frozenset())
+        lacks = () if users.isdisjoint(main.table) else tuple(sorted(filled - main.table.keys()))
+        main = structs.replace(main, emptied=True, lacks=lacks)
+    return structs.replace(pair, main=main, backup=backup)
 
 
 def _names_nothing(
@@ -401,12 +405,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    problem = STATE_TEXT[main.state]
-    if main.emptied and main.table:
-        users = topics.users(())
-        problem = ("lists no topic that holds messages" if users.isdisjoint(main.table)
-                   else f"does not list {few(sorted(users - main.table.keys()))}")
-    facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
+    facts: dict[str, Any] = {"name": pair.name, "problem": main.problem, "lost": pair.lost}
     if main.state == "sound":
         yield from guesses([pair])
         if backup.state not in ("sound", "missing"):

@@ -556,9 +556,9 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is repaired, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without the content of {file}: {lost}", FIND_CONFIG,
+        "start-forgets-config", "error", "broker {broker} would start without content of {file}: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
-        "was not. The broker treats that as an empty one.",
+        "was not. The broker treats that as an empty one. Or topics.json lacks topics that have messages and queues.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
         broker="It starts with an empty table, and saves that a few seconds later.",
         action="Recover restores the file from a sound copy, or creates topics.json from queues and log. Consumer offsets come only "

@@ -97,7 +97,7 @@ def predict(
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, topics, view, settings)
-    prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
+    prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)
     prediction.assumptions += loaded.assumptions
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]

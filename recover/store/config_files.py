@@ -20,6 +20,7 @@ from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
+from recover.findings.model import few
 from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
@@ -59,7 +60,8 @@ _salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
 class ConfigText(Struct, frozen=True, dict=True):
     """One copy of a config file on disk. `error`: why it is unreadable.
 
-    `emptied`: its table is missing or empty, and the store shows that it was not.
+    `emptied`: its table is missing, empty or too short, and the store shows that it was not. `lacks`: of a topics.json
+    that lists others of its topics, those that it does not list.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     missing: bool = False
     error: str = ""
     emptied: bool = False
+    lacks: tuple[str, ...] = ()
 
     @cached_property
     def parsed(self) -> Parsed:
@@ -105,6 +108,13 @@ class ConfigText(Struct, frozen=True, dict=True):
         """Whether the text holds one whole value, ignoring what follows it, and except for the bit that is
         `flipped`."""
         return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
+
+    @property
+    def problem(self) -> str:
+        """The state in words."""
+        if self.lacks:
+            return f"does not list {few(self.lacks)}"
+        return "lists no topic that holds messages" if self.emptied and self.table else STATE_TEXT[self.state]
 
     @property
     def stops_start(self) -> bool:
@@ -179,6 +189,12 @@ class ConfigPair(Struct, frozen=True):
     @property
     def present(self) -> bool:
         return not (self.main.missing and self.backup.missing)
+
+    @property
+    def lost(self) -> str:
+        """What a broker forgets that starts with the main file."""
+        lacks = self.main.lacks
+        return f"the settings of {few(lacks)}, whose messages are not served" if lacks else self.known.lost
 
     @property
     def chosen(self) -> ConfigText | None:

@@ -479,7 +479,7 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
             path.write_bytes(content.replace(b"offsetTable", b"offsetTabme"))
             backup.write_bytes(content)
     found = ask(root)
-    assert found.config_lost == named and found.exit_code == (4 if named else 0)
+    assert [*found.config_lost] == named and found.exit_code == (4 if named else 0)
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
 
 
