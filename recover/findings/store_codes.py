@@ -90,6 +90,17 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "queue-type-differs", "warning", "{file} holds queues, but topics.json {gives}: no release from 5.0.0 on starts with that",
+        "Correct the queue.type of {topic} in config/topics.json, or, if the topic is deleted, move {file} out of the store.",
+        meaning="SimpleCQ queues are in consumequeue/, BatchCQ queues in batchconsumequeue/, and the attribute queue.type of the topic in "
+        "topics.json names the one or the other.",
+        cause="The attribute was changed over existing queues, or topics.json or a queue folder comes from another store.",
+        broker="From 5.0.0 on it does not start (ConsumeQueueStore.queueTypeShouldBe); 4.x ignores the attribute.",
+        action="Set the type that the queues have: SimpleCQ, or no attribute at all, for a folder in consumequeue/, BatchCQ for one in "
+        "batchconsumequeue/. Nothing is wrong with the queues.",
+        leads="find",
+    ),
+    Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
         meaning="A part that mqtool knows but has nothing to check in, or only lists.",
         cause="Most of these folders are created by every start, whether they are used or not.",
