@@ -177,8 +177,8 @@ PARTS_CODES: tuple[Code, ...] = (
         "Restore config/timercheck from a copy before the start.",
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
-        broker="Without it, with a negative time or master offset, or with a time long before the last delivery, messages "
-        "can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
+        broker="Without it, with a negative time or master offset, with offsets before pending messages that have units, or with "
+        "a time long before the last delivery, messages can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
         action="Restore it from a copy. If duplicates do less harm than lost messages, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
         leads="find",
