@@ -181,6 +181,11 @@ class ConfigPair(Struct, frozen=True):
         return not (self.main.missing and self.backup.missing)
 
     @property
+    def lost(self) -> str:
+        """What a broker does without that starts with the main file."""
+        return f"it {self.main.emptied}" if self.main.emptied and self.main.table else self.known.lost
+
+    @property
     def chosen(self) -> ConfigText | None:
         """The copy that recover keeps: the main one if its value is whole, else a whole backup, else None."""
         if self.main.whole:

@@ -334,7 +334,7 @@ def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
     assert bak != "sound" or "no broker wrote" in found.message
     opened_store, analysis = analysed(root)
     started = predict(opened_store, analysis.log, BrokerSettings(BrokerVersion.parse("5.3.3")))
-    assert started.config_lost == [f"config/{name}"], "a broker reads the text as it is"
+    assert [*started.config_lost] == [f"config/{name}"], "a broker reads the text as it is"
     repair(root)
     assert (main.read_bytes() == content) == (bak == "sound")
     assert wrong not in main.read_bytes() and codes(root) == []
