@@ -103,7 +103,7 @@ def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search
     was not complete.
     """
     way = search.check()
-    opened = store.settled(engine) if search.scan else store.open()
+    opened = store.settled(engine) if search.scan or search.include_stale or way == "list" else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -157,9 +157,9 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
 
 
 def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:
+    scanner = engine.scanner(out, log_size(store))
     with out.progress("scanning", log_size(store)) as progress:
-        return scan_source(source_of(store), engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
-                           progress=progress)
+        return scan_source(source_of(store), scanner, memory=engine.memory or DEFAULT_MEMORY, progress=progress)
 
 
 def _summary(answer: look.Answer) -> str:

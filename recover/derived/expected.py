@@ -130,11 +130,11 @@ def placed(wanted: Rows, split: Split) -> Rows:
     return rows[np.arange(rows.size) < np.repeat(places, stops - starts)]
 
 
-def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
+def expect(log: LogView, topics: Topics) -> Expectation:
     """Return the queues and positions that the intact records of `log` should fill (docs/commands/verify.md)."""
     names = [topic_text(topic) for topic, _ in log.queues]
     known = [name for name in names if not FILLER_TOPIC.startswith(name)]
-    deleted = [] if include_deleted else topics.deleted(known)
+    deleted = topics.deleted(known)
     unsafe = sorted({name for name in names if not is_safe_directory_name(name)})
     skip_names = set(deleted) | set(unsafe)
     skip = np.array([name in skip_names for name in names], dtype=bool)
@@ -142,7 +142,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
     counts = np.where(skip | batch, 0, log.tally.positions)
     gone: set[str] = set()
-    lmq_rows = _lmq_rows(log, topics, keys, include_deleted, gone)
+    lmq_rows = _lmq_rows(log, topics, keys, gone)
     if gone and not rocksdb_queue_folders(topics.store):
         deleted = sorted({*deleted, *gone})
     if lmq_rows.size:
@@ -151,7 +151,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
-def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool, gone: set[str]) -> Rows:
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]) -> Rows:
     """Return positions in LMQ queues; queues that only they fill are added to `keys`, and those that do not count to
     `gone`."""
     if not log.tally.bits & BIT_LMQ:
@@ -165,7 +165,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
                 for key, queue_offset in lmq_targets(record):
                     if not is_safe_directory_name(key.topic):
                         continue
-                    if not (include_deleted or topics.lmq_counts(key.topic)):
+                    if not topics.lmq_counts(key.topic):
                         gone.add(key.topic)
                         continue
                     number = numbers.setdefault(key, len(numbers))

@@ -19,6 +19,7 @@ from formats.consumequeue import (
     CqExtUnit,
     encode_ext,
 )
+from formats.record import SERVICE_TOPICS
 from formats.record.rows import EXPECTED
 from recover.broker.settings import DelayTable
 from recover.change.content import BytesContent, Spool
@@ -384,7 +385,7 @@ class QueueBuilder:
     def stood_for(self, key: QueueKey, rows: Rows) -> Rows:
         """Which rows get a copy of another's unit: their message is lost, and their marker is to stay hidden (bool
         array)."""
-        return np.asarray(is_lost(rows) & (not (self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC")))
+        return np.asarray(is_lost(rows) & (not (self.visible or SERVICE_TOPICS.get(key.topic) == "half")))
 
     def wants_ext(self, key: QueueKey, rows: Rows) -> bool:
         """Whether one of these rows has an ext unit, judged by them and the queue on disk."""

@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 
 from formats.basics import is_safe_directory_name
 from formats.native.rows import numbered
+from formats.record import BLANK_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
@@ -99,18 +100,26 @@ def overwritten(
 
 
 def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
-    """Yield the gaps from whose first byte to whose last units name messages, and the record after it, which is stale
+    """Yield the gaps from whose first byte to whose last units name messages, and the record after them, which is stale
     only by its time: the clock went back.
 
     `named`: the end of each message that units name by its start; `led_to_old`: starts of old records to which units
-    lead. Units of an earlier generation name no message that begins where the log ended later.
+    lead. Units of an earlier generation name no message that begins where the log ended later. At the end of a file,
+    the next message must have been too long for the bytes left over.
     """
-    for gap in (gap for scan in log.files for gap in scan.gaps if log.stale):
-        at = gap.start
-        while at in named and at < gap.stop:
-            at = named[at]
-        if at == gap.stop and at in led_to_old:
-            yield gap
+    run: list[Gap] = []
+    at = -1
+    for scan in log.files if log.stale else ():
+        for gap in scan.gaps:
+            if gap.start != at:
+                run, at = [], gap.start
+            run.append(gap)
+            while at in named and at < gap.stop:
+                at = named[at]
+            if at < gap.stop == scan.file_end and named.get(gap.stop, 0) - gap.stop + BLANK_SIZE > gap.stop - at:
+                at = gap.stop
+            if at == gap.stop and at in led_to_old:
+                yield from run
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> Iterator[Range]:

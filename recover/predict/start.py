@@ -35,7 +35,7 @@ from recover.check.log import (
     possible_copy_findings,
     unknown_size_findings,
 )
-from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, queue_types
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
@@ -97,7 +97,7 @@ def predict(
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, topics, view, settings)
-    prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
+    prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)
     prediction.assumptions += loaded.assumptions
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
@@ -434,18 +434,9 @@ def _stops(
                        f"brokers read neither {name} nor its backup",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
     if settings.version.has(versions.INNER_BATCHES) and settings.text("storeType") != ROCKSDB_QUEUES:
-        batches, folder = topics.configured_batch, store.batchconsumequeue_dir
-        # ConsumeQueueStore.queueTypeShouldBe
-        wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
-        wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
-                  if topic not in batches and names_in(folder / topic)]
-        for path, kind in wrong:
-            gives = f"gives the topic the queue.type {kind}" if path.name in (topics.configured or {}) else \
-                f"does not name the topic: {kind} is the default"
+        for found in queue_types(store, topics):
             # recover makes a topics.json that is gone with the types that the folders show
-            yield Stop(f"{store.relative(path)} holds queues, but topics.json {gives}", None
-                       if topics.configured is None else
-                       f"Correct its queue.type in {CONFIG}/topics.json, or move the folder out of the store.")
+            yield Stop(found.message, found.remedy if topics.configured is not None else None)
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):

@@ -13,7 +13,7 @@ from msgspec import Struct, field, structs
 
 from recover.change import disk
 from recover.change.content import Content, DeferredContent, Spool, make, stop_if
-from recover.change.copy_store import check_target, new_folder
+from recover.change.copy_store import check_target, staged_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
 from recover.check.analysis import Analysis, ScanOptions
@@ -182,9 +182,9 @@ def write_rebuild(
     before = _verified(store, options)
     wanted = chosen_queues(before.analysis, options)
     before.analysis.options.engine.confirm()
-    with new_folder(output):
-        files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
-        checked = _check(store, before.analysis, options, wanted, output)
+    with staged_folder(output) as made:
+        files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
+        checked = _check(store, before.analysis, options, wanted, made)
         if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part

@@ -320,10 +320,8 @@ def _judged_by(
         return structs.replace(analysis, log=after), before.index, before.checkpoint, before.config
     delays = DelayTable(analysis.delays.levels)
     delays.observed = dict(analysis.delays.observed)
-    expectation = expect(after, analysis.topics, include_deleted=analysis.options.include_deleted)
-    queues = None if analysis.queues is None else check_consumequeue(
-        store, after, expectation, delays, tick=analysis.options.tick
-    )
+    expectation = expect(after, analysis.topics)
+    queues = None if analysis.queues is None else check_consumequeue(store, after, expectation, delays)
     then = structs.replace(analysis, log=after, expectation=expectation, delays=delays, queues=queues)
     return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 

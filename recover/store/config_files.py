@@ -19,7 +19,7 @@ from msgspec import Struct
 from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
-from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
+from formats.record import SERVICE_TOPICS
 from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
@@ -59,7 +59,7 @@ _salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
 class ConfigText(Struct, frozen=True, dict=True):
     """One copy of a config file on disk. `error`: why it is unreadable.
 
-    `emptied`: its table is missing or empty, and the store shows that it was not.
+    `emptied`: what its table lacks according to the store, in words; "" if nothing.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     content: bytes
     missing: bool = False
     error: str = ""
-    emptied: bool = False
+    emptied: str = ""
 
     @cached_property
     def parsed(self) -> Parsed:
@@ -179,6 +179,11 @@ class ConfigPair(Struct, frozen=True):
     @property
     def present(self) -> bool:
         return not (self.main.missing and self.backup.missing)
+
+    @property
+    def lost(self) -> str:
+        """What a broker does without that starts with the main file."""
+        return f"it {self.main.emptied}" if self.main.emptied and self.main.table else self.known.lost
 
     @property
     def chosen(self) -> ConfigText | None:
@@ -293,7 +298,7 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
 
 LMQ_PREFIX = "%LMQ%"
 # Created by brokers for themselves; 4.x leaves them out of topics.json, and they are never deleted.
-ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
+ALWAYS_LIVE = frozenset(SERVICE_TOPICS)
 _OWN = frozenset({
     "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
     "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
@@ -309,9 +314,10 @@ def is_users_topic(name: str) -> bool:
 
 
 class Topics(Struct, dict=True):
-    """The topics of a store according to topics.json and its folders."""
+    """The topics of a store according to topics.json and its folders; with `include_deleted` none counts as deleted."""
 
     store: Store
+    include_deleted: bool = False
 
     @cached_property
     def pairs(self) -> list[ConfigPair]:
@@ -352,7 +358,7 @@ class Topics(Struct, dict=True):
     def lmq_counts(self, queue: str) -> bool:
         """Whether units of this LMQ queue are expected: its folder exists, even if no broker finds the queue in it
         by its name, or there is no folder at all."""
-        return not self.folders or queue in self.folders or queue in self._misnamed
+        return self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
 
     @cached_property
     def _misnamed(self) -> frozenset[str]:
@@ -362,8 +368,10 @@ class Topics(Struct, dict=True):
 
     def deleted(self, topics: Collection[str]) -> list[str]:
         """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""
+        if self.include_deleted or self.configured is None:
+            return []
         users = self.users(topics)
-        if self.configured is None or (users and users.isdisjoint(self.configured)):
+        if users and users.isdisjoint(self.configured):
             return []
         known = self.folders | ALWAYS_LIVE | self.configured.keys()
         return sorted({topic for topic in topics if topic not in known

@@ -27,7 +27,7 @@ from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.analysed import analysed
-from tests.support.stores import broker_conf, real_store
+from tests.support.stores import broker_conf, real_store, write_at
 from tests.support.unread_stores import add_rocksdb, put
 
 # --- Config files: each kind of damage is named, what brokers write is not, and offsets are held against the queues.
@@ -241,6 +241,9 @@ def _entry() -> bytes:
 def test_data_in_a_part_that_is_not_read_sets_its_bit(store: Make, file: str, content: bytes, part: str) -> None:
     root = store("clean-4.5.1")
     path = root / file
+    topics = root / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace('"topicConfigTable":{', """"topicConfigTable":{"T":{
+        "topicName":"T","perm":6,"readQueueNums":1,"writeQueueNums":1,"attributes":{"queue.type":"BatchCQ"}},"""))
     if path.suffix in (".sst", ".log"):
         add_rocksdb(path.parent)
     put(path, bytes(len(content)) if path.name == FIRST else b"")
@@ -302,6 +305,23 @@ def test_a_timercheck_of_zeros_beside_units_says_nothing(tmp_path: Path) -> None
     check = root / "config" / "timercheck"
     check.write_bytes(bytes(check.stat().st_size))
     assert notable(root)[0].code == "timer-check-wrong" and "zeros" in notable(root)[0].message
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+@pytest.mark.parametrize(("lower", "told"), [(0, 0), (15, 15)])
+def test_a_timercheck_before_pending_messages_that_have_units_delivers_them_twice(
+    tmp_path: Path, version: str, lower: int, told: int
+) -> None:
+    """Real ones delivered 30 of 20 messages; of those that were stored a moment ago a kill leaves the same."""
+    root = real_store(f"kinds/clean-timers-{version}", tmp_path)
+    path = root / "config" / "timercheck"
+    check = TIMER_CHECK.decode(path.read_bytes()[:TIMER_CHECK.size])
+    for later, units in ((0, 0), (70_000, told)):
+        write_at(path, 0, TIMER_CHECK.encode(check._replace(
+            last_read_timestamp=check.last_read_timestamp + later,
+            last_timer_queue_offset=check.last_timer_queue_offset - lower,
+            master_timer_queue_offset=check.master_timer_queue_offset - lower)))
+        assert [item.facts["units"] for item in notable(root)] == [units] * bool(units)
 
 
 def test_a_log_without_a_message_says_nothing_of_when_the_timer_delivered(store: Make) -> None:

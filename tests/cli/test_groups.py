@@ -95,6 +95,8 @@ def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
     found = mqtool("groups", root, "--broker", "5.3.3", "--group", "CG_x", *options, "--json").document
     assert {row["committed"] for row in found["groups"]} == committed_at
     assert any("enableLmq" in line for line in found["assumptions"])
+    (lag,) = {row["lag"] for row in found["groups"] if row["committed"] == (10 if lmq == "true" else 100)}
+    assert f"1 group, {lag} messages not consumed yet" in found["summary"]
 
 
 @pytest.mark.parametrize(("lmq", "file", "forgotten"), [
