@@ -114,8 +114,10 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
     take = np.array([span.rule], dtype=np.uint8)
-    ends = np.r_[0, np.cumsum(native.wanted_of(records, take))]
-    row, key, first_hash = state[PLACE] = place_of(span.first, records, ends)
+    place = START
+    if span.first:
+        place = place_of(span.first, records, np.r_[0, np.cumsum(native.wanted_of(records, take))])
+    row, key, first_hash = state[PLACE] = place
     state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
     part = records, np.asarray(split.hashes), take
     number, total = span.number, 0
