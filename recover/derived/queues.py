@@ -488,7 +488,8 @@ class QueueBuilder:
         expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
         expired[max(0, int(rows["queue_offset"][0]) - start) if rows.size else kept.size :] = False
         evidence[place] = self.evidence.of(kept)
-        held[place] = (kept["size"] > 0) & ~_is_pre_blank(kept) & (offsets >= self.min_offset)
+        ends = offsets + kept["size"].astype(np.int64)
+        held[place] = (kept["size"] > 0) & ~_is_pre_blank(kept) & (offsets >= self.min_offset) & (ends <= self.log_end)
         stays = expired | evidence[place]
         cells[place][stays] = kept[stays]
 
