@@ -43,7 +43,7 @@ from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHis
 from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Asking, Rows, Split, ask, ask_together, scratch_zeros
+from recover.store.columns import Asking, Rows, Split, ask, scratch_zeros, together
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure
 from recover.store.reading import FILE
@@ -175,8 +175,8 @@ def compare_files(
     for at in range(0, len(files), _BATCH_FILES):
         beside = ThreadPoolExecutor(1)
         try:
-            found = ask_together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
-                                  for file in files[at : at + _BATCH_FILES]])
+            found = together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
+                              for file in files[at : at + _BATCH_FILES]], ask)
         finally:
             beside.shutdown(cancel_futures=True)
         yield from found
