@@ -93,9 +93,12 @@ def derived_steps(
     producer = analysis.options.engine.producer(store, log)
     if CONSUMEQUEUE in parts and analysis.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
+        # the positions of each damage ascend
+        lost = {position.key: position.queue_offset for positions in reversed(analysis.losses.by_damage)
+                for position in reversed(positions)}
         yield from consumequeue_steps(
             store, log, analysis.expectation, analysis.queues, Spool(), visible=visible, wanted=wanted,
-            bridged=bridged, evidence=Evidence(starts, stops), producer=producer,
+            bridged=bridged, evidence=Evidence(starts, stops), lost=lost, producer=producer,
         )
     # if only the index is requested, it is built even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)

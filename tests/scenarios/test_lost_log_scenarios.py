@@ -23,6 +23,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
+from tests.support.harm import gone
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
@@ -460,6 +461,28 @@ def test_messages_of_a_topic_that_was_created_again_are_all_stated(
     assert {unit.phy_offset for unit in units[:9]} == {stop}, "the new topic delivers no message of the deleted one"
     assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == before
     assert not mqtool("recover", root, "--yes", "--json").document["applied"]
+
+
+@pytest.mark.parametrize(("how", "topics"), [("repeat", ["%LMQ%x"]), ("gap", ["T", "%LMQ%x"])])
+@pytest.mark.parametrize("queues", [True, False])
+def test_lost_first_messages_without_a_marker_have_units_of_the_next(
+    how: str, topics: list[str], queues: bool, tmp_path: Path
+) -> None:
+    """A consumer that meets a pre-blank at the beginning of a log skips the rest of the queue file."""
+    writer = StoreWriter(tmp_path / "s")
+    records = [writer.put("T", b"body", lmq=["%LMQ%x"]) for _ in range(9)]
+    root = writer.close().root
+    write_at(root / "commitlog" / offset_to_name(0), 0, b"\xee" * records[2].phy_offset)
+    if not queues:
+        gone("consumequeue")(root)
+    paths = [root / "consumequeue" / topic / "0" / offset_to_name(0) for topic in topics]
+    for code in (5, 1):
+        assert mqtool("recover", root, "--lost", how, "--yes", "--set", "mappedFileSizeConsumeQueue=2000").code == code
+        for path in paths:
+            units = [*CQ_UNIT.decode_all(path.read_bytes())]
+            assert [unit.phy_offset for unit in units[:4]] == [records[at].phy_offset for at in (2, 2, 2, 3)]
+            # once bridged, these positions are known by their units alone
+            write_at(path, 5 * CQ_UNIT.size, bytes(8))
 
 
 def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_leads_to(tmp_path: Path) -> None:
