@@ -485,6 +485,23 @@ def test_lost_first_messages_without_a_marker_have_units_of_the_next(
             write_at(path, 5 * CQ_UNIT.size, bytes(8))
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_messages_of_a_deleted_topic_keep_their_places_in_light_queues(anew: bool, tmp_path: Path) -> None:
+    """Unless the light queue began anew, too."""
+    writer = StoreWriter(tmp_path / "s")
+    older = [writer.put(topic, b"older", lmq=["%LMQ%x"]) for _ in range(4) for topic in ("T", "U")]
+    for name in ("T", *(["%LMQ%x"] if anew else [])):
+        writer.delete_topic(name)
+    newer = [writer.put(topic, b"newer", lmq=["%LMQ%x"]) for _ in range(6) for topic in ("T", "U")]
+    root = writer.close().root
+    assert mqtool("verify", root).code == 0
+    gone("consumequeue/%LMQ%x/0/*")(root)
+    assert mqtool("recover", root, "--yes").code == 1
+    content = (root / "consumequeue" / "%LMQ%x" / "0" / offset_to_name(0)).read_bytes()
+    units = [unit.phy_offset for unit in CQ_UNIT.decode_all(content) if unit.size]
+    assert units == [record.phy_offset for record in (newer if anew else [*older, *newer])]
+
+
 def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> None:
     """The second message with queue offset 0 leaves the order only if the unit there leads to the first."""
     writer = StoreWriter(tmp_path / "s")
