@@ -139,7 +139,7 @@ def analyse(
         if found.stretches or found.bridged:
             log = _without_others(log, store, found, options.memory)
             expectation = expect(log, topics)
-            queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+            queues = check_consumequeue(store, log, expectation, delays)
         behind = named_after_end(log, expectation, queues)
     if names_the_end and log.has_keys:
         ends = index_ends(store)
@@ -156,14 +156,14 @@ def analyse(
         # queues and losses are judged by the corrected records
         log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
         expectation = expect(log, topics)
-        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        queues = check_consumequeue(store, log, expectation, delays)
         old = _without_old_end(log, store)
         losses = lost_positions(log, expectation, queues, behind)
     newest = log if queues is None else without_older_topics(log, expectation, queues, losses)
     if newest is not log:
         by_names = newest if by_names is log else by_names
         log, expectation = newest, expect(newest, topics)
-        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        queues = check_consumequeue(store, log, expectation, delays)
         losses = lost_positions(log, expectation, queues, behind)
     losses.indexed = named_by_index_alone(by_index, log, losses)
     # queues that name every message up to the log's end prove that nothing else was lost

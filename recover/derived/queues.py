@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -324,12 +324,14 @@ class QueueBuilder:
     `min_offset` and `log_end` are those of the log that the queues must fit. `visible`: the unit of a lost position
     names its marker instead of repeating the message before it. Units on disk that are `evidence` stay. `bridge`: (phy
     offset, size) of a filler or marker in the log, None if there is none; with it, places after a queue's last record
-    may be lost positions, and the units of a queue with nothing else left name it.
+    may be lost positions, and the units of a queue with nothing else left name it. `lost`: the first lost position of
+    each queue that has one.
     """
 
     def __init__(
         self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
         evidence: Evidence = NO_EVIDENCE, bridge: tuple[int, int] | None = None,
+        lost: Mapping[QueueKey, int] | None = None,
     ) -> None:
         self.store = store
         self.delays = delays
@@ -338,6 +340,7 @@ class QueueBuilder:
         self.visible = visible
         self.evidence = evidence
         self.bridge = bridge
+        self.lost = lost or {}
         self.file_cells = store.queue_file_size // UNIT_SIZE
         self.has_ext = store.consumequeue_ext_dir.is_dir()
 
@@ -449,9 +452,9 @@ class QueueBuilder:
         self, key: QueueKey, first: int, count: int, rows: Rows, old: Stretch | None, *, from_nothing: bool = False
     ) -> QueueCells:
         cells = np.repeat(np.array([PRE_BLANK], dtype=CQ_UNIT.dtype), count)
-        evidence = np.zeros(count, dtype=bool)
+        evidence, held = np.zeros((2, count), dtype=bool)
         if old is not None:
-            self._keep_old(cells, evidence, first, old, rows)
+            self._keep_old(cells, evidence, held, first, old, rows)
         at: Any = rows["queue_offset"] - first
         if rows.size and int(at[-1]) - int(at[0]) == rows.size - 1:
             at = slice(int(at[0]), int(at[-1]) + 1)
@@ -468,15 +471,16 @@ class QueueBuilder:
         lost[at] = self.stood_for(key, rows)
         claimed = np.zeros(cells.size, dtype=bool)
         claimed[at] = True
-        # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
+        # a consumer that meets a pre-blank skips the rest of the file, so only places that held no message keep theirs
         unclaimed = ~claimed & ~evidence
-        unclaimed[: max(0, first_live - first)] = False
+        begin = max(0, min(first_live, self.lost.get(key, first_live)) - first)
+        unclaimed[:begin] &= held[:begin]
         self._stand_in(cells, lost | unclaimed)
         return QueueCells(key, first, cells, ext)
 
-    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
-        """Copy evidence (marked in `evidence`) and the expired units, which precede all others, from the queue on
-        disk."""
+    def _keep_old(self, cells: Rows, evidence: Rows, held: Rows, first: int, old: Stretch, rows: Rows) -> None:
+        """Copy evidence (marked in `evidence`) and the expired units, which precede all others, from the queue on disk.
+        Units of other messages are marked in `held`."""
         start = max(first, old.first_index)
         kept = old.units[start - old.first_index :][: max(0, first + cells.size - start)]
         place = slice(start - first, start - first + kept.size)
@@ -484,6 +488,8 @@ class QueueBuilder:
         expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
         expired[max(0, int(rows["queue_offset"][0]) - start) if rows.size else kept.size :] = False
         evidence[place] = self.evidence.of(kept)
+        ends = offsets + kept["size"].astype(np.int64)
+        held[place] = (kept["size"] > 0) & ~_is_pre_blank(kept) & (offsets >= self.min_offset) & (ends <= self.log_end)
         stays = expired | evidence[place]
         cells[place][stays] = kept[stays]
 
@@ -579,9 +585,11 @@ def repaired_steps(
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, bridged: Collection[QueueKey] = (),
-    evidence: Evidence = NO_EVIDENCE, producer: Producer | None = None,
+    evidence: Evidence = NO_EVIDENCE, lost: Mapping[QueueKey, int] | None = None,
+    producer: Producer | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
+    """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay. `lost`:
+    see `QueueBuilder`.
 
     Queues with a position in a new bridge are `bridged`: a marker that is as long as the lost record has the unit of
     that record, which does not show whether it is to be hidden.
@@ -593,7 +601,7 @@ def consumequeue_steps(
         unsound &= wanted
     builder = QueueBuilder(
         store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
-        bridge=log.first_bridge_record(),
+        bridge=log.first_bridge_record(), lost=lost,
     )
     if producer is not None:
         for key, steps in producer.queues(builder, expectation, unsound.copy(), fresh=False):
