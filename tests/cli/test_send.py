@@ -261,12 +261,10 @@ def test_a_position_file_stays_short(tmp_path: Path) -> None:
 
 
 class _Cluster:
-    """A cluster that refuses the second message, and stops to answer before the fourth."""
+    """A cluster that refuses the second message, and once gives no answer to the fourth."""
 
-    again = 0
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.seen = 0
+    def __init__(self) -> None:
+        self.seen = self.again = 0
 
     def send(self, messages: list[Outgoing], _: object) -> list[RejectedMessage | None]:
         self.seen += 1
@@ -283,7 +281,8 @@ def test_a_message_that_the_cluster_refused_is_told_by_every_later_run(
 ) -> None:
     file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--topic", "TopicA", "--limit", "5")
     words = ("send", file, *TO, "--position", tmp_path / "position", "--yes", "--json")
-    monkeypatch.setattr("mqtool.commands.send.Cluster", _Cluster)
+    cluster = _Cluster()
+    monkeypatch.setattr("mqtool.commands.send.Cluster", lambda *_, **__: cluster)
     for sent in (2, 4, 4):
         result = mqtool(*words)
         document = result.document
