@@ -113,6 +113,8 @@ def start_line(document: dict[str, Any]) -> str:
     if unread:
         does = f" and {', '.join(costs)}" if costs else ""
         return f"{who} would start{does}; the effect on {unread} is unknown"
+    if not costs and document["reason"]:
+        return f"{who} would start all the same"
     return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")
 
 

@@ -107,15 +107,18 @@ def needed_parts(store: Store, topics: Topics, log: LogView) -> list[Needed]:
 
 
 def queue_types(store: Store, topics: Topics) -> Iterator[Finding]:
-    """Folders of topics with queues of another type than the topic has (ConsumeQueueStore.queueTypeShouldBe)."""
+    """Folders of topics with queues of another type than the topic has (ConsumeQueueStore.queueTypeShouldBe); an info
+    for a topic that topics.json does not name, whose batch queues verify cannot judge."""
     batches, folder = topics.configured_batch, store.batchconsumequeue_dir
     wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
     wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
               if topic not in batches and names_in(folder / topic)]
     for path, kind in wrong:
-        gives = f"gives the topic the queue.type {kind}" if path.name in (topics.configured or {}) else \
-            f"does not name the topic: {kind} is the default"
-        yield finding("queue-type-differs", store.relative(path), None, topic=path.name, gives=gives)
+        named = path.name in (topics.configured or {})
+        gives = (f"gives the topic the queue.type {kind}" if named else
+                 f"does not name the topic: {kind} is the default")
+        yield finding("queue-type-differs", store.relative(path), None, topic=path.name, gives=gives,
+                      severity=None if named else "info")
 
 
 def _rocksdb(store: Store) -> Iterator[Needed]:

@@ -296,6 +296,21 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
                       problem=f"{_CHECK_FILE} states that it was written up to {reached}")
 
 
+def waiting_timers(store: Store, log: LogView) -> int:
+    """The number of timer messages in the log that are due later than the last delivery that timercheck or the newest
+    message shows; of many only the last of each split count. `OSError`."""
+    check, _ = _check_of(store)
+    delivered = max(log.tally.newest_timestamp, 0 if check is None else check.last_read_timestamp)
+    number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
+    waiting = 0
+    with LogReader(log.queue) as reader:
+        for split in log.splits() if number is not None else ():
+            rows = split.records
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+            waiting += sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered for row in rows[-_READ:])
+    return waiting
+
+
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:
     """When the timer message is due (ms); 0 if it cannot be read, or cancels another."""
     found = _properties(reader, phy_offset, size)

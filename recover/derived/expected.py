@@ -13,7 +13,7 @@ from formats import properties as props
 from formats.basics import FormatError, is_safe_directory_name
 from formats.native.rows import group_rows, numbered
 from formats.record import Record
-from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
+from formats.record.rows import BIT_LMQ, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED, EXPECTED, FILLER_TOPIC
 from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
@@ -159,7 +159,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
     with LogReader(log.queue) as reader:
-        for rows in ask([(split, _carriers) for split in log.live() if split.has(BIT_LMQ)]):
+        for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
@@ -177,13 +177,24 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]
 
 
 def _carriers(split: Split) -> Rows:
-    """Return the rows of a split that name LMQ queues and count in their own."""
-    rows = split.records[(split.records["bits"] & BIT_LMQ) != 0]
+    """Return the rows of a split that name LMQ queues and count, or counted, in their own."""
+    rows = split.records[(split.records["bits"] & (BIT_LMQ | BIT_STALE)) == BIT_LMQ]
     return np.ascontiguousarray(rows[numbered(rows)])
 
 
 def _newest(rows: Rows) -> Rows:
-    """Keep, of several records that claim one position, the one written last."""
+    """Keep, of several records that claim one position, the one written last. A record that is superseded in its own
+    queue holds its place in an LMQ queue where the live ones are all in order with it."""
+    rows = rows[np.argsort(rows["phy_offset"], kind="stable")]
+    older = (rows["bits"] & BIT_SUPERSEDED) != 0
+    goes = np.zeros(rows.size, dtype=np.bool_)
+    for queue in np.unique(rows["queue"][older]).tolist():
+        own = np.flatnonzero(rows["queue"] == queue)
+        offsets = rows["queue_offset"][own]
+        before = np.maximum.accumulate(np.where(older[own], -1, offsets))
+        after = np.minimum.accumulate(np.where(older[own], np.iinfo(np.int64).max, offsets)[::-1])[::-1]
+        goes[own] = older[own] & ((before >= offsets) | (after <= offsets))
+    rows = rows[~goes]
     rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
     if rows.size < 2:
         return rows

@@ -25,7 +25,7 @@ from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, Que
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
-from recover.log.generations import mark
+from recover.log.generations import mark, with_place
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split, within
@@ -425,8 +425,8 @@ def without_older_topics(
 # the older topic. A damaged queue offset can be 0 as well. Then the unit at the place after the previous record names
 # it; a queue that was really recreated has no such unit.
 #
-# A queue offset that skips more messages than the log has room for is damaged, unless a unit is at that very place:
-# then a broker continued from it, and the record is right.
+# A record out of the order of its queue is damaged, unless a unit is at the very place that it names: then a broker
+# continued from there, or began again after a single message, and the record is right.
 
 
 def correct_generations_by_units(log: LogView, store: Store) -> LogView:
@@ -434,11 +434,10 @@ def correct_generations_by_units(log: LogView, store: Store) -> LogView:
 
     The bits of its rows are changed in place.
     """
-    if log.superseded and _undo_false_restarts(log, store):
-        superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
-        log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
-    if log.tally.bits & BIT_MISNUMBERED and _confirm_true_jumps(log, store):
-        log = structs.replace(log, tally=tally(log.files, len(log.queues)))
+    for bits, corrects in ((log.superseded, _undo_false_restarts), (log.tally.bits & BIT_MISNUMBERED, _confirm_places)):
+        if bits and corrects(log, store):
+            superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
+            log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
     return log
 
 
@@ -466,17 +465,22 @@ def _undo_false_restarts(log: LogView, store: Store) -> bool:
     return bool(false)
 
 
-def _confirm_true_jumps(log: LogView, store: Store) -> bool:
-    """Clear misnumbered last records that the unit at their own place confirms; return whether there were any."""
-    cleared = False
+def _confirm_places(log: LogView, store: Store) -> bool:
+    """Clear misnumbered records that the unit at their own place confirms, and supersede others with that place; return
+    whether there were any."""
+    confirmed = []
     for split in log.splits():
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
-            place = int(row["queue_offset"])
-            if place > int(log.tally.most[int(row["queue"])]) and _is_named(log, store, row, place):
+            if _is_named(log, store, row, int(row["queue_offset"])):
+                confirmed.append(row)
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
-                cleared = True
-    return cleared
+    for split in log.splits() if confirmed else ():
+        records = split.records
+        for row in confirmed:
+            same = (records["queue"] == row["queue"]) & (records["queue_offset"] == row["queue_offset"])
+            records["bits"][same & with_place(records) & (records["phy_offset"] != row["phy_offset"])] |= BIT_SUPERSEDED
+    return bool(confirmed)
 
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:

@@ -577,6 +577,16 @@ PREDICT_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "start-leaves-waiting", "error", "broker {broker} would not deliver {count} delayed messages: they wait in {where}", "",
+        one="broker {broker} would not deliver one delayed message: it waits in {where}",
+        meaning="A delayed message is delivered by the service that keeps it: the levels of messageDelayLevel, or the timer of 5.0.0 and "
+        "later.",
+        cause="messageDelayLevel is shorter than when the messages were stored, timerWheelEnable=false, or the release is older than 5.0.0.",
+        broker="It keeps the messages in its log, delivers none of them, and deletes them with the log files when these expire.",
+        action="Start it with the delay levels and the timer with which the messages were stored.",
+        leads="setting",
+    ),
+    Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
         one="broker {broker} would delete one file",
         meaning="A start deletes log and queue files after the ends that it found, after a crash index files, and from 5.4.0 on a "

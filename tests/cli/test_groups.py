@@ -122,6 +122,7 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
             right = str(file.startswith("lmq")).lower()
             assert f"enableLmq={right}" in said.document["next"][0]["command"]
             assert file in said.document["next"][0]["why"]
+            assert said.document["summary"].startswith("Do not start it: ")
 
 
 def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(store: Callable[[str], Path]) -> None:

@@ -485,6 +485,41 @@ def test_lost_first_messages_without_a_marker_have_units_of_the_next(
             write_at(path, 5 * CQ_UNIT.size, bytes(8))
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_messages_of_a_deleted_topic_keep_their_places_in_light_queues(anew: bool, tmp_path: Path) -> None:
+    """Unless the light queue began anew, too."""
+    writer = StoreWriter(tmp_path / "s")
+    older = [writer.put(topic, b"older", lmq=["%LMQ%x"]) for _ in range(4) for topic in ("T", "U")]
+    for name in ("T", *(["%LMQ%x"] if anew else [])):
+        writer.delete_topic(name)
+    newer = [writer.put(topic, b"newer", lmq=["%LMQ%x"]) for _ in range(6) for topic in ("T", "U")]
+    root = writer.close().root
+    assert mqtool("verify", root).code == 0
+    gone("consumequeue/%LMQ%x/0/*")(root)
+    assert mqtool("recover", root, "--yes").code == 1
+    content = (root / "consumequeue" / "%LMQ%x" / "0" / offset_to_name(0)).read_bytes()
+    units = [unit.phy_offset for unit in CQ_UNIT.decode_all(content) if unit.size]
+    assert units == [record.phy_offset for record in (newer if anew else [*older, *newer])]
+
+
+def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> None:
+    """The second message with queue offset 0 leaves the order only if the unit there leads to the first."""
+    writer = StoreWriter(tmp_path / "s")
+    older = writer.put("T", b"t" * 100)
+    writer.delete_topic("T")
+    records = [writer.put("T", b"n" * 100) for _ in range(4)]
+    root = writer.close().root
+    report = mqtool("verify", root, "--json")
+    assert (report.code, report.document["commitlog"]["superseded"]) == (0, 1)
+    queue = root / "consumequeue" / "T" / "0" / offset_to_name(0)
+    write_at(queue, CQ_UNIT.size, bytes(CQ_UNIT.size))
+    assert mqtool("recover", root, "--yes").code == 1
+    assert [unit.phy_offset for unit in CQ_UNIT.decode_all(queue.read_bytes())][:4] == [
+        record.phy_offset for record in records]
+    write_at(queue, 0, CQ_UNIT.encode(CqUnit(older.phy_offset, older.total_size, 0)))
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
+
+
 def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_leads_to(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "s")
     for _ in range(5):
