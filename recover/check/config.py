@@ -244,6 +244,8 @@ def _style(store: Store) -> Style:
 
 
 _RETRY = "%RETRY%"
+_WRITTEN_MS = 60_000
+"""After this time a running broker has written delayOffset.json, with the default of flushDelayOffsetInterval."""
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
 IN_ROCKSDB = {
@@ -290,7 +292,10 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
     delays = pairs[DELAYS_FILE]
-    if TOPIC_SCHEDULE in stored and delays.present and _lack(delays.main) and _came_due(store, log, newest):
+    # a broker writes the file every ten seconds and when it stops, as it does with consumer offsets
+    gone = not delays.present and any(pairs[name].present for name in OFFSET_FILES)
+    late = _WRITTEN_MS if gone and store.has_abort else 0
+    if TOPIC_SCHEDULE in stored and (gone or _lack(delays.main)) and _came_due(store, log, newest, late):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -306,9 +311,9 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     return {name: text for name, text in shown.items() if not kept & IN_ROCKSDB.get(name, set())}
 
 
-def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
-    """False if no delayed message is left, or none was due by the newest message: until then a broker writes an empty
-    table."""
+def _came_due(store: Store, log: LogView | None, newest: int, late: int) -> bool:
+    """False if no delayed message is left, or none was due `late` ms before the newest message: until then a broker
+    writes an empty table."""
     dues = []
     for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
         first = min(filter(Path.is_file, folder.iterdir()), default=None)
@@ -316,8 +321,8 @@ def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
     if not dues:
-        return log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
-    return min(dues) <= (newest if log is None else log.tally.newest_timestamp)
+        return not late and log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
+    return min(dues) + late <= (newest if log is None else log.tally.newest_timestamp)
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:

@@ -466,6 +466,8 @@ def test_from_5_4_0_on_a_config_file_that_cannot_be_read_is_deleted(
     (["consumerOffset.json"], "empty, as its backup", ["config/consumerOffset.json"]),
     (["consumerOffset.json"], "without its table, beside its backup", ["config/consumerOffset.json"]),
     (["consumerFilter.json"], "missing", []), (["consumerFilter.json"], "{}", []),
+    # real 5.3.3 and 4.9.7 delivered 20 delayed messages once more
+    (["delayOffset.json"], "missing", ["config/delayOffset.json"]),
 ])
 def test_config_that_is_missing_or_names_nothing_is_forgotten(
     store: Callable[[str], Path], gone: list[str], how: str, named: list[str],
