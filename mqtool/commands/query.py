@@ -142,18 +142,18 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 
 
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
-    if way == "time":
-        raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
     if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
         return placed
-    stale = {"stale"} if search.include_stale else set()
+    others = ({"stale"} if search.include_stale else set()) | (set() if way == "time" else {"superseded"})
     wanted = Wanted(
-        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
-        until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
+        key=search.msg_id.strip() if search.msg_id else search.key, since=max(0, search.time or search.begin or 0),
+        until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", *others}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
-    return scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
-                    only_stale=way == "stale", limit=search.limit)
+    answer = scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
+                      only_stale=way == "stale", limit=1 if way == "time" else search.limit)
+    answer.more = answer.more and way != "time"
+    return answer
 
 
 def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:

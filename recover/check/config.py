@@ -344,7 +344,7 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
 
 def _lack(text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()) -> str:
     """What the table of a sound text lacks, in words; "" if nothing."""
-    if text.state not in ("sound", "trailing-garbage", "trailing-zeros") or not tables_of(text.known):
+    if text.state not in ("sound", "odd-text", "trailing-garbage", "trailing-zeros") or not tables_of(text.known):
         return ""
     if not text.table:
         return STATE_TEXT["emptied"]

@@ -108,28 +108,20 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
     return np.asarray(tags_codes[source] <= MAX_EXT_ADDRESS)
 
 
-def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
-    """Lay out all units from position 0; those that are intact on disk keep their filter bit map."""
-    size = files.store.ext_file_size
-    writer = _Writer(size, 0)
-    positions = [writer.put(_intact(rows, number, files)) for number in range(rows.size)]
-    return ExtImage(size, np.array(positions, dtype=np.int64), writer.result())
-
-
-def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
-    """Keep the units on disk up to the first wrong one, and lay out all others in order after them, with their bit
-    maps.
+def lay_out_ext(rows: ExtRows, files: ExtFiles, floor: int | None, *, from_nothing: bool) -> ExtImage:
+    """Keep the units on disk up to the first wrong one, none if `from_nothing`, and lay out all others in order after
+    them, with their bit maps.
 
     At start a broker cuts the ext files after the unit of the queue's last cell, so no unit may follow those of later
     messages. `floor`: no live unit is before this position (None: the start of the first file).
     """
-    size = files.store.ext_file_size
-    start = files.mapped_files.min_offset if floor is None else floor
-    known = files.units
-    rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
-    kept = _intact_rows(rows, files, start)
-    if kept == rows.size:
-        return ExtImage(size, rows.position)
+    size, known, kept, start = files.store.ext_file_size, files.units, 0, 0
+    if not from_nothing:
+        start = files.mapped_files.min_offset if floor is None else floor
+        rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
+        kept = _intact_rows(rows, files, start)
+        if kept == rows.size:
+            return ExtImage(size, rows.position)
     if kept:
         last = int(known.find(rows.position[kept - 1 : kept])[0])
         start = int(known.position[last] + known.size[last])
@@ -504,7 +496,7 @@ class QueueBuilder:
             return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
         positions = np.where(found & (codes <= MAX_EXT_ADDRESS), positions_of(codes), -1)[wanted]
         ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
-        image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
+        image = lay_out_ext(ext_rows, files, end_of(files, expired), from_nothing=from_nothing)
         cells["tags_code"][at[wanted]] = addresses_of(image.positions)
         return image
 

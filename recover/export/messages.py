@@ -34,9 +34,10 @@ _COMPRESSIONS = {
 }
 _SYSTEM = frozenset({
     "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", TOPIC_CHECK_MAX, "SELF_TEST_TOPIC",
-    "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", *SERVICE_TOPICS,
+    "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", "DefaultHeartBeatSyncerTopic", *SERVICE_TOPICS,
 })
-"""`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
+"""`TopicValidator.SYSTEM_TOPIC_SET`, and the topic in which proxies tell each other of their clients
+(`HeartbeatSyncer`); further ones begin with rmq_sys_."""
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_LENGTH = struct.Struct(">h")
 """Head of a message inside a batch: size, magic, body CRC, flag, body length; the length of its properties follows the

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from formats.basics import is_legal_topic, is_safe_directory_name
-from formats.config.json import Json, Parsed, salvage
+from formats.config.json import Json, Parsed, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import SERVICE_TOPICS
 from recover.store.source import names_in, read_small
@@ -25,7 +25,7 @@ from recover.store.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "odd-offset", "odd-member", "odd-queue-type", "odd-key", "emptied", "unreadable",
+    "odd-offset", "odd-member", "odd-queue-type", "odd-key", "odd-text", "emptied", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -33,7 +33,9 @@ _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "trunc
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
 
 _STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
-_REJECTED = ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type")
+_REJECTED = (
+    "cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type", "odd-text",
+)
 _QUEUE_TYPES = ("SimpleCQ", "BatchCQ", "RocksDBCQ", None)
 _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
 """The keys of a topic that every release writes (TopicConfig)."""
@@ -47,6 +49,7 @@ STATE_TEXT: dict[State, str] = {
     "odd-member": "has a topic, group or version with a value of the wrong kind, so that brokers reject it",
     "odd-queue-type": "has a topic with a queue.type that no broker knows, so that 5.x does not start",
     "odd-key": "has a member that no broker wrote",
+    "odd-text": "has a byte order mark, single quotes or keys without quotes, which not every release reads",
     "emptied": "has an empty table",
     "unreadable": "could not be read",
 }
@@ -93,7 +96,9 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "odd-queue-type"
         if self.odd_keys:
             return "odd-key"
-        return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
+        if self.emptied:
+            return "emptied"
+        return "odd-text" if self.parsed.odd else _BY_TRAILING[self.parsed.trailing]
 
     @cached_property
     def flipped(self) -> tuple[int, int] | None:
@@ -104,7 +109,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     def whole(self) -> bool:
         """Whether the text holds one whole value, ignoring what follows it, and except for the bit that is
         `flipped`."""
-        return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
+        return self.state in ("sound", "odd-text", "trailing-garbage", "trailing-zeros", "flipped-name")
 
     @property
     def stops_start(self) -> bool:
@@ -122,7 +127,9 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @property
     def document(self) -> bytes:
-        """The text up to the end of its value, with the right name of its table."""
+        """The text up to the end of its value, with the right name of its table, and as every release reads it."""
+        if self.state == "odd-text":
+            return dumps(self.parsed.value, detect_style(self.content))
         content = self.content[: self.parsed.end]
         if self.flipped is None:
             return content

@@ -168,6 +168,8 @@ def test_time_finds_the_first_message_stored_then_or_later() -> None:
     (first,) = found(store, *queue, "--time", 1)
     assert first["queue_offset"] == 0
     assert found(store, *queue, "--time", 4_000_000_000_000) == []
+    for time in (0, 1, hit["store_timestamp"], hit["store_timestamp"] + 1, 4_000_000_000_000):
+        assert found(store, *queue, "--time", time, "--scan") == found(store, *queue, "--time", time)
 
 
 def test_lmq_queue_leads_to_the_record_of_its_topic() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -485,6 +486,27 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
     found = ask(root)
     assert [*found.config_lost] == named and found.exit_code == (4 if named else 0)
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
+
+
+@pytest.mark.parametrize("written", [
+    lambda text: "\ufeff" + text, lambda text: text.replace('"', "'"), lambda text: re.sub(r'"(\w+)":', r"\1:", text),
+], ids=["byte order mark", "single quotes", "bare keys"])
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+def test_a_text_that_only_some_releases_read_is_found_and_written_anew(
+    store: Callable[[str], Path], name: str, written: Callable[[str], str],
+) -> None:
+    """Real 4.9.7 forgot all topics of a text with a mark, 5.5.0 those of one with single quotes or bare keys."""
+    root = store("clean-4.5.1")
+    path = root / "config" / name
+    sound = path.read_text()
+    path.with_name(f"{name}.bak").unlink()
+    path.write_text(written(sound), "utf-8")
+    assert ask(root).exit_code == 4 and [*ask(root).config_lost] == [f"config/{name}"]
+    assert {item["code"] for item in mqtool("verify", root, "--json").document["findings"]} > {"config-broken"}
+    assert mqtool("recover", root, "--yes").code == 1
+    assert json.loads(re.sub(r"(-?\d+):", r'"\1":', path.read_text())) == json.loads(
+        re.sub(r"(-?\d+):", r'"\1":', sound))
+    assert (ask(root).exit_code, mqtool("verify", root).code) == (0, 0)
 
 
 @pytest.mark.parametrize(("levels", "waiting"), [("1s 2s 3s", 4), ("1s 2s 3s 4s", 4), ("1s 2s 3s 4s 5s", 0)])
