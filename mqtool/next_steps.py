@@ -7,7 +7,6 @@ ends the sequence. Steps only lead forward: look → verify → predict → dry 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
@@ -16,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.model import CODES
+from recover.findings.model import CODES, shell_line
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, QUEUE_DATABASE
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Given(Struct, frozen=True):
         """A complete command line for the store; a change of a remote store is made on a copy, created first."""
         remote = "://" in self.store and command not in READS
         words = [] if remote else self.words(command)
-        typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
+        typed = shell_line("mqtool", command, _COPY if remote else self.store, *words, *more)
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
@@ -107,7 +106,7 @@ class Given(Struct, frozen=True):
         if "commitlog" in dict(self.options) or "://" in self.store:
             return ""
         folders = [text for _, text in self.log_of_conf] or [f"{self.store.rstrip('/')}/commitlog"]
-        return "".join(f"--commitlog {shlex.quote(folder)} " for folder in folders)
+        return "".join(f"--commitlog {shell_line(folder)} " for folder in folders)
 
     def settings(self) -> list[str]:
         """Settings with which a broker finds the store in its present place."""
@@ -136,7 +135,7 @@ class Given(Struct, frozen=True):
             said = _NAMED.sub(rf"mqtool \1 {_COPY}", text).replace("{store}", _COPY)
             copy = copy_command(self.store)
             return f"A remote store is never changed in place. Copy it to a disk: {copy}; then {said}"
-        return _NAMED.sub(lambda found: self.line(found[1]), text).replace("{store}", shlex.quote(self.store))
+        return _NAMED.sub(lambda found: self.line(found[1]), text).replace("{store}", shell_line(self.store))
 
 
 NOTHING_GIVEN = Given()
@@ -153,12 +152,12 @@ def copy_command(place: str) -> str:
     base, _, query = place.partition("?")
     scheme, _, rest = base.partition("://")
     if not scheme.startswith("s3"):
-        return f"hdfs dfs -get {shlex.quote(base)} {_COPY}"
+        return f"hdfs dfs -get {shell_line(base)} {_COPY}"
     options = {name: values[-1] for name, values in parse_qs(query).items()}
-    line = f"aws s3 sync {shlex.quote(f's3://{rest}')} {_COPY}"
+    line = f"aws s3 sync {shell_line(f's3://{rest}')} {_COPY}"
     if "endpoint_override" in options:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
-        line += f" --endpoint-url {shlex.quote(endpoint)}"
+        line += f" --endpoint-url {shell_line(endpoint)}"
     return line
 
 
@@ -295,16 +294,16 @@ def _go(scene: Scene) -> list[Step]:
     words = iter(scene.typed)
     typed = [word for word in words if word != "--dry-run" and not (
         word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
-    steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
+    steps = [Step(shell_line("mqtool", *typed), "the same, carried out")]
     if scene.mendable:
-        more = Step(shlex.join(["mqtool", *typed, _MEND]),
+        more = Step(shell_line("mqtool", *typed, _MEND),
                     f"the same, and restores messages that one flipped bit explains ({scene.mendable})")
         steps.insert(0, more)
     return steps
 
 
 def _apply(scene: Scene) -> list[Step]:
-    steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "runs this plan")]
+    steps = [Step(shell_line("mqtool", "apply", scene.plan, *scene.given.words("apply")), "runs this plan")]
     if scene.mendable:
         more = f"another plan, which also restores messages that one flipped bit explains ({scene.mendable})"
         steps.insert(0, scene.dry_run(more, _MEND))

@@ -8,7 +8,6 @@ command through the printer.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -29,6 +28,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.model import shell_line
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
 from recover.store.columns import DEFAULT_MEMORY
@@ -223,7 +223,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
-                    f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
+                    + shell_line("mqtool", *out.arguments, "--master", "spark://HOST:7077"))
         engine = self.scanner(rebuilds=rebuilds)
         if self.on_spark and total:
             self._start_spark(out)

@@ -14,7 +14,6 @@ import heapq
 import json
 import os
 import pickle
-import shlex
 import shutil
 import signal
 import socket
@@ -35,7 +34,7 @@ from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
-from recover.findings.model import Finding
+from recover.findings.model import Finding, shell_line
 from recover.log.scan import LocalEngine
 from recover.look.live import settled
 from recover.store.memo import Stamp, stamp_of
@@ -454,9 +453,9 @@ def _worst(findings: Iterable[Finding]) -> str | None:
 
 def _finding_row(place: str, found: Finding) -> dict[str, Any]:
     values = found.json()
-    own = "" if is_remote(place) else f"--commitlog {shlex.quote(place + '/commitlog')} "
+    own = "" if is_remote(place) else f"--commitlog {shell_line(place + '/commitlog')} "
     for name in ("message", "remedy"):
-        values[name] = values[name].replace("--commitlog LOG ", own).replace("{store}", shlex.quote(place))
+        values[name] = values[name].replace("--commitlog LOG ", own).replace("{store}", shell_line(place))
     facts = json.dumps(values["facts"], default=lambda value: value.item() if hasattr(value, "item") else str(value))
     return _plain({"store": place, **values, "facts": facts})
 

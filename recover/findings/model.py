@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -55,6 +57,19 @@ class Finding(Struct, frozen=True):
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 message`, `2,974 messages`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shell_line(*words: object) -> str:
+    """The words as one line that every shell splits into the same words. Characters that a terminal or JSON does not
+    carry unchanged (controls, bytes that are not UTF-8) go through printf: `"$(printf 'new\\012line')"`."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"\"$(printf '{_octal(word)}')\""
+                    for word in map(str, words))
+
+
+def _octal(word: str) -> str:
+    raw = b"".join(bytes([ord(char) - 0xDC00]) if "\udc80" <= char <= "\udcff"
+                   else char.encode("utf-8", "surrogatepass") for char in word)
+    return re.sub(rb"[^0-9A-Za-z/._]", lambda found: b"\\%03o" % ord(found[0]), raw).decode()
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
