@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
 CHANGE = "Before anything is changed"
 _GENTLE = 15
+_LEAST_RATE = 64 << 10
+"""Bytes a second: one read takes 16 s at this rate."""
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -178,8 +180,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
 
     def check(self, command: str) -> None:
-        """Usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) for a
-        changing command on a Spark Connect server."""
+        """Usage error (16) for options that contradict each other, that Spark does not know, or with which a command
+        would not end; `Refusal` (8) for a changing command on a Spark Connect server."""
+        if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
+            raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
+                               "Write bytes a second, or 64K, 50M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
@@ -191,7 +196,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """Return the engine for `recover`, after applying --rate-limit and --nice to this process. One that `rebuilds`
         may keep what it scans, to build files from it."""
         if self.rate_limit is not None:
-            set_rate(max(1, self.rate_limit))
+            set_rate(self.rate_limit)
         if self.nice:
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:

@@ -415,3 +415,8 @@ def test_a_command_to_type_next_names_every_store_in_letters_that_a_shell_reads(
     assert command.isprintable()
     arguments = f'printf "%s" {command.removeprefix("mqtool verify ")}'
     assert subprocess.run(["sh", "-c", arguments], check=True, capture_output=True).stdout == os.fsencode(root)
+
+
+def test_a_rate_at_which_no_scan_would_end_is_a_usage_error() -> None:
+    for rate in ("0", "50"):
+        assert mqtool("verify", unpacked("clean-4.5.1"), "--rate-limit", rate).code == exits.USAGE
