@@ -6,16 +6,14 @@ ends the sequence. Steps only lead forward: look → verify → predict → dry 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs
 
 from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.model import CODES, shell_line
+from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, QUEUE_DATABASE
 
 if TYPE_CHECKING:
@@ -38,10 +36,6 @@ TAKES: dict[str, tuple[str, ...]] = {
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
-READS = ("inspect", "verify", "predict", "query", "trace", "groups", "report", "explain", "exit-codes")
-"""The commands that read a remote store where it is."""
-_COPY = "DIR"
-_NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
 
 
 class Step(NamedTuple):
@@ -91,7 +85,7 @@ class Given(Struct, frozen=True):
         """A complete command line for the store; a change of a remote store is made on a copy, created first."""
         remote = "://" in self.store and command not in READS
         words = [] if remote else self.words(command)
-        typed = shell_line("mqtool", command, _COPY if remote else self.store, *words, *more)
+        typed = shell_line("mqtool", command, COPY if remote else self.store, *words, *more)
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
@@ -127,38 +121,10 @@ class Given(Struct, frozen=True):
         `{typed}` in a refusal is the refused command line: `typed`, else recover. `--commitlog LOG` stands for the
         log's folders where another one is named beside them.
         """
-        text = text.replace("{typed}", typed or self.line("recover")).replace("--commitlog LOG ", self._own_log())
-        if "{store}" not in text:
-            return text
-        match = _NAMED.search(text)
-        if match and "://" in self.store and match[1] not in READS:
-            said = _NAMED.sub(rf"mqtool \1 {_COPY}", text).replace("{store}", _COPY)
-            copy = copy_command(self.store)
-            return f"A remote store is never changed in place. Copy it to a disk: {copy}; then {said}"
-        return _NAMED.sub(lambda found: self.line(found[1]), text).replace("{store}", shell_line(self.store))
+        return filled(text.replace("{typed}", typed or self.line("recover")), self.store, self.line, self._own_log())
 
 
 NOTHING_GIVEN = Given()
-
-
-def copy_command(place: str) -> str:
-    """The command that copies a remote store into the folder DIR.
-
-    >>> copy_command("s3://b/my store?endpoint_override=HOST:9000&scheme=http")
-    "aws s3 sync 's3://b/my store' DIR --endpoint-url http://HOST:9000"
-    >>> copy_command("hdfs://name:8020/store")
-    'hdfs dfs -get hdfs://name:8020/store DIR'
-    """
-    base, _, query = place.partition("?")
-    scheme, _, rest = base.partition("://")
-    if not scheme.startswith("s3"):
-        return f"hdfs dfs -get {shell_line(base)} {_COPY}"
-    options = {name: values[-1] for name, values in parse_qs(query).items()}
-    line = f"aws s3 sync {shell_line(f's3://{rest}')} {_COPY}"
-    if "endpoint_override" in options:
-        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
-        line += f" --endpoint-url {shell_line(endpoint)}"
-    return line
 
 
 class Scene(Struct):

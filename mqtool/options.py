@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.declared import OutputOptions, argument, flag, option, parse_size
-from mqtool.next_steps import NOTHING_GIVEN, READS, Given
+from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
@@ -28,7 +28,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import shell_line
+from recover.findings.model import READS, shell_line
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
 from recover.store.columns import DEFAULT_MEMORY
@@ -192,9 +192,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
-    def scanner(self, *, rebuilds: bool = False) -> Engine:
-        """Return the engine for `recover`, after applying --rate-limit and --nice to this process. One that `rebuilds`
-        may keep what it scans, to build files from it."""
+    def scanner(self, out: Printer, size: int, *, rebuilds: bool = False) -> Engine:
+        """Return the engine for `recover`, after applying --rate-limit and --nice to this process; starts Spark for a
+        log of `size` > 0 bytes. One that `rebuilds` may keep what it scans, to build files from it."""
         if self.rate_limit is not None:
             set_rate(self.rate_limit)
         if self.nice:
@@ -202,22 +202,19 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if not self.on_spark:
             return LocalEngine(self.thread_count)
         from recover.cluster.engine import SparkEngine
+        from recover.cluster.session import session_for
 
+        if size:
+            out.say("starting Spark")
+            known = session_for(self.spark_settings()).json()
+            page = f", {known['ui']}" if known["ui"] else ""
+            out.say(f"Spark application {known['application']} on {known['master']}{page}")
         return SparkEngine(self.spark_settings(), makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         from recover.cluster.session import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)
-
-    def _start_spark(self, out: Printer) -> None:
-        from recover.cluster.session import session_for
-
-        out.say("starting Spark")
-        session = session_for(self.spark_settings())
-        known = session.json()
-        page = f", {known['ui']}" if known["ui"] else ""
-        out.say(f"Spark application {known['application']} on {known['master']}{page}")
 
     @contextmanager
     def scan(
@@ -229,9 +226,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
                     + shell_line("mqtool", *out.arguments, "--master", "spark://HOST:7077"))
-        engine = self.scanner(rebuilds=rebuilds)
-        if self.on_spark and total:
-            self._start_spark(out)
+        engine = self.scanner(out, total, rebuilds=rebuilds)
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
                               tick=progress.queue, engine=engine, known=known)

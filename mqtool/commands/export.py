@@ -239,7 +239,7 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
-            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner()))
+            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner(self.out, source.size)))
             for line in unread_notes(source.store):
                 self.missed(line)
             self.damaged_ranges += len(analysis.log.damaged)
@@ -253,9 +253,10 @@ class Reading:
     def scanned_source(self, source: Source) -> tuple[Scanned, Wanted]:
         """The log of a source, scanned once, and the filters for it."""
         if source.name not in self._scanned:
+            scanner = self.engine.scanner(self.out, source.size)
             with self.out.progress("scanning", source.size) as progress:
                 self._scanned[source.name] = scan_source(
-                    source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
+                    source, scanner, memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
             for line in self._scanned[source.name].unread:
                 self.missed(line)
             self.damaged_ranges += len(self._scanned[source.name].log.damaged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ class ConfigReport:
 
     def __init__(self, analysis: Analysis) -> None:
         store, topics = analysis.store, analysis.topics
-        self.pairs = judged_pairs(store, topics, analysis.log)
+        self.pairs = judged_pairs(
+            store, topics, analysis.log, expected={key.topic for key in analysis.expectation.queues()})
         self.above: list[AboveMax] = []
         self.findings = pair_findings(store, topics, analysis.log, self.pairs)
         self.findings += other_offsets(store, self.pairs, store.options.settings)
@@ -260,17 +261,20 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
     return ("topics", "subscriptionGroups", "consumerOffsets") if in_rocksdb else ()
 
 
-def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int = 0) -> list[ConfigPair]:
+def judged_pairs(
+    store: Store, topics: Topics, log: LogView | None, newest: int = 0, *, expected: Collection[str] = ()
+) -> list[ConfigPair]:
     """All known config files, each with the evidence that the store has of it; a text that cannot be right is
     `emptied`.
 
-    `newest`: the store timestamp (ms) of the last message, for a log that was not read.
+    `newest`: the store timestamp (ms) of the last message, for a log that was not read. `expected`: topics whose queue
+    files a repair would create.
     """
     shown = _what_shows(store, topics, log, newest)
     logged = {topic_text(topic) for topic, _ in log.queues} if log is not None else set()
     users = topics.users(logged)
-    filled = frozenset(folder.topic for folder, queue in store.list_queues()
-                       if queue.files and folder.topic in logged and is_users_topic(folder.topic))
+    held = {folder.topic for folder, queue in store.list_queues() if queue.files}.union(expected)
+    filled = frozenset(topic for topic in logged & held if is_users_topic(topic))
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")),
                     *((users, filled) if pair.name == TOPICS_FILE else ()))
             for pair in topics.pairs]
@@ -286,7 +290,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
     delays = pairs[DELAYS_FILE]
-    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log, newest):
+    if TOPIC_SCHEDULE in stored and delays.present and _lack(delays.main) and _came_due(store, log, newest):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -330,21 +334,24 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
     with messages and queue files: no release keeps these of a deleted topic, or serves a topic that is not listed."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
-    poor = _names_nothing(main, *topics)
+    poor = _lack(main, *topics)
     # a backup that stands in for a broken file is held to the same
     if not (poor or (topics and not main.whole)) or not (pair.shown or known_better):
         return pair
-    if _names_nothing(backup, *topics):
-        backup = structs.replace(backup, emptied=True)
-    return structs.replace(pair, main=structs.replace(main, emptied=True) if poor else main, backup=backup)
+    return structs.replace(pair, main=structs.replace(main, emptied=poor),
+                           backup=structs.replace(backup, emptied=_lack(backup, *topics)))
 
 
-def _names_nothing(
-    text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()
-) -> bool:
-    sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
-    return sound and bool(tables_of(text.known)) and (
-        not text.table or bool(users and users.isdisjoint(text.table)) or not filled <= text.table.keys())
+def _lack(text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()) -> str:
+    """What the table of a sound text lacks, in words; "" if nothing."""
+    if text.state not in ("sound", "odd-text", "trailing-garbage", "trailing-zeros") or not tables_of(text.known):
+        return ""
+    if not text.table:
+        return STATE_TEXT["emptied"]
+    if users and users.isdisjoint(text.table):
+        return "lists no topic that holds messages"
+    unlisted = sorted(filled - text.table.keys())
+    return f"does not list {few(unlisted)}" if unlisted else ""
 
 
 _NAMED_CONFIG = 20
@@ -401,11 +408,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    problem = STATE_TEXT[main.state]
-    if main.emptied and main.table:
-        users = topics.users(())
-        problem = ("lists no topic that holds messages" if users.isdisjoint(main.table)
-                   else f"does not list {few(sorted(users - main.table.keys()))}")
+    problem = main.emptied or STATE_TEXT[main.state]
     facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
     if main.state == "sound":
         yield from guesses([pair])

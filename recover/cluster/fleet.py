@@ -34,7 +34,7 @@ from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
-from recover.findings.model import Finding, shell_line
+from recover.findings.model import Finding, filled, shell_line
 from recover.log.scan import LocalEngine
 from recover.look.live import settled
 from recover.store.memo import Stamp, stamp_of
@@ -102,7 +102,8 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
     """
     words = [*given]
     if stores_file is not None:
-        lines = map(str.strip, stores_file.read_text().splitlines())
+        # as in file names, bytes that are no UTF-8 are kept; editors of Windows begin a file with a mark
+        lines = map(str.strip, stores_file.read_text("utf-8-sig", "surrogateescape").splitlines())
         words += [line for line in lines if line and not line.startswith("#")]
     found: dict[str, None] = {}
     for word in words:
@@ -270,8 +271,10 @@ def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: s
 
 
 def last_run(into: Path) -> str | None:
-    """Return the ID of the newest complete run below a folder, or None."""
-    return max((path.name.removeprefix(_RUN) for path in (into / "stores").glob(f"{_RUN}*")), default=None)
+    """Return the ID of the newest run below a folder of which both tables are there, or None."""
+    stores, findings = ({path.name.removeprefix(_RUN) for path in (into / name).glob(f"{_RUN}*")}
+                        for name in ("stores", "findings"))
+    return max(stores & findings, default=None)
 
 
 def _packed(stores: Sequence[Listed], cores: int, folder: str, rules: str) -> list[FleetTask]:
@@ -285,16 +288,21 @@ def _packed(stores: Sequence[Listed], cores: int, folder: str, rules: str) -> li
     return [FleetTask(number, its, folder, rules) for _, number, its in sorted(heap, reverse=True)]
 
 
-def _rows(into: Path, run: str) -> Iterator[StoreRow]:
+def _batches(into: Path, table: str, run: str | None) -> Iterator[Any]:
+    """Yield the record batches of a table of a run."""
     from pyarrow import parquet
 
-    names = set(StoreRow.__struct_fields__)
-    for path in sorted((into / "stores" / f"{_RUN}{run}").glob("*.parquet")):
+    for path in sorted((into / table / f"{_RUN}{run}").glob("*.parquet")):
         try:
-            rows = parquet.ParquetFile(path).read().to_pylist()
+            yield from parquet.ParquetFile(path).iter_batches()
         except (OSError, ValueError) as error:
             raise Refusal(f"{path} cannot be read: {error}", "Read every store: --all.", path=str(path)) from error
-        for row in rows:
+
+
+def _rows(into: Path, run: str) -> Iterator[StoreRow]:
+    names = set(StoreRow.__struct_fields__)
+    for batch in _batches(into, "stores", run):
+        for row in batch.to_pylist():
             yield StoreRow(**{name: value for name, value in row.items() if name in names})
 
 
@@ -313,9 +321,8 @@ def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) 
 
     kept = pa.array(sorted(stores), pa.string())
     with parquet.ParquetWriter(folder / "kept.parquet", _schemas()[1]) as writer:
-        for path in sorted((into / "findings" / f"{_RUN}{run}").glob("*.parquet")) if stores else ():
-            for batch in parquet.ParquetFile(path).iter_batches():
-                writer.write_batch(batch.filter(compute.is_in(batch.column("store"), kept)))
+        for batch in _batches(into, "findings", run) if stores else ():
+            writer.write_batch(batch.filter(compute.is_in(batch.column("store"), kept)))
 
 
 # --- Code that runs on executors.
@@ -452,10 +459,10 @@ def _worst(findings: Iterable[Finding]) -> str | None:
 
 
 def _finding_row(place: str, found: Finding) -> dict[str, Any]:
-    values = found.json()
-    own = "" if is_remote(place) else f"--commitlog {shell_line(place + '/commitlog')} "
+    values, quoted = found.json(), shell_line(place)
+    log = "" if is_remote(place) else f"--commitlog {shell_line(place + '/commitlog')} "
     for name in ("message", "remedy"):
-        values[name] = values[name].replace("--commitlog LOG ", own).replace("{store}", shell_line(place))
+        values[name] = filled(values[name], place, lambda command: f"mqtool {command} {quoted}", log)
     facts = json.dumps(values["facts"], default=lambda value: value.item() if hasattr(value, "item") else str(value))
     return _plain({"store": place, **values, "facts": facts})
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qs
 
 from msgspec import Struct, field
 
@@ -176,3 +177,44 @@ class FindingList:
         for item in self._findings:
             totals[item.code] += int(item.facts.get("count", 1))
         return dict(totals)
+
+
+READS = ("inspect", "verify", "predict", "query", "trace", "groups", "report", "explain", "exit-codes")
+"""The commands that read a remote store where it is."""
+COPY = "DIR"
+_NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
+
+
+def filled(text: str, store: str, line: Callable[[str], str], log: str) -> str:
+    """Replace `{store}` in the text of a finding or refusal, and complete the commands in it by `line`.
+
+    `--commitlog LOG` stands for `log`, the options of the log's folders where another one is named beside them. A
+    command that would change a remote store is named for a copy on a disk.
+    """
+    text = text.replace("--commitlog LOG ", log)
+    copies = "://" in store and not {*_NAMED.findall(text)} <= {*READS}
+    text = _NAMED.sub(lambda found: f"mqtool {found[1]} {COPY}" if copies and found[1] not in READS
+                      else line(found[1]), text).replace("{store}", COPY if copies else shell_line(store))
+    if not copies:
+        return text
+    return f"A remote store is never changed in place. Copy it to a disk: {copy_command(store)}; then {text}"
+
+
+def copy_command(place: str) -> str:
+    """The command that copies a remote store into the folder DIR.
+
+    >>> copy_command("s3://b/my store?endpoint_override=HOST:9000&scheme=http")
+    "aws s3 sync 's3://b/my store' DIR --endpoint-url http://HOST:9000"
+    >>> copy_command("hdfs://name:8020/store")
+    'hdfs dfs -get hdfs://name:8020/store DIR'
+    """
+    base, _, query = place.partition("?")
+    scheme, _, rest = base.partition("://")
+    if not scheme.startswith("s3"):
+        return f"hdfs dfs -get {shell_line(base)} {COPY}"
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
+    line = f"aws s3 sync {shell_line(f's3://{rest}')} {COPY}"
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+        line += f" --endpoint-url {shell_line(endpoint)}"
+    return line

@@ -13,7 +13,7 @@ from msgspec import Struct, field, structs
 
 from recover.change import disk
 from recover.change.content import Content, DeferredContent, Spool, make, stop_if
-from recover.change.copy_store import check_target, new_folder
+from recover.change.copy_store import check_target, staged_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
 from recover.check.analysis import Analysis, ScanOptions
@@ -93,9 +93,12 @@ def derived_steps(
     producer = analysis.options.engine.producer(store, log)
     if CONSUMEQUEUE in parts and analysis.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
+        # the positions of each damage ascend
+        lost = {position.key: position.queue_offset for positions in reversed(analysis.losses.by_damage)
+                for position in reversed(positions)}
         yield from consumequeue_steps(
             store, log, analysis.expectation, analysis.queues, Spool(), visible=visible, wanted=wanted,
-            bridged=bridged, evidence=Evidence(starts, stops), producer=producer,
+            bridged=bridged, evidence=Evidence(starts, stops), lost=lost, producer=producer,
         )
     # if only the index is requested, it is built even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)
@@ -182,9 +185,9 @@ def write_rebuild(
     before = _verified(store, options)
     wanted = chosen_queues(before.analysis, options)
     before.analysis.options.engine.confirm()
-    with new_folder(output):
-        files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
-        checked = _check(store, before.analysis, options, wanted, output)
+    with staged_folder(output) as made:
+        files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
+        checked = _check(store, before.analysis, options, wanted, made)
         if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part

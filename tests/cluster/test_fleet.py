@@ -180,7 +180,8 @@ class TestOnSpark:
         place = uploaded(backups / "host-1" / "store", endpoint, "fleet")
         words = (place, backups / "host-1" / "store", "--into", tmp_path / "into", "--json")
         # a worker that has read from a server has threads, and a fork of it would wait for them for ever
-        assert mqtool("verify", place, "--engine", "spark", *LOCAL).code & exits.MESSAGES
+        alone = mqtool("verify", place, "--engine", "spark", *LOCAL, "--json")
+        assert alone.code & exits.MESSAGES
         assert named_stores([place.replace("deep/store", "*/st[o]re"), place]) == [place]
         assert named_stores([place.replace("deep/store", "d[e]ep/store")]) == [place]
         with pytest.raises(UsageRefusal, match="no folder matches"):
@@ -189,6 +190,10 @@ class TestOnSpark:
         there, here = table(document, "stores")
         assert (there["store"], there["error"]) == (place, None)
         assert (there["messages"], there["worst"]) == (here["messages"], here["worst"])
+        # each names a copy for what cannot be done there
+        names = ("code", "message", "remedy")
+        assert [[row[name] for name in names] for row in table(document, "findings") if row["store"] == place] == [
+            [item[name] for name in names] for item in alone.document["findings"]]
         time.sleep(2.1)
         fleet_verify(*words)
         assert fleet_verify(*words).document["total"]["read"] == 0
@@ -231,6 +236,19 @@ class TestOnSpark:
                 words = shlex.split(line.replace("--master spark://head:7077", "").partition(" >")[0])[1:]
                 result = mqtool(*words, *LOCAL)
                 assert result.code & ~(exits.MESSAGES | exits.DERIVED) == 0, (line, result.stdout, result.stderr)
+
+
+def test_a_run_of_which_a_table_is_gone_or_unreadable_is_not_built_on(tmp_path: Path) -> None:
+    for run in ("run=1", "run=2"):
+        for name in ("stores", "findings"):
+            (tmp_path / name / run).mkdir(parents=True)
+    assert fleet.last_run(tmp_path) == "2"
+    (tmp_path / "findings" / "run=2").rmdir()
+    assert fleet.last_run(tmp_path) == "1"
+    for name in ("stores", "findings"):
+        (tmp_path / name / "run=1" / "part-0.parquet").write_text("no table")
+        with pytest.raises(Refusal, match="cannot be read"):
+            list(fleet._batches(tmp_path, name, "1"))
 
 
 def killed(*_: object) -> None:
@@ -347,6 +365,8 @@ def test_patterns_name_folders_and_each_store_once(tmp_path: Path, monkeypatch: 
     assert named_stores(["*/store", "a/store"], listing) == [
         *(f"{tmp_path}/{name}" for name in ("a/store", "b/store", "c [1]/store")), "s3://bucket/a/store"]
     assert named_stores(["c [1]/store"]) == [f"{tmp_path}/c [1]/store"]
+    listing.write_bytes(b"\xef\xbb\xbf# of Windows\r\nb/store\r\n\r\nb/store/\r\nb/\xff\r\n")
+    assert named_stores([], listing) == [f"{tmp_path}/b/store", f"{tmp_path}/b/\udcff"]
     for words in (["x/*"], ["not*"], []):
         with pytest.raises(UsageRefusal):
             named_stores(words)
