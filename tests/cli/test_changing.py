@@ -230,6 +230,14 @@ def test_a_start_that_only_deletes_files_is_said_to_lose_no_message() -> None:
     assert "Broker 5.3.3 would start and lose no message, but delete 2 files" in result.stdout
 
 
+def test_a_start_beside_a_missing_log_file_is_not_said_to_lose_no_message(tmp_path: Path) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    (root / "commitlog" / f"{1 << 20:020d}").unlink()
+    told = mqtool("predict", root).stdout
+    assert "Do not start it" in told
+    assert "lose no message" not in told
+
+
 
 def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing(damaged: Path, tmp_path: Path) -> None:
     cut = mqtool("predict", damaged, "--broker", "5.3.3", "--json").document
