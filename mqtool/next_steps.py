@@ -6,6 +6,7 @@ ends the sequence. Steps only lead forward: look → verify → predict → dry 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,10 +105,11 @@ class Given(Struct, frozen=True):
 
     def settings(self) -> list[str]:
         """Settings with which a broker finds the store in its present place."""
-        log = [text for name, text in self.options if name == "commitlog"]
+        root = os.path.abspath(self.store)
+        log = [os.path.abspath(text) for name, text in self.options if name == "commitlog"]
         if self.copy:
-            return [f"storePathRootDir={self.store}", f"storePathCommitLog={self.store}/commitlog"]
-        own = [f"{self.store.rstrip('/')}/commitlog"]
+            return [f"storePathRootDir={root}", f"storePathCommitLog={root}/commitlog"]
+        own = [f"{root}/commitlog"]
         return [f"storePathCommitLog={','.join(log)}"] if log and log != own else []
 
     def with_log_of_conf(self, options: StoreOptions) -> Given:

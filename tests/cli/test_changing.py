@@ -116,9 +116,12 @@ def test_recovered_copy_leaves_the_source_alone(damaged: Path, tmp_path: Path) -
         assert mqtool("recover", damaged, "--output", target, "--yes").code & 8
 
 
-def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(tmp_path: Path) -> None:
+def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     root, copy, found = real_store("killed-manyfiles-5.5.0", tmp_path), tmp_path / "copy", tmp_path / "found"
-    said = mqtool("recover", root, "--output", copy, "--yes", "--json").document["next"]
+    monkeypatch.chdir(tmp_path)
+    said = mqtool("recover", root, "--output", "copy", "--yes", "--json").document["next"]
     assert f"storePathRootDir={copy} storePathCommitLog={copy}/commitlog" in said[-1]["why"]
     found.mkdir()
     names = sorted(path.name for path in (root / "commitlog").iterdir())
