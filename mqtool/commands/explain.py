@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from mqtool.text import count
 from recover.broker.broker_logs import NOTE, read_log
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
-from recover.findings.model import CODES
+from recover.findings.model import CODES, shell_line
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 
@@ -54,7 +53,7 @@ def _log(out: Printer, path: Path) -> None:
     documents: list[dict[str, Any]] = []
     for item in found.seen:
         row = item.row
-        facts = {"store": shlex.quote(given.store), "file": shlex.quote(item.file or "FILE"), "offset": item.offset}
+        facts = {"store": shell_line(given.store), "file": shell_line(item.file or "FILE"), "offset": item.offset}
         then = [line.format_map(facts) for line in row.then
                 if not ("{offset}" in line and (item.offset is None or item.file is None))
                 and not ("{file}" in line and item.file is None)]

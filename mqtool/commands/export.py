@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -28,6 +27,7 @@ from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, pars
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
+from recover.findings.model import shell_line
 from recover.log.scan import LocalEngine
 from recover.look.query import unread_notes
 from recover.look.store import settings_of
@@ -351,7 +351,7 @@ class _Export(Reading):
                 near = difflib.get_close_matches(pattern, known, 1, 0.5)
                 self.notes.append(f"the log holds no message of a topic that matches {pattern}"
                                           + (f"; the nearest is {near[0]}" if near else ""))
-                steps = [Step(f"mqtool inspect {shlex.quote(name)}", "lists the topics")
+                steps = [Step(f"mqtool inspect {shell_line(name)}", "lists the topics")
                          for name in self.stores()]
         return steps
 

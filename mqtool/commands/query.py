@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from recover.export.select import FOREVER, Wanted, list_messages, parse_times, s
 from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
+from recover.findings.model import shell_line
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import LMQ_PREFIX
@@ -185,7 +185,7 @@ def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[S
     if not answer.messages and answer.damaged:
         damaged = answer.damaged[0]
         file = str(Path(out.given.store) / str(damaged["file"]))
-        return [Step(shlex.join(["mqtool", "inspect", file, "--offset", str(damaged["phy_offset"])]),
+        return [Step(shell_line("mqtool", "inspect", file, "--offset", damaged["phy_offset"]),
                      "shows the damaged message, field by field with every check"), *_verify(out)]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]

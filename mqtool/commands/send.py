@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from recover.export.select import Wanted, selected
 from recover.export.send import KINDS, Cluster, Outbox, Place, Position, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
+from recover.findings.model import shell_line
 from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "What is sent"
@@ -163,7 +163,7 @@ def _digest(target: Target, broker: BrokerChoice, which: Filter) -> str:
 
 
 def _typed(out: Printer, without: str = "") -> str:
-    return shlex.join(["mqtool", *(word for word in out.arguments if word != without)])
+    return shell_line("mqtool", *(word for word in out.arguments if word != without))
 
 
 class _Messages(Reading):

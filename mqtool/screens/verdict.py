@@ -105,6 +105,8 @@ def start_line(document: dict[str, Any]) -> str:
         (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
         (deleted, f"delete {count(len(deleted), 'file')}"),
     ) if number]
+    if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
+        costs = [f"lose no message, but {costs[0]}"]
     if light and (costs or unread):
         costs.append(f"leave out {count(light, 'unit')} of light queues")
     elif light:

@@ -374,7 +374,7 @@ def store_for_executors(store: Store) -> Store | None:
 def _for_executors(builder: QueueBuilder, store: Store) -> QueueBuilder:
     return QueueBuilder(
         store, builder.delays, builder.min_offset, builder.log_end, visible=builder.visible,
-        evidence=builder.evidence, bridge=builder.bridge, lost=builder.lost,
+        evidence=builder.evidence, bridge=builder.bridge,
     )
 
 

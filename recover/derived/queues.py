@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -316,14 +316,13 @@ class QueueBuilder:
     `min_offset` and `log_end` are those of the log that the queues must fit. `visible`: the unit of a lost position
     names its marker instead of repeating the message before it. Units on disk that are `evidence` stay. `bridge`: (phy
     offset, size) of a filler or marker in the log, None if there is none; with it, places after a queue's last record
-    may be lost positions, and the units of a queue with nothing else left name it. `lost`: the first lost position of
-    each queue that has one.
+    may be lost positions, those before its first one are if the log begins at 0, and the units of a queue with nothing
+    else left name it.
     """
 
     def __init__(
         self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
         evidence: Evidence = NO_EVIDENCE, bridge: tuple[int, int] | None = None,
-        lost: Mapping[QueueKey, int] | None = None,
     ) -> None:
         self.store = store
         self.delays = delays
@@ -332,7 +331,6 @@ class QueueBuilder:
         self.visible = visible
         self.evidence = evidence
         self.bridge = bridge
-        self.lost = lost or {}
         self.file_cells = store.queue_file_size // UNIT_SIZE
         self.has_ext = store.consumequeue_ext_dir.is_dir()
 
@@ -465,7 +463,7 @@ class QueueBuilder:
         claimed[at] = True
         # a consumer that meets a pre-blank skips the rest of the file, so only places that held no message keep theirs
         unclaimed = ~claimed & ~evidence
-        begin = max(0, min(first_live, self.lost.get(key, first_live)) - first)
+        begin = 0 if self.bridge and not self.min_offset else max(0, first_live - first)
         unclaimed[:begin] &= held[:begin]
         self._stand_in(cells, lost | unclaimed)
         return QueueCells(key, first, cells, ext)
@@ -577,11 +575,9 @@ def repaired_steps(
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, bridged: Collection[QueueKey] = (),
-    evidence: Evidence = NO_EVIDENCE, lost: Mapping[QueueKey, int] | None = None,
-    producer: Producer | None = None,
+    evidence: Evidence = NO_EVIDENCE, producer: Producer | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay. `lost`:
-    see `QueueBuilder`.
+    """Yield the steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
 
     Queues with a position in a new bridge are `bridged`: a marker that is as long as the lost record has the unit of
     that record, which does not show whether it is to be hidden.
@@ -593,7 +589,7 @@ def consumequeue_steps(
         unsound &= wanted
     builder = QueueBuilder(
         store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
-        bridge=log.first_bridge_record(), lost=lost,
+        bridge=log.first_bridge_record(),
     )
     if producer is not None:
         for key, steps in producer.queues(builder, expectation, unsound.copy(), fresh=False):

@@ -93,12 +93,9 @@ def derived_steps(
     producer = analysis.options.engine.producer(store, log)
     if CONSUMEQUEUE in parts and analysis.queues is not None:
         starts, stops = np.array([(damage.start, damage.stop) for damage in unmended], np.int64).reshape(-1, 2).T
-        # the positions of each damage ascend
-        lost = {position.key: position.queue_offset for positions in reversed(analysis.losses.by_damage)
-                for position in reversed(positions)}
         yield from consumequeue_steps(
             store, log, analysis.expectation, analysis.queues, Spool(), visible=visible, wanted=wanted,
-            bridged=bridged, evidence=Evidence(starts, stops), lost=lost, producer=producer,
+            bridged=bridged, evidence=Evidence(starts, stops), producer=producer,
         )
     # if only the index is requested, it is built even where it is switched off
     asked = index.switched_off and tuple(parts) == (INDEX,)
@@ -202,7 +199,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     before = _verified(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
-    _write(output, _fresh_steps(before, options, None))
+    _write(output, _fresh_steps(before, options, None, bridge=before.analysis.log.first_bridge_record()))
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:
@@ -242,13 +239,17 @@ def _write(
     return sorted(path.relative_to(output).as_posix() for path in sizes), sum(sizes.values())
 
 
-def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
-    """The files of the parts, recreated from the log alone, with names below an output folder."""
+def _fresh_steps(
+    before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None, bridge: tuple[int, int] | None = None
+) -> Iterator[Step]:
+    """The files of the parts, recreated from the log alone, with names below an output folder. `bridge`: see
+    `QueueBuilder`; without it, a queue begins as a broker begins it."""
     analysis, report = before.analysis, before.index
     producer = analysis.options.engine.producer(analysis.store, analysis.log)
     index = None
     if CONSUMEQUEUE in options.parts:
-        builder = QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
+        builder = QueueBuilder(
+            analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end, bridge=bridge)
         if producer is not None:
             for _, steps in producer.queues(builder, analysis.expectation, wanted, fresh=True):
                 yield from steps

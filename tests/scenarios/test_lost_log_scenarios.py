@@ -475,12 +475,19 @@ def test_lost_first_messages_without_a_marker_have_units_of_the_next(
     write_at(root / "commitlog" / offset_to_name(0), 0, b"\xee" * records[2].phy_offset)
     if not queues:
         gone("consumequeue")(root)
+
+    def units_of(store: Path, topic: str) -> list[int]:
+        content = (store / "consumequeue" / topic / "0" / offset_to_name(0)).read_bytes()
+        return [unit.phy_offset for unit in CQ_UNIT.decode_all(content)][:4]
+
+    wanted, size = [records[at].phy_offset for at in (2, 2, 2, 3)], ("--set", "mappedFileSizeConsumeQueue=2000")
+    assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store", *size).code == 0
+    assert units_of(tmp_path / "out", "%LMQ%x") == wanted
     paths = [root / "consumequeue" / topic / "0" / offset_to_name(0) for topic in topics]
     for code in (5, 1):
-        assert mqtool("recover", root, "--lost", how, "--yes", "--set", "mappedFileSizeConsumeQueue=2000").code == code
-        for path in paths:
-            units = [*CQ_UNIT.decode_all(path.read_bytes())]
-            assert [unit.phy_offset for unit in units[:4]] == [records[at].phy_offset for at in (2, 2, 2, 3)]
+        assert mqtool("recover", root, "--lost", how, "--yes", *size).code == code
+        for topic, path in zip(topics, paths, strict=True):
+            assert units_of(root, topic) == wanted
             # once bridged, these positions are known by their units alone
             write_at(path, 5 * CQ_UNIT.size, bytes(8))
 
