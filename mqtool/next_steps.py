@@ -6,7 +6,7 @@ ends the sequence. Steps only lead forward: look → verify → predict → dry 
 
 from __future__ import annotations
 
-import shlex
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.model import CODES, COPY, READS, copy_command, filled
+from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, QUEUE_DATABASE
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Given(Struct, frozen=True):
         """A complete command line for the store; a change of a remote store is made on a copy, created first."""
         remote = "://" in self.store and command not in READS
         words = [] if remote else self.words(command)
-        typed = shlex.join(["mqtool", command, COPY if remote else self.store, *words, *map(str, more)])
+        typed = shell_line("mqtool", command, COPY if remote else self.store, *words, *more)
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
@@ -101,14 +101,15 @@ class Given(Struct, frozen=True):
         if "commitlog" in dict(self.options) or "://" in self.store:
             return ""
         folders = [text for _, text in self.log_of_conf] or [f"{self.store.rstrip('/')}/commitlog"]
-        return "".join(f"--commitlog {shlex.quote(folder)} " for folder in folders)
+        return "".join(f"--commitlog {shell_line(folder)} " for folder in folders)
 
     def settings(self) -> list[str]:
         """Settings with which a broker finds the store in its present place."""
-        log = [text for name, text in self.options if name == "commitlog"]
+        root = os.path.abspath(self.store)
+        log = [os.path.abspath(text) for name, text in self.options if name == "commitlog"]
         if self.copy:
-            return [f"storePathRootDir={self.store}", f"storePathCommitLog={self.store}/commitlog"]
-        own = [f"{self.store.rstrip('/')}/commitlog"]
+            return [f"storePathRootDir={root}", f"storePathCommitLog={root}/commitlog"]
+        own = [f"{root}/commitlog"]
         return [f"storePathCommitLog={','.join(log)}"] if log and log != own else []
 
     def with_log_of_conf(self, options: StoreOptions) -> Given:
@@ -261,16 +262,16 @@ def _go(scene: Scene) -> list[Step]:
     words = iter(scene.typed)
     typed = [word for word in words if word != "--dry-run" and not (
         word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
-    steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
+    steps = [Step(shell_line("mqtool", *typed), "the same, carried out")]
     if scene.mendable:
-        more = Step(shlex.join(["mqtool", *typed, _MEND]),
+        more = Step(shell_line("mqtool", *typed, _MEND),
                     f"the same, and restores messages that one flipped bit explains ({scene.mendable})")
         steps.insert(0, more)
     return steps
 
 
 def _apply(scene: Scene) -> list[Step]:
-    steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "runs this plan")]
+    steps = [Step(shell_line("mqtool", "apply", scene.plan, *scene.given.words("apply")), "runs this plan")]
     if scene.mendable:
         more = f"another plan, which also restores messages that one flipped bit explains ({scene.mendable})"
         steps.insert(0, scene.dry_run(more, _MEND))

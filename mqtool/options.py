@@ -8,7 +8,6 @@ command through the printer.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -29,7 +28,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
 from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import READS
+from recover.findings.model import READS, shell_line
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
 from recover.store.columns import DEFAULT_MEMORY
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
 CHANGE = "Before anything is changed"
 _GENTLE = 15
+_LEAST_RATE = 64 << 10
+"""Bytes a second: one read takes 16 s at this rate."""
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -179,8 +180,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
 
     def check(self, command: str) -> None:
-        """Usage error (16) for options that contradict each other, or that Spark does not know; `Refusal` (8) for a
-        changing command on a Spark Connect server."""
+        """Usage error (16) for options that contradict each other, that Spark does not know, or with which a command
+        would not end; `Refusal` (8) for a changing command on a Spark Connect server."""
+        if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
+            raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
+                               "Write bytes a second, or 64K, 50M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
@@ -188,32 +192,29 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
-    def scanner(self, *, rebuilds: bool = False) -> Engine:
-        """Return the engine for `recover`, after applying --rate-limit and --nice to this process. One that `rebuilds`
-        may keep what it scans, to build files from it."""
+    def scanner(self, out: Printer, size: int, *, rebuilds: bool = False) -> Engine:
+        """Return the engine for `recover`, after applying --rate-limit and --nice to this process; starts Spark for a
+        log of `size` > 0 bytes. One that `rebuilds` may keep what it scans, to build files from it."""
         if self.rate_limit is not None:
-            set_rate(max(1, self.rate_limit))
+            set_rate(self.rate_limit)
         if self.nice:
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
             return LocalEngine(self.thread_count)
         from recover.cluster.engine import SparkEngine
+        from recover.cluster.session import session_for
 
+        if size:
+            out.say("starting Spark")
+            known = session_for(self.spark_settings()).json()
+            page = f", {known['ui']}" if known["ui"] else ""
+            out.say(f"Spark application {known['application']} on {known['master']}{page}")
         return SparkEngine(self.spark_settings(), makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         from recover.cluster.session import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)
-
-    def _start_spark(self, out: Printer) -> None:
-        from recover.cluster.session import session_for
-
-        out.say("starting Spark")
-        session = session_for(self.spark_settings())
-        known = session.json()
-        page = f", {known['ui']}" if known["ui"] else ""
-        out.say(f"Spark application {known['application']} on {known['master']}{page}")
 
     @contextmanager
     def scan(
@@ -224,10 +225,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
-                    f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
-        engine = self.scanner(rebuilds=rebuilds)
-        if self.on_spark and total:
-            self._start_spark(out)
+                    + shell_line("mqtool", *out.arguments, "--master", "spark://HOST:7077"))
+        engine = self.scanner(out, total, rebuilds=rebuilds)
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
                               tick=progress.queue, engine=engine, known=known)

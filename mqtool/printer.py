@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import shlex
 import socket
 import sys
 import threading
@@ -33,7 +32,7 @@ from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList
+from recover.findings.model import Finding, FindingList, shell_line
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -345,7 +344,7 @@ class Printer:
         sys.stdout.flush()
 
     def _complete(self, text: str) -> str:
-        typed = shlex.join(["mqtool", *self.typed])
+        typed = shell_line("mqtool", *self.typed)
         return self.given.fill(text.replace("{again}", self.again or typed), typed)
 
     def _filled(self, item: Finding) -> dict[str, Any]:

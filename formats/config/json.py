@@ -48,12 +48,14 @@ class Parsed(Struct, frozen=True):
     `end`: byte offset just after the value (or where reading stopped, with an `error`).
     `trailing`: "" if only blanks follow; "zeros" for bytes of value 0; "garbage" for anything else.
     `error`: set by `salvage` only; `value` then holds what is complete before it.
+    `odd`: it begins with a byte order mark, or has single quotes or words as keys, which not every release reads.
     """
 
     value: Json
     end: int
     trailing: str = ""
     error: FormatError | None = None
+    odd: bool = False
 
 
 def loads(data: bytes) -> Json:
@@ -79,7 +81,7 @@ def salvage(data: bytes) -> Parsed:
         return Parsed(reader.root[0] if reader.root else None, error.offset, "", error)
     rest = data[reader.position:].strip(b" \t\r\n\f\b")
     trailing = "" if not rest else "garbage" if rest.strip(b"\0") else "zeros"
-    return Parsed(reader.root[0], reader.position, trailing)
+    return Parsed(reader.root[0], reader.position, trailing, odd=reader.odd)
 
 
 class _Reader:
@@ -87,7 +89,9 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.position = len(_BOM) if data.startswith(_BOM) else 0
+        # 4.9.7 does not load a text with a mark, 5.5.0 none with single quotes or words as keys
+        self.odd = data.startswith(_BOM)
+        self.position = len(_BOM) if self.odd else 0
         self.root: list[Json] = []
 
     def document(self) -> None:
@@ -147,7 +151,7 @@ class _Reader:
         if match := _INTEGER.match(self.data, self.position):
             return int(self.bounded(match))
         if match := _WORD.match(self.data, self.position):
-            self.position = match.end()
+            self.position, self.odd = match.end(), True
             return match.group().decode("ascii")
         raise self.unexpected()
 
@@ -155,6 +159,7 @@ class _Reader:
         start = self.position
         pieces: list[str] = []
         self.position += 1
+        self.odd |= quote == b"'"
         while True:
             match = _PLAIN[quote].match(self.data, self.position)
             if match is None or match.end() == len(self.data):

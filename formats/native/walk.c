@@ -344,7 +344,8 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
 /* SERVED, UNSERVED or UNSURE, by the properties that `take_properties` found (`formats.record.grammar`). */
 static int service_of(text topic, const properties *found) {
     bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
-    if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))
+    if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")) &&
+        !is_same(topic, TEXT("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")))
         return SERVED;
     bool has_topic = found->real_topic.at, has_queue = is_number(found->real_queue, QUEUE_ID_DIGITS);
     bool has_time = is_timer && is_number(found->due, TIME_DIGITS);

@@ -18,6 +18,7 @@ from formats.record.layout import (
     PROPERTY_CRC_SIZE,
 )
 from formats.record.message import (
+    SERVICE_TOPICS,
     TOPIC_HALF,
     TOPIC_OP_HALF,
     TOPIC_SCHEDULE,

@@ -42,10 +42,8 @@ from formats.record.message import (
     PROPERTY_CRC_START,
     REPLY_SUFFIX,
     RETRY_PREFIX,
+    SERVICE_TOPICS,
     SYSTEM_PREFIX,
-    TOPIC_HALF,
-    TOPIC_SCHEDULE,
-    TOPIC_TIMER,
     Record,
     crc_digits,
     delay_level,
@@ -413,11 +411,12 @@ _TOPIC_AND_QUEUE: dict[str, Callable[[str], bool]] = {
     props.REAL_TOPIC: lambda text: valid_topic(text.encode("utf-8", "surrogatepass")),
     props.REAL_QID: lambda text: props.is_number(text, props.QUEUE_ID_DIGITS),
 }
-NEEDED: dict[str, dict[str, Callable[[str], bool]]] = {
-    TOPIC_SCHEDULE: _TOPIC_AND_QUEUE,
-    TOPIC_HALF: _TOPIC_AND_QUEUE,
-    TOPIC_TIMER: {**_TOPIC_AND_QUEUE, props.TIMER_OUT_MS: lambda text: props.is_number(text, props.TIME_DIGITS)},
+_OF_KIND = {
+    "delayed": _TOPIC_AND_QUEUE,
+    "half": _TOPIC_AND_QUEUE,
+    "timer": {**_TOPIC_AND_QUEUE, props.TIMER_OUT_MS: lambda text: props.is_number(text, props.TIME_DIGITS)},
 }
+NEEDED = {topic: _OF_KIND[kind] for topic, kind in SERVICE_TOPICS.items() if kind in _OF_KIND}
 """By topic, the properties that its service reads, and whether a value is one that brokers write."""
 
 

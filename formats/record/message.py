@@ -35,6 +35,11 @@ TOPIC_CHECK_MAX = "TRANS_CHECK_MAX_TIME_TOPIC"
 TOPIC_ROCKSDB_HALF = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 TOPIC_ROCKSDB_OP_HALF = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TOPIC_TIMER = "rmq_sys_wheel_timer"
+SERVICE_TOPICS = {
+    TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer",
+    TOPIC_HALF: "half", TOPIC_ROCKSDB_HALF: "half", TOPIC_OP_HALF: "op", TOPIC_ROCKSDB_OP_HALF: "op",
+}
+"""The kind of message in each topic that a service of brokers reads; those of RocksDB's transactions since 5.4.0."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
@@ -345,6 +350,8 @@ def parse_offset_id(text: str) -> OffsetId:
 DEFAULT_MAX_SIZE = 128 << 20
 """Bytes of a decompressed body: a few KiB can decompress to many GiB."""
 _STEP = 1024
+_ZSTD_INPUT, _ZSTD_HEADER = 131_075, 4
+"""Bytes that Java's ZSTD stream reads at once, and the most that are too few for a frame's header."""
 
 
 class MissingCodecError(ImportError):
@@ -367,7 +374,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> 
         content, whole = _frames(lz4.LZ4FrameDecompressor, RuntimeError, body, max_size)
     elif kind == sysflag.COMPRESSION_ZSTD:
         zstd = _codec("zstandard", "zstandard", "ZSTD")
-        content, whole = _frames(zstd.ZstdDecompressor().decompressobj, zstd.ZstdError, body, max_size)
+        content, whole = _frames(zstd.ZstdDecompressor().decompressobj, zstd.ZstdError, body, max_size, _ZSTD_INPUT)
     else:
         raise FormatError("bad-compression-type", 0, f"unknown compression type in sysFlag {sys_flag:#x}", kind=kind)
     if len(content) > max_size:
@@ -386,22 +393,32 @@ def _zlib(body: bytes, max_size: int) -> tuple[bytes, bool]:
     return content, stream.eof
 
 
-def _frames(new: Callable[[], Any], problem: type[Exception], body: bytes, max_size: int) -> tuple[bytes, bool]:
-    """Decompress frames, one after the other as Java's input streams do, with a `new` decompressor for each."""
+def _frames(
+    new: Callable[[], Any], problem: type[Exception], body: bytes, max_size: int, at_once: int = 1,
+) -> tuple[bytes, bool]:
+    """Decompress frames, one after the other as Java's input streams do, with a `new` decompressor for each.
+
+    Such a stream reads `at_once` bytes; it ends well if a frame ended among the last that it read (ZstdInputStream).
+    """
     stream, content = new(), bytearray()
+    ended, last = 0, (len(body) - 1) // at_once * at_once
     # in small steps, because not every decompressor accepts a size limit
     for start in range(0, len(body), _STEP):
         rest = body[start : start + _STEP]
+        stop = start + len(rest)
         try:
             while rest:
                 stream = new() if stream.eof else stream
                 content += stream.decompress(rest)
-                rest = stream.unused_data if stream.eof else b""
+                rest = (stream.unused_data or b"") if stream.eof else b""
+                ended = stop - len(rest) if stream.eof else ended
         except problem as error:
+            if ended > last and len(body) - ended <= _ZSTD_HEADER:
+                break
             raise FormatError("bad-compressed-body", start, str(error)) from error
         if len(content) > max_size:
             break
-    return bytes(content), bool(stream.eof)
+    return bytes(content), ended > last
 
 
 def _codec(module: str, package: str, kind: str) -> Any:

@@ -71,8 +71,9 @@ def drill(
     # a copy without its damage, or without the record of it, is removed again
     with new_folder(copy_to):
         copy_with_progress(out, sources, copy_to)
+        scanner = engine.scanner(out, log_size(opened))
         with out.progress("scanning", log_size(opened)) as progress:
-            done = rehearse(target, name, seed, engine.scanner(), progress)
+            done = rehearse(target, name, seed, scanner, progress)
         kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target), "tool": version()}
         disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)
     out.answer(**done.json(), copy=str(target), kept_in=str(note))

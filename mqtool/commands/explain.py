@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from mqtool.text import count
 from recover.broker.broker_logs import NOTE, read_log
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
-from recover.findings.model import CODES
+from recover.findings.model import CODES, shell_line
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 
@@ -54,7 +53,7 @@ def _log(out: Printer, path: Path) -> None:
     documents: list[dict[str, Any]] = []
     for item in found.seen:
         row = item.row
-        facts = {"store": shlex.quote(given.store), "file": shlex.quote(item.file or "FILE"), "offset": item.offset}
+        facts = {"store": shell_line(given.store), "file": shell_line(item.file or "FILE"), "offset": item.offset}
         then = [line.format_map(facts) for line in row.then
                 if not ("{offset}" in line and (item.offset is None or item.file is None))
                 and not ("{file}" in line and item.file is None)]
@@ -63,12 +62,16 @@ def _log(out: Printer, path: Path) -> None:
             "until": row.until or None, "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
             "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": item.file,
             "offset": item.offset, "then": then})
-    out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents)
+    out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents,
+               recognized=found.recognized or bool(documents))
     rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
              item["file"], item["offset"], item["meaning"]) for item in documents]
     if rows:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     worst = documents[0] if documents else None
+    if worst is None and not found.recognized:
+        out.summary(f"{count(found.lines, 'line')}: none is recognized as a broker's: nothing is said of the store")
+        return
     if worst is None or worst["rank"] == NOTE:
         out.summary(f"{count(found.lines, 'line')}: no sign of damage",
                     [Step(given.line("verify"), "checks every byte, not only what the broker noticed")])

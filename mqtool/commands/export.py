@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -28,6 +27,7 @@ from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, pars
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
+from recover.findings.model import shell_line
 from recover.log.scan import LocalEngine
 from recover.look.query import unread_notes
 from recover.look.store import settings_of
@@ -239,7 +239,7 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
-            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner()))
+            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner(self.out, source.size)))
             for line in unread_notes(source.store):
                 self.missed(line)
             self.damaged_ranges += len(analysis.log.damaged)
@@ -253,9 +253,10 @@ class Reading:
     def scanned_source(self, source: Source) -> tuple[Scanned, Wanted]:
         """The log of a source, scanned once, and the filters for it."""
         if source.name not in self._scanned:
+            scanner = self.engine.scanner(self.out, source.size)
             with self.out.progress("scanning", source.size) as progress:
                 self._scanned[source.name] = scan_source(
-                    source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
+                    source, scanner, memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
             for line in self._scanned[source.name].unread:
                 self.missed(line)
             self.damaged_ranges += len(self._scanned[source.name].log.damaged)
@@ -350,7 +351,7 @@ class _Export(Reading):
                 near = difflib.get_close_matches(pattern, known, 1, 0.5)
                 self.notes.append(f"the log holds no message of a topic that matches {pattern}"
                                           + (f"; the nearest is {near[0]}" if near else ""))
-                steps = [Step(f"mqtool inspect {shlex.quote(name)}", "lists the topics")
+                steps = [Step(f"mqtool inspect {shell_line(name)}", "lists the topics")
                          for name in self.stores()]
         return steps
 

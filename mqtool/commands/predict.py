@@ -257,11 +257,13 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
 
 
 def _groups_line(found: Groups) -> str:
-    groups = count(len({row.group for row in found.rows}), "group") if found.rows else "no group"
-    skips, again, lag = (sum(getattr(row, name) or 0 for row in found.rows) for name in ("skips", "again", "lag"))
-    unknown = sum(row.lag is None for row in found.rows)
+    # of two offset files the one that a broker reads by default comes first, and only that counts
+    rows = {(row.group, row.topic, row.queue): row for row in reversed(found.rows)}.values()
+    groups = count(len({row.group for row in rows}), "group") if rows else "no group"
+    skips, again, lag = (sum(getattr(row, name) or 0 for row in rows) for name in ("skips", "again", "lag"))
+    unknown = sum(row.lag is None for row in rows)
     text = f"{groups}, {count(lag, 'message')} not consumed yet"
-    if unknown == len(found.rows) and (found.rows or found.unread):
+    if unknown == len(rows) and (rows or found.unread):
         text = f"{groups}; the number of messages not consumed yet is unknown"
         if any(item.code == NO_LOG for item in found.findings):
             text += ": the log is not here"
@@ -269,8 +271,8 @@ def _groups_line(found: Groups) -> str:
         text += f", unknown for {count(unknown, 'offset')}"
     if not found.prediction.starts:
         return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
-    unknown = sum(row.skips is None for row in found.rows)
-    if unknown == len(found.rows) and (found.rows or found.unread):
+    unknown = sum(row.skips is None for row in rows)
+    if unknown == len(rows) and (rows or found.unread):
         return text
     text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
     return text + (f"; unknown for {count(unknown, 'offset')}" if unknown else "")

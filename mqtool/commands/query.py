@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from recover.export.select import FOREVER, Wanted, list_messages, parse_times, s
 from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
+from recover.findings.model import shell_line
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import LMQ_PREFIX
@@ -103,7 +103,7 @@ def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search
     was not complete.
     """
     way = search.check()
-    opened = store.settled(engine) if search.scan else store.open()
+    opened = store.settled(engine) if search.scan or search.include_stale or way == "list" else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -142,24 +142,24 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 
 
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
-    if way == "time":
-        raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
     if way == "msg-id" and (placed := look.query_place(store, str(search.msg_id).strip())) is not None:
         return placed
-    stale = {"stale"} if search.include_stale else set()
+    others = ({"stale"} if search.include_stale else set()) | (set() if way == "time" else {"superseded"})
     wanted = Wanted(
-        key=search.msg_id.strip() if search.msg_id else search.key, since=search.begin or 0,
-        until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
+        key=search.msg_id.strip() if search.msg_id else search.key, since=max(0, search.time or search.begin or 0),
+        until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", *others}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
-    return scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
-                    only_stale=way == "stale", limit=search.limit)
+    answer = scan_for(_scanned(out, store, engine), wanted, topic=search.topic, queue=search.queue,
+                      only_stale=way == "stale", limit=1 if way == "time" else search.limit)
+    answer.more = answer.more and way != "time"
+    return answer
 
 
 def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:
+    scanner = engine.scanner(out, log_size(store))
     with out.progress("scanning", log_size(store)) as progress:
-        return scan_source(source_of(store), engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
-                           progress=progress)
+        return scan_source(source_of(store), scanner, memory=engine.memory or DEFAULT_MEMORY, progress=progress)
 
 
 def _summary(answer: look.Answer) -> str:
@@ -185,7 +185,7 @@ def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[S
     if not answer.messages and answer.damaged:
         damaged = answer.damaged[0]
         file = str(Path(out.given.store) / str(damaged["file"]))
-        return [Step(shlex.join(["mqtool", "inspect", file, "--offset", str(damaged["phy_offset"])]),
+        return [Step(shell_line("mqtool", "inspect", file, "--offset", damaged["phy_offset"]),
                      "shows the damaged message, field by field with every check"), *_verify(out)]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]

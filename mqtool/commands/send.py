@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from recover.export.select import Wanted, selected
 from recover.export.send import KINDS, Cluster, Outbox, Place, Position, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
+from recover.findings.model import shell_line
 from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "What is sent"
@@ -122,9 +122,10 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
             out.say("that run was interrupted: messages in flight (one, or --in-flight N) can arrive "
                     f"twice, right after MQTOOL_ORIGIN {begin.origin or '(none was acknowledged)'}")
         if begin.done >= plan.messages:
-            out.answer(sent=begin.sent)
-            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}")
-            return exits.CLEAN
+            refused = due - begin.sent
+            out.answer(sent=begin.sent, refused_messages=refused)
+            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}{_not_taken(refused)}")
+            return exits.OPERATIONAL if refused else code
     if not due:
         out.summary("there is nothing to send")
         return code
@@ -162,7 +163,7 @@ def _digest(target: Target, broker: BrokerChoice, which: Filter) -> str:
 
 
 def _typed(out: Printer, without: str = "") -> str:
-    return shlex.join(["mqtool", *(word for word in out.arguments if word != without)])
+    return shell_line("mqtool", *(word for word in out.arguments if word != without))
 
 
 class _Messages(Reading):
@@ -222,13 +223,15 @@ def _send(
     if position.path is None:
         out.say("without --position the progress is not recorded")
     before = sent = position.place.sent
+    not_taken = 0
     refused: Counter[str] = Counter()
     listed: list[dict[str, str]] = []
     cluster = Cluster(endpoints, namespace=target.namespace, tls=target.tls)
     try:
         position.begin()
         stream = islice(messages, plan.messages)
-        done = _skip(stream, outbox, position, target)
+        not_taken = _skip(stream, outbox, position, target)
+        done = position.place.done
         pause, free = (1 / target.rate_limit if target.rate_limit else 0.0), time.monotonic()
         out.writing = True
         with out.steps("sending") as steps, exits.between_steps() as interrupted:
@@ -242,6 +245,7 @@ def _send(
                         sent += 1
                         continue
                     refused[problem.reason] += 1
+                    not_taken += 1
                     if len(listed) < _KEPT:
                         listed.append({"topic": item.topic, "origin": item.origin, "reason": problem.reason})
                 done += len(batch)
@@ -256,24 +260,29 @@ def _send(
     finally:
         position.close()
         cluster.close()
-        out.answer(sent=sent, refused=listed, refused_messages=refused.total(), sent_again=cluster.again)
+        out.answer(sent=sent, refused=listed, refused_messages=not_taken, sent_again=cluster.again)
         text = f"{sent:,} of {count(plan.due, 'message')} sent to {endpoints}"
         text += f", {before:,} of them before" if before else ""
-        text += f"; {refused.total():,} NOT taken by the cluster" if refused else ""
-        more = position.path is not None and sent < plan.due
+        text += _not_taken(not_taken)
+        more = position.path is not None and position.place.done < plan.messages
         out.summary(text, [Step(_typed(out), "continues there")] if more else [])
     if refused:
         out.show(table("not taken", ["*why", ">messages"], refused.most_common(), most=_SHOWN))
-    return exits.OPERATIONAL if refused or messages.incomplete else exits.CLEAN
+    return exits.OPERATIONAL if not_taken or messages.incomplete else exits.CLEAN
+
+
+def _not_taken(number: int) -> str:
+    return f"; {number:,} NOT taken by the cluster" if number else ""
 
 
 def _skip(stream: Iterator[Message | str], outbox: Outbox, position: Position, target: Target) -> int:
-    """Skip the messages that are done and return their number; `Refusal` (8) if the source has changed."""
-    place, last = position.place, ""
+    """Skip the messages that are done; return how many of them the cluster refused. `Refusal` (8) if the source has
+    changed."""
+    place, last, due = position.place, "", 0
     for message in islice(stream, place.done):
         if not isinstance(message, str) and not isinstance(item := outbox.take(message), str):
-            last = item.origin
+            last, due = item.origin, due + 1
     if last != place.origin:
         raise Refusal(f"{target.source} does not hold the messages recorded in {position.path}",
                       "Send from the same source, or name another position file.")
-    return place.done
+    return due - place.sent

@@ -102,9 +102,11 @@ def start_line(document: dict[str, Any]) -> str:
         (misaligned, f"put {count(misaligned, 'unit')} at wrong queue positions"),
         (document["duplicated_offsets"], f"give out {count(document['duplicated_offsets'], 'queue offset')} twice"),
         (lowered, f"end {count(len(lowered), 'queue')} lower than before"),
-        (document["config_lost"], f"forget {', '.join(document['config_lost'])}"),
+        (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
         (deleted, f"delete {count(len(deleted), 'file')}"),
     ) if number]
+    if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
+        costs = [f"lose no message, but {costs[0]}"]
     if light and (costs or unread):
         costs.append(f"leave out {count(light, 'unit')} of light queues")
     elif light:
@@ -113,6 +115,8 @@ def start_line(document: dict[str, Any]) -> str:
     if unread:
         does = f" and {', '.join(costs)}" if costs else ""
         return f"{who} would start{does}; the effect on {unread} is unknown"
+    if not costs and document["reason"]:
+        return f"{who} would start all the same"
     return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")
 
 

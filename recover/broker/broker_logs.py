@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -22,6 +23,7 @@ _LONGEST = 1 << 12
 _TEXT = 400
 _GZIP = b"\x1f\x8b"
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_LEVEL = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S* )?(?:\[[^\]]*\] ?)?(?:TRACE|DEBUG|INFO|WARN|ERROR) ")
 _PLACE = re.compile(rb"(?<!\S)(/\S*?)/(?:commitlog|consumequeue|index|config)/|store path root dir: (\S+)")
 _LOG_FILE = re.compile(rb"(?:recover physics file end|physics file over, last mapp?ed file),? (/\S*/\d{20})")
 
@@ -182,12 +184,14 @@ class Occurrence(Struct):
 
 
 class LogSummary(Struct):
-    """The content of a log: rows that were seen, the worst first; the store that it names; lines and bytes read."""
+    """The content of a log: rows that were seen, the worst first; the store that it names; lines and bytes read;
+    whether a line has the form of a broker's (time, level)."""
 
     seen: list[Occurrence] = field(default_factory=list)
     store: str | None = None
     lines: int = 0
     size: int = 0
+    recognized: bool = False
 
 
 def read_log(path: Path) -> LogSummary:
@@ -203,6 +207,7 @@ def read_log(path: Path) -> LogSummary:
             for number, line in _lines(stream):
                 summary.lines = number
                 summary.size += len(line)
+                summary.recognized = summary.recognized or _LEVEL.match(line) is not None
                 if b"physics file" in line and (named := _LOG_FILE.search(line)):
                     ended = _text(named[1])
                     _assign_end(found, ended)
@@ -214,7 +219,7 @@ def read_log(path: Path) -> LogSummary:
                     if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
                         _note(found, row, match, number, line, ended)
                         break
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refusal(f"{path} cannot be decompressed: {error}", "Decompress what can be, and use that.") from error
     order = {row.name: number for number, row in enumerate(ROWS)}
     summary.seen = sorted(found.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))

@@ -23,9 +23,10 @@ from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece
 from recover.store.source import files_below, names_in, open_file, remote_system, url_of
-from recover.store.store import JOURNAL_DIR, Store
+from recover.store.store import COMMITLOG, JOURNAL_DIR, Store
 
 _RANGE = 8 << 20
+_STAGING = ".mqtool-copy"
 
 
 def copy_store(
@@ -45,22 +46,25 @@ def copy_store(
     check_target(sources, target)
     names: dict[str, str] = {}
     folders: list[tuple[Path, Path]] = []
-    with new_folder(target):
+    with staged_folder(target) as made:
         for source, name in sources:
-            disk.mkdir(target / name)
-            folders.append((source, target / name))
+            disk.mkdir(made / name)
+            folders.append((source, made / name))
             leave_out = {other for _, other in sources} if name == "." else set()
-            for path, copy in _walk(source, target / name, leave_out):
+            for path, copy in _walk(source, made / name, leave_out):
                 stop_if(interrupted, "stopped; what was copied so far was removed")
                 if progress is not None:
-                    progress(str(path if url_of(path) is None else copy.relative_to(target)))
+                    progress(str(path if url_of(path) is None else copy.relative_to(made)))
                 _copy(path, copy, folders)
                 if name != ".":
-                    names[str(path)] = copy.relative_to(target).as_posix()
+                    names[str(path)] = copy.relative_to(made).as_posix()
         for source, copy in reversed(folders):
             if url_of(source) is None:
                 disk.copy_metadata(source, copy, os.stat(source), strict=False)
             disk.fsync_dir(copy)
+    for source, name in sources:
+        if name == "." and url_of(source) is None:
+            disk.copy_metadata(source, target, os.stat(source), strict=False)
     return names
 
 
@@ -129,6 +133,24 @@ def new_folder(target: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder whose content moves to `target`, new or empty, when the block ends; see `new_folder`.
+
+    The log moves last: what a kill leaves in `target` is no store.
+    """
+    with new_folder(target):
+        made = target / _STAGING
+        if made.exists():
+            disk.remove_tree(made)
+        disk.mkdir(made)
+        yield made
+        for path in sorted(made.iterdir(), key=lambda path: path.name.startswith(COMMITLOG)):
+            disk.rename(path, target / path.name)
+        disk.rmdir(made)
+        disk.fsync_dir(target)
+
+
 def sources_of(store: Store) -> list[tuple[Path, str]]:
     """The arguments of `copy_store` for a whole store, parts kept elsewhere included."""
     options = store.options
@@ -153,7 +175,7 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
             raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
     try:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if target.exists() and (not target.is_dir() or any(path.name != _STAGING for path in target.iterdir())):
             raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")
         if not target.parent.is_dir():
             raise Refusal(f"{target.parent} does not exist", "create it, or choose another place")

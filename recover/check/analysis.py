@@ -126,9 +126,9 @@ def analyse(
         by_names = correct_generations_by_units(options.engine.scan_log(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
         ), store)
-    topics = Topics(store)
+    topics = Topics(store, options.include_deleted)
     delays = _delay_table(store)
-    expectation = expect(log, topics, include_deleted=options.include_deleted)
+    expectation = expect(log, topics)
     queues = None
     behind: list[LostPosition] = []
     found = Overwritten([], [], [], [])
@@ -138,8 +138,8 @@ def analyse(
         found = overwritten(log, expectation, queues, index)
         if found.stretches or found.bridged:
             log = _without_others(log, store, found, options.memory)
-            expectation = expect(log, topics, include_deleted=options.include_deleted)
-            queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+            expectation = expect(log, topics)
+            queues = check_consumequeue(store, log, expectation, delays)
         behind = named_after_end(log, expectation, queues)
     if names_the_end and log.has_keys:
         ends = index_ends(store)
@@ -155,15 +155,15 @@ def analyse(
     if denied:
         # queues and losses are judged by the corrected records
         log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
-        expectation = expect(log, topics, include_deleted=options.include_deleted)
-        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        expectation = expect(log, topics)
+        queues = check_consumequeue(store, log, expectation, delays)
         old = _without_old_end(log, store)
         losses = lost_positions(log, expectation, queues, behind)
     newest = log if queues is None else without_older_topics(log, expectation, queues, losses)
     if newest is not log:
         by_names = newest if by_names is log else by_names
-        log, expectation = newest, expect(newest, topics, include_deleted=options.include_deleted)
-        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        log, expectation = newest, expect(newest, topics)
+        queues = check_consumequeue(store, log, expectation, delays)
         losses = lost_positions(log, expectation, queues, behind)
     losses.indexed = named_by_index_alone(by_index, log, losses)
     # queues that name every message up to the log's end prove that nothing else was lost

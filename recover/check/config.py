@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ class ConfigReport:
 
     def __init__(self, analysis: Analysis) -> None:
         store, topics = analysis.store, analysis.topics
-        self.pairs = judged_pairs(store, topics, analysis.log)
+        self.pairs = judged_pairs(
+            store, topics, analysis.log, expected={key.topic for key in analysis.expectation.queues()})
         self.above: list[AboveMax] = []
         self.findings = pair_findings(store, topics, analysis.log, self.pairs)
         self.findings += other_offsets(store, self.pairs, store.options.settings)
@@ -243,6 +244,8 @@ def _style(store: Store) -> Style:
 
 
 _RETRY = "%RETRY%"
+_WRITTEN_MS = 60_000
+"""After this time a running broker has written delayOffset.json, with the default of flushDelayOffsetInterval."""
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
 IN_ROCKSDB = {
@@ -260,17 +263,20 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
     return ("topics", "subscriptionGroups", "consumerOffsets") if in_rocksdb else ()
 
 
-def judged_pairs(store: Store, topics: Topics, log: LogView | None, newest: int = 0) -> list[ConfigPair]:
+def judged_pairs(
+    store: Store, topics: Topics, log: LogView | None, newest: int = 0, *, expected: Collection[str] = ()
+) -> list[ConfigPair]:
     """All known config files, each with the evidence that the store has of it; a text that cannot be right is
     `emptied`.
 
-    `newest`: the store timestamp (ms) of the last message, for a log that was not read.
+    `newest`: the store timestamp (ms) of the last message, for a log that was not read. `expected`: topics whose queue
+    files a repair would create.
     """
     shown = _what_shows(store, topics, log, newest)
     logged = {topic_text(topic) for topic, _ in log.queues} if log is not None else set()
     users = topics.users(logged)
-    filled = frozenset(folder.topic for folder, queue in store.list_queues()
-                       if queue.files and folder.topic in logged and is_users_topic(folder.topic))
+    held = {folder.topic for folder, queue in store.list_queues() if queue.files}.union(expected)
+    filled = frozenset(topic for topic in logged & held if is_users_topic(topic))
     return [_marked(structs.replace(pair, shown=shown.get(pair.name, "")),
                     *((users, filled) if pair.name == TOPICS_FILE else ()))
             for pair in topics.pairs]
@@ -286,7 +292,10 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
     delays = pairs[DELAYS_FILE]
-    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log, newest):
+    # a broker writes the file every ten seconds and when it stops, as it does with consumer offsets
+    gone = not delays.present and any(pairs[name].present for name in OFFSET_FILES)
+    late = _WRITTEN_MS if gone and store.has_abort else 0
+    if TOPIC_SCHEDULE in stored and (gone or _lack(delays.main)) and _came_due(store, log, newest, late):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -302,9 +311,9 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     return {name: text for name, text in shown.items() if not kept & IN_ROCKSDB.get(name, set())}
 
 
-def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
-    """False if no delayed message is left, or none was due by the newest message: until then a broker writes an empty
-    table."""
+def _came_due(store: Store, log: LogView | None, newest: int, late: int) -> bool:
+    """False if no delayed message is left, or none was due `late` ms before the newest message: until then a broker
+    writes an empty table."""
     dues = []
     for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
         first = min(filter(Path.is_file, folder.iterdir()), default=None)
@@ -312,8 +321,8 @@ def _came_due(store: Store, log: LogView | None, newest: int) -> bool:
         if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
             dues.append(unit.tags_code)
     if not dues:
-        return log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
-    return min(dues) <= (newest if log is None else log.tally.newest_timestamp)
+        return not late and log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
+    return min(dues) + late <= (newest if log is None else log.tally.newest_timestamp)
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
@@ -330,21 +339,24 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
     with messages and queue files: no release keeps these of a deleted topic, or serves a topic that is not listed."""
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
-    poor = _names_nothing(main, *topics)
+    poor = _lack(main, *topics)
     # a backup that stands in for a broken file is held to the same
     if not (poor or (topics and not main.whole)) or not (pair.shown or known_better):
         return pair
-    if _names_nothing(backup, *topics):
-        backup = structs.replace(backup, emptied=True)
-    return structs.replace(pair, main=structs.replace(main, emptied=True) if poor else main, backup=backup)
+    return structs.replace(pair, main=structs.replace(main, emptied=poor),
+                           backup=structs.replace(backup, emptied=_lack(backup, *topics)))
 
 
-def _names_nothing(
-    text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()
-) -> bool:
-    sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
-    return sound and bool(tables_of(text.known)) and (
-        not text.table or bool(users and users.isdisjoint(text.table)) or not filled <= text.table.keys())
+def _lack(text: ConfigText, users: frozenset[str] = frozenset(), filled: frozenset[str] = frozenset()) -> str:
+    """What the table of a sound text lacks, in words; "" if nothing."""
+    if text.state not in ("sound", "odd-text", "trailing-garbage", "trailing-zeros") or not tables_of(text.known):
+        return ""
+    if not text.table:
+        return STATE_TEXT["emptied"]
+    if users and users.isdisjoint(text.table):
+        return "lists no topic that holds messages"
+    unlisted = sorted(filled - text.table.keys())
+    return f"does not list {few(unlisted)}" if unlisted else ""
 
 
 _NAMED_CONFIG = 20
@@ -401,11 +413,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
     if unreadable:
         return
-    problem = STATE_TEXT[main.state]
-    if main.emptied and main.table:
-        users = topics.users(())
-        problem = ("lists no topic that holds messages" if users.isdisjoint(main.table)
-                   else f"does not list {few(sorted(users - main.table.keys()))}")
+    problem = main.emptied or STATE_TEXT[main.state]
     facts: dict[str, Any] = {"name": pair.name, "problem": problem, "lost": pair.known.lost}
     if main.state == "sound":
         yield from guesses([pair])

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from formats import properties as props, sysflag
 from formats.basics import FormatError, index_key_hash
-from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record, delay_level, iter_index_keys, tags_code
+from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record, delay_level, iter_index_keys, tags_code
 from formats.record.grammar import is_served, unserved
 from formats.record.message import MissingCodecError, decompress
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
@@ -124,9 +124,10 @@ def _about_properties(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
 
 
 def _result(topic: str, wrong: list[str]) -> str:
-    if topic == TOPIC_TIMER:
+    kind = SERVICE_TOPICS[topic]
+    if kind == "timer":
         return _TIMER_STOPS if props.TIMER_OUT_MS in wrong else _TRIED_AGAIN
-    return _NOT_ENDED if topic == TOPIC_HALF else _LEVEL_STOPS
+    return _NOT_ENDED if kind == "half" else _LEVEL_STOPS
 
 
 def _says(flag: int) -> str:

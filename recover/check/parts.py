@@ -45,7 +45,7 @@ from recover.look.store import log_is_gone
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.source import files_below, open_file, read_small
+from recover.store.source import files_below, names_in, open_file, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
@@ -106,6 +106,21 @@ def needed_parts(store: Store, topics: Topics, log: LogView) -> list[Needed]:
     ]
 
 
+def queue_types(store: Store, topics: Topics) -> Iterator[Finding]:
+    """Folders of topics with queues of another type than the topic has (ConsumeQueueStore.queueTypeShouldBe); an info
+    for a topic that topics.json does not name, whose batch queues verify cannot judge."""
+    batches, folder = topics.configured_batch, store.batchconsumequeue_dir
+    wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
+    wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
+              if topic not in batches and names_in(folder / topic)]
+    for path, kind in wrong:
+        named = path.name in (topics.configured or {})
+        gives = (f"gives the topic the queue.type {kind}" if named else
+                 f"does not name the topic: {kind} is the default")
+        yield finding("queue-type-differs", store.relative(path), None, topic=path.name, gives=gives,
+                      severity=None if named else "info")
+
+
 def _rocksdb(store: Store) -> Iterator[Needed]:
     folders = {**{store.relative(path): QUEUE_DATABASE for path in rocksdb_queue_folders(store)},
                **_ROCKSDB}
@@ -143,8 +158,7 @@ def _queues(store: Store, log: LogView) -> Iterator[Needed]:
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
-    batches = topics.batch | topics.configured_batch
-    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in batches]
+    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
             if not _has_data(folder / str(queue_id))}
     for folder in sorted(bare):
@@ -451,6 +465,9 @@ def check_parts(store: Store, analysis: Analysis, wanted: Collection[str]) -> li
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
+        # recover makes a topics.json that is gone with the types that the folders show
+        if analysis.topics.configured is not None and not queues_in_rocksdb(store):
+            findings.extend(queue_types(store, analysis.topics))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere

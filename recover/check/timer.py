@@ -258,7 +258,8 @@ def _properties(reader: LogReader, phy_offset: int, size: int) -> dict[str, str]
 
 
 def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
-    """Messages that were read into the timerlog, are not due yet, and have no unit there.
+    """Messages that were read into the timerlog, are not due yet, and have no unit there; and those that have one
+    although timercheck says that they were not read, so that 5.3.3 and 5.5.0 read and deliver them again.
 
     If units are in RocksDB, there never was a timerlog.
     """
@@ -267,22 +268,47 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     if number is None or not (state.units or reached > 0):
         return
     named = np.concatenate(state.named) if state.named else np.empty(0, dtype=np.int64)
-    count, first = 0, 0
+    lost: list[int] = []
+    again: list[int] = []
+    master = check.master_timer_queue_offset
     with LogReader(log.queue) as reader:
         for split in log.splits():
             rows = split.records
             rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
-            rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)
-                        & (rows["store_timestamp"] > state.delivered - _WHEEL_MS)]
-            rows = rows[~np.isin(rows["phy_offset"], named)]
-            for row in rows[-_READ:]:
-                if _due(reader, int(row["phy_offset"]), int(row["size"])) > state.delivered:
-                    count, first = count + 1, first if count else int(row["phy_offset"])
-    if count:
-        yield finding("timer-units-missing", TIMERLOG, None, count=count, first=first, end=state.end, reached=reached)
+            known, stored = np.isin(rows["phy_offset"], named), rows["store_timestamp"]
+            without = ~known & (rows["queue_offset"] < check.last_timer_queue_offset) & (
+                stored > state.delivered - _WHEEL_MS)
+            unread = known & (rows["queue_offset"] >= master) & (stored < check.last_read_timestamp - _LAG_MS)
+            for found, which, delivered in ((lost, without, state.delivered),
+                                            (again, unread, check.last_read_timestamp)):
+                found += [int(row["phy_offset"]) for row in rows[which][-_READ:]
+                          if _due(reader, int(row["phy_offset"]), int(row["size"])) > delivered]
+    if again and master >= max(0, check.last_timer_queue_offset):
+        yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("master_timer_queue_offset"),
+                      problem=f"says that the timer queue was taken up to {master}, but pending messages from there on "
+                              f"have units already ({len(again)}, the first at {again[0]})",
+                      value=master, phy_offset=again[0], units=len(again))
+    if lost:
+        yield finding("timer-units-missing", TIMERLOG, None, count=len(lost), first=lost[0], end=state.end,
+                      reached=reached)
     elif reached > 0 and not state.units:
         yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what="timer messages", stops=False,
                       problem=f"{_CHECK_FILE} states that it was written up to {reached}")
+
+
+def waiting_timers(store: Store, log: LogView) -> int:
+    """The number of timer messages in the log that are due later than the last delivery that timercheck or the newest
+    message shows; of many only the last of each split count. `OSError`."""
+    check, _ = _check_of(store)
+    delivered = max(log.tally.newest_timestamp, 0 if check is None else check.last_read_timestamp)
+    number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
+    waiting = 0
+    with LogReader(log.queue) as reader:
+        for split in log.splits() if number is not None else ():
+            rows = split.records
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+            waiting += sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered for row in rows[-_READ:])
+    return waiting
 
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, structs
@@ -18,9 +19,9 @@ from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_split
 from recover.derived.expected import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import SEED, LogView, assemble
-from recover.log.split_scan import FileJoin, OpenError, splits_of
+from recover.log.split_scan import Again, OpenError, join_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
-from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import ReadFailure
 from recover.store.source import open_file, url_of
 from recover.store.store import Store
@@ -94,59 +95,41 @@ class _Scan(Struct):
     views: Views
     with_keys: bool
     kept: list[RowsElsewhere]
-    unopened: dict[MappedFile, Unopened] = {}
 
     def run(self, split_size: int) -> list[FileScan]:
         """Return the scans of all files that could be opened, in name order."""
-        parts = [part for file in self.queue.files for part in splits_of(file, self.queue.file_size, split_size)]
-        by_file: dict[MappedFile, list[SplitScan]] = {file: [] for file in self.queue.files}
-        for scan in self._scan([(part, None) for part in parts]):
-            by_file[scan.part.mapped_file].append(scan)
-        joins = {file: FileJoin(sorted(scans, key=lambda scan: scan.part.start)) for file, scans in by_file.items()
-                 if file not in self.unopened}
-        whole: dict[MappedFile, FileScan] = {}
-        while joins:
-            again: list[tuple[SplitRange, int | None]] = []
-            for file, join in list(joins.items()):
-                found = join.join()
-                if isinstance(found, FileScan):
-                    whole[file] = found
-                    del joins[file]
-                else:
-                    again += found
-            for scan in self._scan(again, is_again=True):
-                joins[scan.part.mapped_file].add(scan)
-            for file in self.unopened:
-                joins.pop(file, None)
-        self._report_unopened()
-        return [whole[file] for file in self.queue.files if file in whole]
+        parts = [splits_of(file, self.queue.file_size, split_size) for file in self.queue.files]
+        first = self._scan([(part, None) for own in parts for part in own])
+        return join_files(parts, first, partial(self._scan, is_again=True), self.open_error)
 
-    def _scan(
-        self, parts: Sequence[tuple[SplitRange, int | None]], *, is_again: bool = False
-    ) -> Iterator[SplitScan]:
+    def _scan(self, parts: Sequence[Again], *, is_again: bool = False) -> list[SplitScan | OSError]:
         """Scan some splits. The rows of rescanned splits are returned at once: they are few.
 
         A check of the log alone needs no rows except those near damage, whose splits are rescanned.
         """
         if not parts:
-            return
+            return []
         tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, self.session.is_local,
                           SEED) for number, (part, entry) in enumerate(parts)]
         job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=self.with_keys and not is_again)
         if not is_again:
             self.kept.append(RowsElsewhere(job, self.columns, self.views))
+        scans: dict[int, SplitScan | OSError] = {}
         with closing(job.answers(iter if is_again else without_rows)) as answers:
             for number, content, *rows in answers:
                 part, home = parts[number][0], unpacked(content)
+                path = part.mapped_file.path
                 if isinstance(home, Unopened):
-                    self.unopened.setdefault(part.mapped_file, home)
+                    scans[number] = error = OSError(home.number, home.text, str(path))
+                    if _is_readable_here(ReadFailure(path, 0, 0, 0)):
+                        raise unreadable(home.host, error)
                     continue
                 if not self.session.is_local:
                     self.views.take(home.reads)
-                scan, found = home.scan, home.scan.scan
-                scan.part, found.mapped_file = part, part.mapped_file
-                found.unreadable = [ReadFailure(part.mapped_file.path, failure.offset, failure.wanted, failure.got,
-                                                failure.cause) for failure in found.unreadable]
+                scans[number], found = home.scan, home.scan.scan
+                home.scan.part, found.mapped_file = part, part.mapped_file
+                found.unreadable = [ReadFailure(path, failure.offset, failure.wanted, failure.got, failure.cause)
+                                    for failure in found.unreadable]
                 if home.summary is not None:
                     found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
                                         self.kept[-1].split(number, home.summary, home.digest))
@@ -157,16 +140,7 @@ class _Scan(Struct):
                 self.session.size += part.stop - part.start
                 if not is_again and self.progress is not None:
                     self.progress(part.stop - part.start, found.record_count)
-                yield scan
-
-    def _report_unopened(self) -> None:
-        for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
-            error = OSError(problem.number, problem.text, str(file.path))
-            if _is_readable_here(ReadFailure(file.path, 0, 0, 0)):
-                raise unreadable(problem.host, error)
-            if self.open_error is None:
-                raise error
-            self.open_error(file, error)
+        return [scans[number] for number in range(len(parts))]
 
 
 def _is_readable_here(failure: ReadFailure) -> bool:

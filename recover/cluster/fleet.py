@@ -14,7 +14,6 @@ import heapq
 import json
 import os
 import pickle
-import shlex
 import shutil
 import signal
 import socket
@@ -35,7 +34,7 @@ from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
-from recover.findings.model import Finding, filled
+from recover.findings.model import Finding, filled, shell_line
 from recover.log.scan import LocalEngine
 from recover.look.live import settled
 from recover.store.memo import Stamp, stamp_of
@@ -460,8 +459,8 @@ def _worst(findings: Iterable[Finding]) -> str | None:
 
 
 def _finding_row(place: str, found: Finding) -> dict[str, Any]:
-    values, quoted = found.json(), shlex.quote(place)
-    log = "" if is_remote(place) else f"--commitlog {shlex.quote(place + '/commitlog')} "
+    values, quoted = found.json(), shell_line(place)
+    log = "" if is_remote(place) else f"--commitlog {shell_line(place + '/commitlog')} "
     for name in ("message", "remedy"):
         values[name] = filled(values[name], place, lambda command: f"mqtool {command} {quoted}", log)
     facts = json.dumps(values["facts"], default=lambda value: value.item() if hasattr(value, "item") else str(value))

@@ -13,7 +13,7 @@ from formats import properties as props
 from formats.basics import FormatError, is_safe_directory_name
 from formats.native.rows import group_rows, numbered
 from formats.record import Record
-from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
+from formats.record.rows import BIT_LMQ, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED, EXPECTED, FILLER_TOPIC
 from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
@@ -130,11 +130,11 @@ def placed(wanted: Rows, split: Split) -> Rows:
     return rows[np.arange(rows.size) < np.repeat(places, stops - starts)]
 
 
-def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
+def expect(log: LogView, topics: Topics) -> Expectation:
     """Return the queues and positions that the intact records of `log` should fill (docs/commands/verify.md)."""
     names = [topic_text(topic) for topic, _ in log.queues]
     known = [name for name in names if not FILLER_TOPIC.startswith(name)]
-    deleted = [] if include_deleted else topics.deleted(known)
+    deleted = topics.deleted(known)
     unsafe = sorted({name for name in names if not is_safe_directory_name(name)})
     skip_names = set(deleted) | set(unsafe)
     skip = np.array([name in skip_names for name in names], dtype=bool)
@@ -142,7 +142,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
     counts = np.where(skip | batch, 0, log.tally.positions)
     gone: set[str] = set()
-    lmq_rows = _lmq_rows(log, topics, keys, include_deleted, gone)
+    lmq_rows = _lmq_rows(log, topics, keys, gone)
     if gone and not rocksdb_queue_folders(topics.store):
         deleted = sorted({*deleted, *gone})
     if lmq_rows.size:
@@ -151,7 +151,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
-def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool, gone: set[str]) -> Rows:
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]) -> Rows:
     """Return positions in LMQ queues; queues that only they fill are added to `keys`, and those that do not count to
     `gone`."""
     if not log.tally.bits & BIT_LMQ:
@@ -159,13 +159,13 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
     with LogReader(log.queue) as reader:
-        for rows in ask([(split, _carriers) for split in log.live() if split.has(BIT_LMQ)]):
+        for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
                     if not is_safe_directory_name(key.topic):
                         continue
-                    if not (include_deleted or topics.lmq_counts(key.topic)):
+                    if not topics.lmq_counts(key.topic):
                         gone.add(key.topic)
                         continue
                     number = numbers.setdefault(key, len(numbers))
@@ -177,13 +177,24 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
 
 
 def _carriers(split: Split) -> Rows:
-    """Return the rows of a split that name LMQ queues and count in their own."""
-    rows = split.records[(split.records["bits"] & BIT_LMQ) != 0]
+    """Return the rows of a split that name LMQ queues and count, or counted, in their own."""
+    rows = split.records[(split.records["bits"] & (BIT_LMQ | BIT_STALE)) == BIT_LMQ]
     return np.ascontiguousarray(rows[numbered(rows)])
 
 
 def _newest(rows: Rows) -> Rows:
-    """Keep, of several records that claim one position, the one written last."""
+    """Keep, of several records that claim one position, the one written last. A record that is superseded in its own
+    queue holds its place in an LMQ queue where the live ones are all in order with it."""
+    rows = rows[np.argsort(rows["phy_offset"], kind="stable")]
+    older = (rows["bits"] & BIT_SUPERSEDED) != 0
+    goes = np.zeros(rows.size, dtype=np.bool_)
+    for queue in np.unique(rows["queue"][older]).tolist():
+        own = np.flatnonzero(rows["queue"] == queue)
+        offsets = rows["queue_offset"][own]
+        before = np.maximum.accumulate(np.where(older[own], -1, offsets))
+        after = np.minimum.accumulate(np.where(older[own], np.iinfo(np.int64).max, offsets)[::-1])[::-1]
+        goes[own] = older[own] & ((before >= offsets) | (after <= offsets))
+    rows = rows[~goes]
     rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
     if rows.size < 2:
         return rows

@@ -43,7 +43,7 @@ from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHis
 from recover.findings.code import BY_HAND, RECOVER
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
-from recover.store.columns import Asking, Rows, Split, ask, ask_together, scratch_zeros
+from recover.store.columns import Asking, Rows, Split, ask, scratch_zeros, together
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure
 from recover.store.reading import FILE
@@ -175,8 +175,8 @@ def compare_files(
     for at in range(0, len(files), _BATCH_FILES):
         beside = ThreadPoolExecutor(1)
         try:
-            found = ask_together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
-                                  for file in files[at : at + _BATCH_FILES]])
+            found = together([compare_file(file, geometry, stream, min_offset, held.get(file.name), beside)
+                              for file in files[at : at + _BATCH_FILES]], ask)
         finally:
             beside.shutdown(cancel_futures=True)
         yield from found
@@ -205,28 +205,29 @@ def compare_file(
     found = yield from stream.head(unit.phy_offset, unit.key_hash)
     if found is None:
         return None
-    split, key = found
+    split, timestamp, before = found
     units, seconds = range(expired + 1, header.index_count), 0 if expired else unit.time_diff
     if expired:
         begins = header.begin_timestamp, header.begin_timestamp
         possible = 0 < header.begin_timestamp <= header.end_timestamp
     else:
-        begins = key.timestamp - 1000 * seconds if seconds else 0, key.timestamp
+        begins = timestamp - 1000 * seconds if seconds else 0, timestamp
         begin_offset, possible = unit.phy_offset, seconds >= 0
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
     computing: Future[UnitsTotal | None] | None = None
-    for rule in (native.TAKE_KEYS, native.TAKE_ALL):
-        spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
-        if sum(span.count for _, span in spans) < len(units):
+    for rule, numbers in stream.by_rule.items():
+        start = int(numbers.starts[split]) + before[rule - native.TAKE_KEYS]
+        if start + len(units) > numbers.total:
             continue
+        spans = numbers.unit_spans(rule, start, units, begins, header.end_phy_offset)
         # a few units tell which rule holds
         first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
-        (begin,) = yield from stream.sums([(split, first)])
+        (begin,) = yield from stream.sums([(spans[0][0], first)])
         if _unit_sum(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
             continue
         if held is None:
-            computing = computing or beside.submit(units_total, TotalTask(file, geometry, SEED))
+            computing = computing or beside.submit(units_total, geometry, SEED, file)
         sums = yield from stream.sums(spans)
         held = computing.result() if computing is not None else held
         if held is None or held.count != header.index_count:
@@ -301,25 +302,17 @@ class UnitsTotal(Struct, frozen=True):
     slots: int
 
 
-class TotalTask(Struct, frozen=True):
-    """Arguments of `units_total`: a file, its `geometry`, and the `seed` of the sum."""
-
-    file: IndexFileName
-    geometry: IndexGeometry
-    seed: int
-
-
-def units_total(task: TotalTask) -> UnitsTotal | None:
-    """Return the sum and used slots of an index file's units; None if slots or chains do not follow from the units, or
-    other bytes before or after them are not zero. `OSError` if unreadable."""
-    geometry, slots, total = task.geometry, np.zeros(task.geometry.slots, dtype=np.int32), 0
-    with open_file(task.file.path) as reader:
+def units_total(geometry: IndexGeometry, seed: int, file: IndexFileName) -> UnitsTotal | None:
+    """Return the sum, by `seed`, and used slots of an index file's units; None if slots or chains do not follow from
+    the units, or other bytes before or after them are not zero. `OSError` if unreadable."""
+    slots, total = np.zeros(geometry.slots, dtype=np.int32), 0
+    with open_file(file.path) as reader:
         header = _plausible_header(reader, geometry)
         if header is None:
             return None
         end = geometry.unit_offset(header.index_count)
         for at, content in _windows(reader, geometry.unit_offset(1), end):
-            part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, task.seed)
+            part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
             total += part
             if wrong:
                 return None
@@ -619,10 +612,10 @@ def _totals_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: In
     """Return `units_total` of the files by name, computed where the rows of the log are kept; empty if that is here."""
     if log.holder is None:
         return {}
-    tasks = [TotalTask(structs.replace(file, path=file.path.absolute()), geometry, SEED)
-             for file in files if file.length == geometry.size]
-    found = log.holder.spread(units_total, tasks, [task.file.length for task in tasks])
-    return {task.file.name: held for task, held in zip(tasks, found, strict=True) if held is not None}
+    whole = [file for file in files if file.length == geometry.size]
+    there = [structs.replace(file, path=file.path.absolute()) for file in whole]
+    found = log.holder.spread(partial(units_total, geometry, SEED), there, [file.length for file in there])
+    return {file.name: held for file, held in zip(whole, found, strict=True) if held is not None}
 
 
 def _finding_on(store: Store, verdicts: list[IndexFileVerdict], code: str, **facts: Any) -> Finding:

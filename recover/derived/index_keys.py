@@ -37,18 +37,8 @@ class Place(NamedTuple):
 START = Place(0, 0, 0)
 
 
-class Head(Struct, frozen=True):
-    """A key as the first of a file: its place, the record's store timestamp (ms), and the number of units of the split
-    before it, without tag units and with them."""
-
-    place: Place
-    timestamp: int
-    before: tuple[int, int]
-
-
 class Span(Struct, frozen=True):
-    """`count` consecutive keys that a `rule` takes of a split, from `place`; `first` of the split's units come before
-    them.
+    """`count` consecutive keys that a `rule` takes of a split; `first` others come before them.
 
     In their file they start at unit `number`; times count from `begin` (ms), and `end_offset` is the last record that
     the file names. `seed` is that of the sum.
@@ -57,7 +47,6 @@ class Span(Struct, frozen=True):
     rule: int
     first: int
     count: int
-    place: Place
     number: int
     begin: int
     end_offset: int
@@ -78,14 +67,21 @@ class SpanSum(Struct, frozen=True):
     tagged: int
 
 
-def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
-    """Return the first key with that hash of the intact record at `phy_offset`; None if there is none."""
-    found = IndexStream([split]).place(phy_offset, key_hash)
+def head_of(phy_offset: int, key_hash: int, split: Split) -> tuple[int, tuple[int, int]] | None:
+    """Return the store timestamp (ms) of the intact record at `phy_offset`, and how many keys of the split come before
+    its first one with that hash: without those of tags, and with them. None if it has none."""
+    found = IndexStream([split]).find_key(phy_offset, key_hash)
     if found is None:
         return None
-    row, key, _ = place = found[1]
+    _, row, key = found
     keys, every = (count + key for count in native.key_counts(split.records[:row]))
-    return Head(place, int(split.records["store_timestamp"][row]), (keys, every))
+    return int(split.records["store_timestamp"][row]), (keys, every)
+
+
+def place_of(number: int, records: Rows, ends: Rows) -> Place:
+    """Return the place of key `number` of a split; `ends`: the number of keys up to each record, 0 first."""
+    row = int(np.searchsorted(ends, number, side="right")) - 1
+    return Place(row, number - int(ends[row]), int(records["hashes"][:row].sum(dtype=np.int64)))
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -117,9 +113,13 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     is left out: its tag unit might still have followed.
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
-    row, key, first_hash = state[PLACE] = span.place
+    take = np.array([span.rule], dtype=np.uint8)
+    place = START
+    if span.first:
+        place = place_of(span.first, records, np.r_[0, np.cumsum(native.wanted_of(records, take))])
+    row, key, first_hash = state[PLACE] = place
     state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
-    part = records, np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
+    part = records, np.asarray(split.hashes), take
     number, total = span.number, 0
     for block in put_units([part], np.zeros(1, dtype=np.int32), state, span.number + span.count):
         total += native.follow_units(block, number, span.seed, _NO_SLOTS)[0]
@@ -148,14 +148,14 @@ class TagHistory:
 
     def __init__(self, changes: Sequence[tuple[int, bool]]) -> None:
         self.changes = tuple(changes)
-        self._starts = np.array([start for start, _ in changes], dtype=np.int64)
+        self.starts = np.array([start for start, _ in changes], dtype=np.int64)
         self._present = np.array([present for _, present in changes], dtype=bool)
 
     def at(self, phy_offsets: Rows) -> Rows:
         """Whether a tag unit belongs to the record at each offset (bool array)."""
         if len(self.changes) == 1:
             return np.full(phy_offsets.shape, self._present[0])
-        return np.asarray(self._present[np.maximum(np.searchsorted(self._starts, phy_offsets, side="right") - 1, 0)])
+        return np.asarray(self._present[np.maximum(np.searchsorted(self.starts, phy_offsets, side="right") - 1, 0)])
 
     @classmethod
     def infer(cls, runs: Sequence[TagRun], default: bool) -> TagHistory:
@@ -207,6 +207,11 @@ class IndexStream:
     def _last(self) -> Rows:
         return np.array([split.last for split in self.splits], dtype=np.int64)
 
+    @cached_property
+    def by_rule(self) -> dict[int, KeyNumbers]:
+        """The keys that each rule, TAKE_KEYS or TAKE_ALL, takes of the whole log."""
+        return {rule: KeyNumbers(self, rule) for rule in (native.TAKE_KEYS, native.TAKE_ALL)}
+
     @property
     def has_units(self) -> bool:
         """Whether some record has a key or tags."""
@@ -230,9 +235,9 @@ class IndexStream:
                 return None if int(records["bits"][row]) & BIT_STALE else (number, row)
         return None
 
-    def place(self, phy_offset: int, key_hash: int) -> tuple[int, Place] | None:
-        """Return the split number and place of the first key with that hash of the intact record at `phy_offset`; None
-        if there is none."""
+    def find_key(self, phy_offset: int, key_hash: int) -> tuple[int, int, int] | None:
+        """Return (split number, row, key of the record) of the first key with that hash of the intact record at
+        `phy_offset`; None if there is none."""
         found = self.find(phy_offset)
         if found is None:
             return None
@@ -240,7 +245,7 @@ class IndexStream:
         hashes = self.splits[split].records["hashes"]
         first = int(hashes[:row].sum(dtype=np.int64))
         keys = np.flatnonzero(self.splits[split].hashes[first : first + int(hashes[row])] == key_hash)
-        return (split, Place(row, int(keys[0]), first)) if keys.size else None
+        return (split, row, int(keys[0])) if keys.size else None
 
     def timestamp(self, phy_offset: int) -> int | None:
         """Return the store timestamp (ms) of the record at `phy_offset`; None if there is none."""
@@ -289,11 +294,11 @@ class IndexStream:
         """Return what was found of split `number`."""
         return self._found.get(number), self._marked.get(number, [])
 
-    def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
-        """Return the first key with that hash of the intact record at `phy_offset`, and the number of its split."""
+    def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, int, tuple[int, int]] | None]:
+        """Return the number of the split that holds the record at `phy_offset`, and the `head_of` it."""
         for number in self.overlapping(phy_offset, phy_offset):
             (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
-            return None if found is None else (number, found)
+            return None if found is None else (number, *found)
         return None
 
     def key_count(self, number: int, rule: int) -> int:
@@ -302,27 +307,6 @@ class IndexStream:
         if summary is None and number not in self._counts:
             self._counts[number] = native.key_counts(self.splits[number].records)
         return (self._counts[number] if summary is None else summary.keys)[rule - native.TAKE_KEYS]
-
-    def spans(self, first: int, head: Head, rule: int, units: range, begins: tuple[int, int], end_offset: int) -> list[
-        tuple[int, Span]
-    ]:
-        """Return the spans, by split, of as many keys that a rule takes as `units` has, from `head` in split `first`
-        on; fewer if the log ends.
-
-        `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
-        """
-        found, number = [], units.start
-        place, before = head.place, head.before[rule - native.TAKE_KEYS]
-        for split in range(first, len(self.splits)):
-            own = min(units.stop - number, self.key_count(split, rule) - before)
-            if own > 0:
-                begin = begins[number > 1]
-                found.append((split, Span(rule, before, own, place, number, begin, end_offset, SEED)))
-                number += own
-            if number >= units.stop:
-                break
-            place, before = START, 0
-        return found
 
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
         """Return the checksum and end of each span's units."""
@@ -367,9 +351,8 @@ def found_bits(split: Split, marks: Marks) -> Rows:
     found = np.zeros(split.hashes.size // 8 + 1, dtype=np.uint8) if found is None else found
     for span in spans:
         asked = np.flatnonzero(asked_of(split.records, np.array([span.rule], dtype=np.uint8)))
-        asked = asked[np.searchsorted(asked, span.place.first_hash + span.place.key) :]
         bits = np.zeros(8 * found.size, dtype=bool)
-        bits[asked[: span.count]] = True
+        bits[asked[span.first : span.first + span.count]] = True
         found = found | np.packbits(bits, bitorder="little")
     return found
 
@@ -479,36 +462,34 @@ def _tag_runs(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is
 
 
 class KeyNumbers:
-    """Numbers for every key that belongs in the index, from 0 in the order in which a broker puts them."""
+    """Numbers for every key that belongs in the index, from 0 in the order in which a broker puts them; with a `rule`,
+    for every key that it takes."""
 
-    def __init__(self, stream: IndexStream) -> None:
+    def __init__(self, stream: IndexStream, rule: int | None = None) -> None:
         self.stream = stream
-        counts = [stream.expected(number) for number in range(len(stream.splits))]
-        self._starts = np.cumsum([0, *counts], dtype=np.int64)
+        counts = [stream.expected(number) if rule is None else stream.key_count(number, rule)
+                  for number in range(len(stream.splits))]
+        self.starts = np.cumsum([0, *counts], dtype=np.int64)
         self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 
     @property
     def total(self) -> int:
-        return int(self._starts[-1])
+        return int(self.starts[-1])
 
     def place(self, number: int) -> tuple[int, Place]:
         """Return the split number and place of key `number` (below `total`)."""
-        split = int(np.searchsorted(self._starts, number, side="right")) - 1
-        inside = number - int(self._starts[split])
-        ends = self._ends(split)
-        row = int(np.searchsorted(ends, inside, side="right")) - 1
-        hashes = self.stream.splits[split].records["hashes"]
-        return split, Place(row, inside - int(ends[row]), int(hashes[:row].sum(dtype=np.int64)))
+        split = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return split, place_of(number - int(self.starts[split]), self.stream.splits[split].records, self._ends(split))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
         """Return the number of a record's first key with that hash; None if there is none."""
-        found = self.stream.place(phy_offset, key_hash)
+        found = self.stream.find_key(phy_offset, key_hash)
         if found is None:
             return None
-        split, (row, key, _) = found
+        split, row, key = found
         ends = self._ends(split)
         number = int(ends[row]) + key
-        return int(self._starts[split]) + number if number < int(ends[row + 1]) else None
+        return int(self.starts[split]) + number if number < int(ends[row + 1]) else None
 
     def timestamp(self, number: int) -> int:
         """Return the store timestamp (ms) of a key's record."""
@@ -517,12 +498,25 @@ class KeyNumbers:
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""
-        for split in range(int(np.searchsorted(self._starts, start, side="right")) - 1, len(self.stream.splits)):
-            base, end = self._starts[split : split + 2].tolist()
+        for split in range(int(np.searchsorted(self.starts, start, side="right")) - 1, len(self.stream.splits)):
+            base, end = self.starts[split : split + 2].tolist()
             if base >= stop:
                 break
             if base < end:
                 yield split, max(start - base, 0), min(stop, end) - base
+
+    def unit_spans(
+        self, rule: int, start: int, units: range, begins: tuple[int, int], end_offset: int
+    ) -> list[tuple[int, Span]]:
+        """Return the spans, by split, of the keys from number `start` on that are the `units` of a file.
+
+        `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
+        """
+        found, number = [], units.start
+        for split, first, stop in self.spans(start, start + len(units)):
+            found.append((split, Span(rule, first, stop - first, number, begins[number > 1], end_offset, SEED)))
+            number += stop - first
+        return found
 
     def lacks(self, start: int, stop: int) -> bool:
         """Whether a key in [start, stop) is in no file."""

@@ -19,6 +19,7 @@ from formats.consumequeue import (
     CqExtUnit,
     encode_ext,
 )
+from formats.record import SERVICE_TOPICS
 from formats.record.rows import EXPECTED
 from recover.broker.settings import DelayTable
 from recover.change.content import BytesContent, Spool
@@ -107,28 +108,20 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
     return np.asarray(tags_codes[source] <= MAX_EXT_ADDRESS)
 
 
-def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
-    """Lay out all units from position 0; those that are intact on disk keep their filter bit map."""
-    size = files.store.ext_file_size
-    writer = _Writer(size, 0)
-    positions = [writer.put(_intact(rows, number, files)) for number in range(rows.size)]
-    return ExtImage(size, np.array(positions, dtype=np.int64), writer.result())
-
-
-def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
-    """Keep the units on disk up to the first wrong one, and lay out all others in order after them, with their bit
-    maps.
+def lay_out_ext(rows: ExtRows, files: ExtFiles, floor: int | None, *, from_nothing: bool) -> ExtImage:
+    """Keep the units on disk up to the first wrong one, none if `from_nothing`, and lay out all others in order after
+    them, with their bit maps.
 
     At start a broker cuts the ext files after the unit of the queue's last cell, so no unit may follow those of later
     messages. `floor`: no live unit is before this position (None: the start of the first file).
     """
-    size = files.store.ext_file_size
-    start = files.mapped_files.min_offset if floor is None else floor
-    known = files.units
-    rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
-    kept = _intact_rows(rows, files, start)
-    if kept == rows.size:
-        return ExtImage(size, rows.position)
+    size, known, kept, start = files.store.ext_file_size, files.units, 0, 0
+    if not from_nothing:
+        start = files.mapped_files.min_offset if floor is None else floor
+        rows = ExtRows(rows.tags_code, rows.store_timestamp, _located(rows, files, start))
+        kept = _intact_rows(rows, files, start)
+        if kept == rows.size:
+            return ExtImage(size, rows.position)
     if kept:
         last = int(known.find(rows.position[kept - 1 : kept])[0])
         start = int(known.position[last] + known.size[last])
@@ -323,7 +316,8 @@ class QueueBuilder:
     `min_offset` and `log_end` are those of the log that the queues must fit. `visible`: the unit of a lost position
     names its marker instead of repeating the message before it. Units on disk that are `evidence` stay. `bridge`: (phy
     offset, size) of a filler or marker in the log, None if there is none; with it, places after a queue's last record
-    may be lost positions, and the units of a queue with nothing else left name it.
+    may be lost positions, those before its first one are if the log begins at 0, and the units of a queue with nothing
+    else left name it.
     """
 
     def __init__(
@@ -384,7 +378,7 @@ class QueueBuilder:
     def stood_for(self, key: QueueKey, rows: Rows) -> Rows:
         """Which rows get a copy of another's unit: their message is lost, and their marker is to stay hidden (bool
         array)."""
-        return np.asarray(is_lost(rows) & (not (self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC")))
+        return np.asarray(is_lost(rows) & (not (self.visible or SERVICE_TOPICS.get(key.topic) == "half")))
 
     def wants_ext(self, key: QueueKey, rows: Rows) -> bool:
         """Whether one of these rows has an ext unit, judged by them and the queue on disk."""
@@ -448,9 +442,9 @@ class QueueBuilder:
         self, key: QueueKey, first: int, count: int, rows: Rows, old: Stretch | None, *, from_nothing: bool = False
     ) -> QueueCells:
         cells = np.repeat(np.array([PRE_BLANK], dtype=CQ_UNIT.dtype), count)
-        evidence = np.zeros(count, dtype=bool)
+        evidence, held = np.zeros((2, count), dtype=bool)
         if old is not None:
-            self._keep_old(cells, evidence, first, old, rows)
+            self._keep_old(cells, evidence, held, first, old, rows)
         at: Any = rows["queue_offset"] - first
         if rows.size and int(at[-1]) - int(at[0]) == rows.size - 1:
             at = slice(int(at[0]), int(at[-1]) + 1)
@@ -467,15 +461,16 @@ class QueueBuilder:
         lost[at] = self.stood_for(key, rows)
         claimed = np.zeros(cells.size, dtype=bool)
         claimed[at] = True
-        # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
+        # a consumer that meets a pre-blank skips the rest of the file, so only places that held no message keep theirs
         unclaimed = ~claimed & ~evidence
-        unclaimed[: max(0, first_live - first)] = False
+        begin = 0 if self.bridge and not self.min_offset else max(0, first_live - first)
+        unclaimed[:begin] &= held[:begin]
         self._stand_in(cells, lost | unclaimed)
         return QueueCells(key, first, cells, ext)
 
-    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
-        """Copy evidence (marked in `evidence`) and the expired units, which precede all others, from the queue on
-        disk."""
+    def _keep_old(self, cells: Rows, evidence: Rows, held: Rows, first: int, old: Stretch, rows: Rows) -> None:
+        """Copy evidence (marked in `evidence`) and the expired units, which precede all others, from the queue on disk.
+        Units of other messages are marked in `held`."""
         start = max(first, old.first_index)
         kept = old.units[start - old.first_index :][: max(0, first + cells.size - start)]
         place = slice(start - first, start - first + kept.size)
@@ -483,6 +478,8 @@ class QueueBuilder:
         expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
         expired[max(0, int(rows["queue_offset"][0]) - start) if rows.size else kept.size :] = False
         evidence[place] = self.evidence.of(kept)
+        ends = offsets + kept["size"].astype(np.int64)
+        held[place] = (kept["size"] > 0) & ~_is_pre_blank(kept) & (offsets >= self.min_offset) & (ends <= self.log_end)
         stays = expired | evidence[place]
         cells[place][stays] = kept[stays]
 
@@ -499,7 +496,7 @@ class QueueBuilder:
             return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
         positions = np.where(found & (codes <= MAX_EXT_ADDRESS), positions_of(codes), -1)[wanted]
         ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
-        image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
+        image = lay_out_ext(ext_rows, files, end_of(files, expired), from_nothing=from_nothing)
         cells["tags_code"][at[wanted]] = addresses_of(image.positions)
         return image
 

@@ -19,12 +19,13 @@ from msgspec import Struct, structs
 
 from formats.basics import is_safe_directory_name
 from formats.native.rows import numbered
+from formats.record import BLANK_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.evidence.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
-from recover.log.generations import mark
+from recover.log.generations import mark, with_place
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
 from recover.store.columns import ColumnStore, Rows, Split, within
@@ -99,18 +100,26 @@ def overwritten(
 
 
 def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
-    """Yield the gaps from whose first byte to whose last units name messages, and the record after it, which is stale
+    """Yield the gaps from whose first byte to whose last units name messages, and the record after them, which is stale
     only by its time: the clock went back.
 
     `named`: the end of each message that units name by its start; `led_to_old`: starts of old records to which units
-    lead. Units of an earlier generation name no message that begins where the log ended later.
+    lead. Units of an earlier generation name no message that begins where the log ended later. At the end of a file,
+    the next message must have been too long for the bytes left over.
     """
-    for gap in (gap for scan in log.files for gap in scan.gaps if log.stale):
-        at = gap.start
-        while at in named and at < gap.stop:
-            at = named[at]
-        if at == gap.stop and at in led_to_old:
-            yield gap
+    run: list[Gap] = []
+    at = -1
+    for scan in log.files if log.stale else ():
+        for gap in scan.gaps:
+            if gap.start != at:
+                run, at = [], gap.start
+            run.append(gap)
+            while at in named and at < gap.stop:
+                at = named[at]
+            if at < gap.stop == scan.file_end and named.get(gap.stop, 0) - gap.stop + BLANK_SIZE > gap.stop - at:
+                at = gap.stop
+            if at == gap.stop and at in led_to_old:
+                yield from run
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> Iterator[Range]:
@@ -416,8 +425,8 @@ def without_older_topics(
 # the older topic. A damaged queue offset can be 0 as well. Then the unit at the place after the previous record names
 # it; a queue that was really recreated has no such unit.
 #
-# A queue offset that skips more messages than the log has room for is damaged, unless a unit is at that very place:
-# then a broker continued from it, and the record is right.
+# A record out of the order of its queue is damaged, unless a unit is at the very place that it names: then a broker
+# continued from there, or began again after a single message, and the record is right.
 
 
 def correct_generations_by_units(log: LogView, store: Store) -> LogView:
@@ -425,11 +434,10 @@ def correct_generations_by_units(log: LogView, store: Store) -> LogView:
 
     The bits of its rows are changed in place.
     """
-    if log.superseded and _undo_false_restarts(log, store):
-        superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
-        log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
-    if log.tally.bits & BIT_MISNUMBERED and _confirm_true_jumps(log, store):
-        log = structs.replace(log, tally=tally(log.files, len(log.queues)))
+    for bits, corrects in ((log.superseded, _undo_false_restarts), (log.tally.bits & BIT_MISNUMBERED, _confirm_places)):
+        if bits and corrects(log, store):
+            superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
+            log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
     return log
 
 
@@ -457,17 +465,22 @@ def _undo_false_restarts(log: LogView, store: Store) -> bool:
     return bool(false)
 
 
-def _confirm_true_jumps(log: LogView, store: Store) -> bool:
-    """Clear misnumbered last records that the unit at their own place confirms; return whether there were any."""
-    cleared = False
+def _confirm_places(log: LogView, store: Store) -> bool:
+    """Clear misnumbered records that the unit at their own place confirms, and supersede others with that place; return
+    whether there were any."""
+    confirmed = []
     for split in log.splits():
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
-            place = int(row["queue_offset"])
-            if place > int(log.tally.most[int(row["queue"])]) and _is_named(log, store, row, place):
+            if _is_named(log, store, row, int(row["queue_offset"])):
+                confirmed.append(row)
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
-                cleared = True
-    return cleared
+    for split in log.splits() if confirmed else ():
+        records = split.records
+        for row in confirmed:
+            same = (records["queue"] == row["queue"]) & (records["queue_offset"] == row["queue_offset"])
+            records["bits"][same & with_place(records) & (records["phy_offset"] != row["phy_offset"])] |= BIT_SUPERSEDED
+    return bool(confirmed)
 
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:

@@ -13,15 +13,12 @@ from msgspec import Struct, field, structs
 from formats import properties as props, sysflag
 from formats.basics import FormatError
 from formats.properties import QUEUE_ID_DIGITS, is_number
-from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
+from formats.record import SERVICE_TOPICS, Record, host_text
 from formats.record.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
     TOPIC_CHECK_MAX,
-    TOPIC_ROCKSDB_HALF,
-    TOPIC_ROCKSDB_OP_HALF,
-    TOPIC_TIMER,
     MissingCodecError,
     decompress,
     offset_id,
@@ -35,16 +32,12 @@ _COMPRESSIONS = {
     sysflag.COMPRESSION_LEGACY_ZLIB: "zlib", sysflag.COMPRESSION_ZLIB: "zlib", sysflag.COMPRESSION_LZ4: "lz4",
     sysflag.COMPRESSION_ZSTD: "zstd",
 }
-_KINDS = {
-    TOPIC_HALF: "half", TOPIC_ROCKSDB_HALF: "half", TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer",
-    TOPIC_OP_HALF: "op", TOPIC_ROCKSDB_OP_HALF: "op",
-}
 _SYSTEM = frozenset({
     "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", TOPIC_CHECK_MAX, "SELF_TEST_TOPIC",
-    "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, "CHECKPOINT_TOPIC",
-    TOPIC_ROCKSDB_HALF, TOPIC_ROCKSDB_OP_HALF,
+    "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", "DefaultHeartBeatSyncerTopic", *SERVICE_TOPICS,
 })
-"""`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
+"""`TopicValidator.SYSTEM_TOPIC_SET`, and the topic in which proxies tell each other of their clients
+(`HeartbeatSyncer`); further ones begin with rmq_sys_."""
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_LENGTH = struct.Struct(">h")
 """Head of a message inside a batch: size, magic, body CRC, flag, body length; the length of its properties follows the
@@ -122,7 +115,7 @@ def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message
 
 def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str, int, str | None]:
     """Return the topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
-    kind = _KINDS.get(stored)
+    kind = SERVICE_TOPICS.get(stored)
     if kind in ("half", "delayed", "timer"):
         # a producer that recalls a timer message has the broker store this request beside it
         kind = "recall" if kind == "timer" and props.TIMER_DEL_UNIQKEY in values else kind
@@ -137,7 +130,7 @@ def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tupl
 
 def has_real_topic(stored: str) -> bool:
     """Whether messages of this topic belong to other topics, which only their properties name."""
-    return _KINDS.get(stored) in ("half", "delayed", "timer") or stored.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return SERVICE_TOPICS.get(stored) in ("half", "delayed", "timer") or stored.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def is_system(topic: str) -> bool:

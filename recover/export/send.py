@@ -43,6 +43,8 @@ _OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSAC
 # a zero byte of a body takes six in its line
 _LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
+_NOT_WRITABLE = ("no writable queue", "no available message queues")
+"""What a proxy and its client report for a topic without a writable queue."""
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
 
@@ -349,8 +351,12 @@ def _judged(error: Exception, topic: str) -> RejectedMessage | str:
 
     text = f"{type(error).__name__}: {error}"[:400]
     if isinstance(error, client.NotFoundException):
-        raise Refusal(f"the cluster has no topic {topic}: {error}", "Create it there (mqadmin updateTopic), or choose "
-                      "another with --topic-map OLD=NEW, and run the same command again.") from error
+        raise Refusal(f"the cluster has no topic {topic}: {error}", "Create it there (mqadmin updateTopic) and run the "
+                      "same command again, or start another run with --topic-map OLD=NEW.") from error
+    if any(words in text for words in _NOT_WRITABLE):
+        raise Refusal(f"topic {topic} of the cluster takes no messages: {error}", "Permit writing to it (mqadmin "
+                      "updateTopicPerm -p 6) and run the same command again, or start another run with --topic-map "
+                      "OLD=NEW.") from error
     if isinstance(error, (client.UnauthorizedException, client.ForbiddenException)):
         raise Refusal(f"the cluster denies access: {error}",
                       "Set MQTOOL_ACCESS_KEY and MQTOOL_SECRET_KEY in the environment.") from error

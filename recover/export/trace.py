@@ -123,6 +123,15 @@ def trace(store: Store, name: str, scanned: Scanned | None = None) -> tuple[list
     committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
     for line in offsets:
         found.incomplete(line)
+    queues = {(folder.topic, folder.queue_id) for folder in store.queue_folders}
+    halves = {(record.topic_name, record.queue_id) for records_at in by_key.values() for record in records_at.values()
+              if record.topic_name in _OP_TOPICS and scanned is None}
+    for topic, queue in sorted(halves):
+        # before the first op message they have no queue
+        of_ops = _OP_TOPICS[topic], queue
+        were_read = any((row.topic, row.queue) == of_ops and row.committed for row in committed)
+        if of_ops not in queues and (were_read or (topic, queue) not in queues):
+            found.incomplete(f"there is no consume queue {of_ops[0]}/{queue}; --scan searches the log instead")
     lives = []
     for key, records_at in by_key.items():
         records = [records_at[at] for at in sorted(records_at)]
@@ -239,10 +248,10 @@ def _first_after(
                 found.incomplete(f"of the messages of {topic} after half message {half.queue_offset} {_MOST:,} were "
                                  "read, and none ends it")
                 break
-    except (Refusal, OSError) as error:
-        # a topic whose transactions were all rolled back has no queue
-        if topic in _OP_TOPICS.values() or isinstance(error, OSError):
-            found.incomplete(f"messages of {topic} could not be searched: {error}")
+    except Refusal:
+        pass  # without a commit its topic has no queue; for that of op messages see `trace`
+    except OSError as error:
+        found.incomplete(f"messages of {topic} could not be searched: {error}")
     if looked.damaged:
         found.damaged += [item for item in looked.damaged if item not in found.damaged]
         found.incomplete(f"{count(len(looked.damaged), 'message')} of {topic} after half message {half.queue_offset} "

@@ -60,6 +60,19 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def shell_line(*words: object) -> str:
+    """The words as one line that every shell splits into the same words. Characters that a terminal or JSON does not
+    carry unchanged (controls, bytes that are not UTF-8) go through printf: `"$(printf 'new\\012line')"`."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"\"$(printf '{_octal(word)}')\""
+                    for word in map(str, words))
+
+
+def _octal(word: str) -> str:
+    raw = b"".join(bytes([ord(char) - 0xDC00]) if "\udc80" <= char <= "\udcff"
+                   else char.encode("utf-8", "surrogatepass") for char in word)
+    return re.sub(rb"[^0-9A-Za-z/._]", lambda found: b"\\%03o" % ord(found[0]), raw).decode()
+
+
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first few names, and the number of the rest."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -181,7 +194,7 @@ def filled(text: str, store: str, line: Callable[[str], str], log: str) -> str:
     text = text.replace("--commitlog LOG ", log)
     copies = "://" in store and not {*_NAMED.findall(text)} <= {*READS}
     text = _NAMED.sub(lambda found: f"mqtool {found[1]} {COPY}" if copies and found[1] not in READS
-                      else line(found[1]), text).replace("{store}", COPY if copies else shlex.quote(store))
+                      else line(found[1]), text).replace("{store}", COPY if copies else shell_line(store))
     if not copies:
         return text
     return f"A remote store is never changed in place. Copy it to a disk: {copy_command(store)}; then {text}"
@@ -198,10 +211,10 @@ def copy_command(place: str) -> str:
     base, _, query = place.partition("?")
     scheme, _, rest = base.partition("://")
     if not scheme.startswith("s3"):
-        return f"hdfs dfs -get {shlex.quote(base)} {COPY}"
+        return f"hdfs dfs -get {shell_line(base)} {COPY}"
     options = {name: values[-1] for name, values in parse_qs(query).items()}
-    line = f"aws s3 sync {shlex.quote(f's3://{rest}')} {COPY}"
+    line = f"aws s3 sync {shell_line(f's3://{rest}')} {COPY}"
     if "endpoint_override" in options:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
-        line += f" --endpoint-url {shlex.quote(endpoint)}"
+        line += f" --endpoint-url {shell_line(endpoint)}"
     return line

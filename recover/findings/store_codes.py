@@ -90,6 +90,17 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "queue-type-differs", "warning", "{file} holds queues, but topics.json {gives}: no release from 5.0.0 on starts with that",
+        "Correct the queue.type of {topic} in config/topics.json, or, if the topic is deleted, move {file} out of the store.",
+        meaning="SimpleCQ queues are in consumequeue/, BatchCQ queues in batchconsumequeue/, and the attribute queue.type of the topic in "
+        "topics.json names the one or the other.",
+        cause="The attribute was changed over existing queues, or topics.json or a queue folder comes from another store.",
+        broker="From 5.0.0 on it does not start (ConsumeQueueStore.queueTypeShouldBe); 4.x ignores the attribute.",
+        action="Set the type that the queues have: SimpleCQ, or no attribute at all, for a folder in consumequeue/, BatchCQ for one in "
+        "batchconsumequeue/. Nothing is wrong with the queues.",
+        leads="find",
+    ),
+    Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
         meaning="A part that mqtool knows but has nothing to check in, or only lists.",
         cause="Most of these folders are created by every start, whether they are used or not.",
@@ -166,8 +177,8 @@ PARTS_CODES: tuple[Code, ...] = (
         "Restore config/timercheck from a copy before the start.",
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
-        broker="Without it, with a negative time or master offset, or with a time long before the last delivery, messages "
-        "can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
+        broker="Without it, with a negative time or master offset, with offsets before pending messages that have units, or with "
+        "a time long before the last delivery, messages can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
         action="Restore it from a copy. If duplicates do less harm than lost messages, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
         leads="find",
@@ -556,14 +567,24 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is repaired, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without the content of {file}: {lost}", FIND_CONFIG,
+        "start-forgets-config", "error", "broker {broker} would start without content of {file}: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
-        "was not. The broker treats that as an empty one.",
+        "was not. The broker treats that as an empty one. Or topics.json lacks topics that have messages and queues.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
         broker="It starts with an empty table, and saves that a few seconds later.",
         action="Recover restores the file from a sound copy, or creates topics.json from queues and log. Consumer offsets come only "
         "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
         leads="find",
+    ),
+    Code(
+        "start-leaves-waiting", "error", "broker {broker} would not deliver {count} delayed messages: they wait in {where}", "",
+        one="broker {broker} would not deliver one delayed message: it waits in {where}",
+        meaning="A delayed message is delivered by the service that keeps it: the levels of messageDelayLevel, or the timer of 5.0.0 and "
+        "later.",
+        cause="messageDelayLevel is shorter than when the messages were stored, timerWheelEnable=false, or the release is older than 5.0.0.",
+        broker="It keeps the messages in its log, delivers none of them, and deletes them with the log files when these expire.",
+        action="Start it with the delay levels and the timer with which the messages were stored.",
+        leads="setting",
     ),
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",

@@ -174,8 +174,8 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
                     note_last(np.asarray(live), last_offset, reached)
                     times = live["store_timestamp"][-3:].tolist()
                 last_times = [*last_times, *times][-3:]
-        if scan.blank is None or (breaks and not scan.splits):
-            broken = True
+        ends = scan.blank is not None or (bool(scan.gaps) and scan.gaps[-1].bridged_by_units)
+        broken |= not ends or (bool(breaks) and not scan.splits)
     return total
 
 

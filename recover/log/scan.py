@@ -29,7 +29,7 @@ from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STA
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
-from recover.log.split_scan import OpenError, merge_queues, parts_of, scan_files
+from recover.log.split_scan import SPLIT_SIZE, OpenError, merge_queues, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
@@ -434,6 +434,11 @@ class Engine(Protocol):
         """Return the `engine` object of the documents."""
 
 
+_LEAST_SPLIT = 32 << 20
+_SPLITS_A_THREAD = 4
+"""With fewer, a thread that takes the last split would leave the others idle for long."""
+
+
 class LocalEngine(Struct, frozen=True):
     """Threads of this process, each scanning one split at a time."""
 
@@ -443,7 +448,9 @@ class LocalEngine(Struct, frozen=True):
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, **how: Any,
     ) -> LogView:
         """See `Engine`; `how` as for `scan_files`."""
-        parts = parts_of(queue, self.threads)
+        share = sum(mapped_file.length for mapped_file in queue.files) // (_SPLITS_A_THREAD * self.threads)
+        size = min(max(share, _LEAST_SPLIT), SPLIT_SIZE)
+        parts = [splits_of(mapped_file, queue.file_size, size) for mapped_file in queue.files]
         log = assemble(queue, scan_files(parts, self.threads, columns=ColumnStore(memory), with_keys=with_keys, **how))
         log.has_keys = with_keys
         return log

@@ -1,24 +1,21 @@
 """Scan the mapped files of a log in splits on several threads, and join these to the result of one walk.
 
-One thread a file would leave cores idle if a log has few files, or if the last one takes longer. Splits become smaller
-towards the end of the log, so that all threads finish at nearly the same time.
+One thread a file would leave cores idle if a log has few files, or if the last one takes longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
 from recover.findings.code import Refusal
 from recover.log.file_scan import (
     EARLY_END_MARK,
-    WHOLE,
-    WINDOW,
     FileScan,
     Gap,
     ProgressCallback,
@@ -29,8 +26,8 @@ from recover.log.file_scan import (
     own_heads,
     scan_split,
 )
-from recover.store.columns import Split, joined
-from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.columns import Split, joined, together
+from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
 from recover.store.source import open_file
 
@@ -63,37 +60,22 @@ def one_split(splits: Iterable[Split]) -> Split:
     return Split(joined([part.records for part in parts]), hashes)
 
 
+OpenError = Callable[[MappedFile, OSError], None]
 Again = tuple[SplitRange, int | None]
 """A split to rescan, and the position in its file to start at; None for the part after a doubtful end mark."""
 
 
-class FileJoin(Struct):
-    """Joins the split scans of one file, ascending, as they arrive."""
+def join_file(scans: Sequence[SplitScan | OSError]) -> Generator[Sequence[Again], list[SplitScan | OSError], FileScan]:
+    """Return the whole file whose splits were scanned, ascending; yields the splits to rescan, with their entries.
 
-    scans: Sequence[SplitScan]
-    again: dict[tuple[int, int], SplitScan] = field(default_factory=dict)
-    found: FileScan | None = None
-    past: SplitRange | None = None
-
-    def add(self, scan: SplitScan) -> None:
-        """Add the rescan of a split."""
-        if scan.part == self.past:
-            assert self.found is not None
-            self.past = past_mark(self.found) if take_past_mark(self.found, scan) else None
-        else:
-            assert scan.entry is not None
-            self.again[scan.part.start, scan.entry] = scan
-
-    def join(self) -> FileScan | list[Again]:
-        """Return the whole file, or the splits to rescan first, with their entry positions.
-
-        After a split that awaits its rescan, the walk is assumed to go on as in the split's first scan, so one round of
-        rescans is nearly always enough.
-        """
-        if self.found is not None:
-            return self.found if self.past is None else [(self.past, None)]
-        walk = _Walk(self.scans[0].part)
-        for first in self.scans:
+    After a split that awaits its rescan, the walk is assumed to go on as in the split's first scan, so one round of
+    rescans is nearly always enough. The first error among the scans is raised.
+    """
+    firsts = [*map(_opened, scans)]
+    rescans: dict[Again, SplitScan] = {}
+    while True:
+        walk = _Walk(firsts[0].part)
+        for first in firsts:
             if walk.is_over:
                 break
             if walk.gap is not None:
@@ -102,16 +84,48 @@ class FileJoin(Struct):
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
                 continue  # inside a record that is longer than the split
-            scan = first if first.entry == walk.position else self.again.get((first.part.start, walk.position))
+            scan = first if first.entry == walk.position else rescans.get((first.part, walk.position))
             if scan is None:
                 walk.needed.append((first.part, walk.position))
                 scan = first
             walk.take(scan)
-        if walk.needed:
-            return walk.needed
-        self.found = walk.whole()
-        self.past = past_mark(self.found)
-        return self.found if self.past is None else [(self.past, None)]
+        if not walk.needed:
+            break
+        rescans |= zip(walk.needed, map(_opened, (yield walk.needed)), strict=True)
+    found = walk.whole()
+    while (past := past_mark(found)) is not None:
+        (behind,) = map(_opened, (yield [(past, None)]))
+        if not take_past_mark(found, behind):
+            break
+    return found
+
+
+def _opened(scan: SplitScan | OSError) -> SplitScan:
+    if isinstance(scan, OSError):
+        raise scan
+    return scan
+
+
+def join_files(
+    parts: Sequence[Sequence[SplitRange]], scans: Iterable[SplitScan | OSError],
+    rescan: Callable[[list[Again]], Sequence[SplitScan | OSError]], open_error: OpenError | None,
+) -> list[FileScan]:
+    """Return the whole files that were given as splits; `scans` are those of the splits, in this order.
+
+    A split that could not be opened has an error instead of a scan: its file is passed to `open_error` and left out;
+    without a callback the error is raised.
+    """
+    each = iter(scans)
+    whole = []
+    joined = together([join_file([next(each) for _ in own]) for own in parts], rescan)
+    for own, found in zip(parts, joined, strict=True):
+        if isinstance(found, FileScan):
+            whole.append(found)
+        elif open_error is None:
+            raise found
+        else:
+            open_error(own[0].mapped_file, found)
+    return whole
 
 
 _MOST_MARKS = 100
@@ -273,34 +287,6 @@ class _Walk:
         return result
 
 
-OpenError = Callable[[MappedFile, OSError], None]
-_LEAST = 32 << 20
-
-
-def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
-    """Split each file: a split is two thirds of a thread's share of the remaining bytes, so sizes fall towards the end.
-
-    Except near the end, files of a large log stay whole; with a single thread, all do.
-    """
-    left = sum(min(mapped_file.length, queue.file_size) for mapped_file in queue.files)
-    parts = []
-    for mapped_file in queue.files:
-        whole = splits_of(mapped_file, queue.file_size, WHOLE)
-        at, stop = 0, whole[0].stop
-        if threads < 2 or stop < 2 * _LEAST:
-            parts.append(whole)
-            left -= stop
-            continue
-        parts.append([])
-        while at < stop:
-            size = max(_LEAST, 2 * left // (3 * threads) // WINDOW * WINDOW)
-            end = stop if stop - at - size < _LEAST // 2 else at + size
-            parts[-1].append(SplitRange(mapped_file, queue.file_size, at, end))
-            left -= end - at
-            at = end
-    return parts
-
-
 class _AbandonedError(Exception):
     """Raised to stop the scan of a split that is no longer needed."""
 
@@ -309,11 +295,10 @@ def scan_files(
     parts: Sequence[Sequence[SplitRange]], threads: int, *, progress: ProgressCallback | None = None,
     open_error: OpenError | None = None, **how: Any,
 ) -> list[FileScan]:
-    """Return the scans of files given as splits, `threads` splits at a time; files that cannot be opened are left out.
+    """Return the scans of files given as splits, `threads` splits at a time; `open_error` as for `join_files`.
 
-    `progress` is called with the increments since the last call, from any thread; `open_error` with a file that cannot
-    be opened; without it the `OSError` is raised. `how`: as for `scan_split`. On an interrupt, running scans are
-    abandoned.
+    `progress` is called with the increments since the last call, from any thread. `how`: as for `scan_split`. On an
+    interrupt, running scans are abandoned.
     """
     is_over = False
 
@@ -323,20 +308,15 @@ def scan_files(
         if progress is not None:
             progress(size, records)
 
-    def scan(part: SplitRange) -> SplitScan | OSError | None:
-        if is_over:
-            return None
+    def scan(part: SplitRange) -> SplitScan | OSError:
         try:
             reader = open_file(part.mapped_file.path)
         except OSError as error:
             return error
-        try:
-            with reader:
-                return scan_split(part, reader=reader, progress=report, **how)
-        except _AbandonedError:
-            return None
+        with reader:
+            return scan_split(part, reader=reader, progress=report, **how)
 
-    tasks = [part for each in parts for part in each]
+    tasks = [part for own in parts for part in own]
     if min(threads, len(tasks)) < 2:
         found = [*map(scan, tasks)]
     else:
@@ -346,19 +326,4 @@ def scan_files(
             except BaseException:
                 is_over = True
                 raise
-    scans = iter(found)
-    whole = []
-    for each in parts:
-        own = [next(scans) for _ in each]
-        errors = [one for one in own if isinstance(one, OSError)]
-        if errors:
-            if open_error is None:
-                raise errors[0]
-            open_error(each[0].mapped_file, errors[0])
-            continue
-        join = FileJoin([one for one in own if isinstance(one, SplitScan)])
-        while isinstance(file := join.join(), list):
-            for part, entry in file:
-                join.add(scan_split(part, entry, **how))
-        whole.append(file)
-    return whole
+    return join_files(parts, found, lambda again: [scan_split(part, entry, **how) for part, entry in again], open_error)

@@ -36,10 +36,10 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
-from recover.log.file_scan import FileScan, scan_file
+from recover.log.file_scan import WHOLE, FileScan, scan_file
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
-from recover.log.split_scan import parts_of, scan_files
+from recover.log.split_scan import scan_files, splits_of
 from recover.look.items import next_data
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
@@ -503,7 +503,7 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
     """The log from its last file with a record on, scanned as verify scans the whole log."""
     scans: list[FileScan] = []
     for mapped_file in reversed(queue.files):
-        scans[:0] = scan_files(parts_of(structs.replace(queue, files=[mapped_file]), 1), 1, with_keys=False)
+        scans[:0] = scan_files([splits_of(mapped_file, queue.file_size, WHOLE)], 1, with_keys=False)
         if scans[0].record_count:
             break
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)

@@ -135,7 +135,7 @@ def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[st
     if "enableLmq" not in settings.given:
         if len(found) > 1:
             assumed.append(f"enableLmq is unknown: with it a broker reads only {LMQ_OFFSETS_FILE}, without it only "
-                           f"{OFFSETS_FILE}; rows of both are listed")
+                           f"{OFFSETS_FILE}; rows of both are listed, and the summary counts those of the latter")
         return found
     for pair in others:
         assumed.append(f"a broker with enableLmq={settings.text('enableLmq')} does not read {pair.name}")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.config.tables import BY_NAME
 from formats.consumequeue import CQ_EXT_HEAD, MAX_EXT_ADDRESS
 from formats.record.rows import STAND_IN
 from recover.broker.recovery import Mode
@@ -21,7 +20,7 @@ from recover.log.scan import LogView
 from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
-from recover.store.config_files import Topics, topic_text
+from recover.store.config_files import ConfigPair, Topics, topic_text
 from recover.store.derived_files import ExtFiles, positions_of
 
 _LISTED = 100
@@ -38,9 +37,10 @@ class Prediction(Struct):
     unit in their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in
     the log that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue
     offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are
-    deleted and not recreated. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at
-    `cut_at`. `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the
-    log. `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
+    deleted and not recreated. `config_lost`: config files whose content the broker starts without, or without a part of
+    it. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at `cut_at`.
+    `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the log.
+    `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
     and then nothing else is predicted.
     """
 
@@ -66,7 +66,7 @@ class Prediction(Struct):
     index_gap: tuple[int, int] | None = None
     ignored_files: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
-    config_lost: list[str] = field(default_factory=list)
+    config_lost: dict[str, ConfigPair] = field(default_factory=dict)
     revived_topics: list[str] = field(default_factory=list)
     search_limited: bool = False
     not_emulated: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Prediction(Struct):
 
     def json(self) -> dict[str, Any]:
         said = {name: value for name, value in structs.asdict(self).items() if name not in _NOT_SAID}
-        return said | {"starts": None if self.is_unknown else self.starts}
+        return said | {"starts": None if self.is_unknown else self.starts, "config_lost": [*self.config_lost]}
 
     def findings(self) -> list[Finding]:
         broker = self.broker
@@ -123,17 +123,16 @@ class Prediction(Struct):
                   for code, number, facts in costs if number]
         if self.index_gap is not None:
             found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))
-        found += [_forgets(broker, name) for name in self.config_lost]
+        found += [_forgets(broker, *lost) for lost in self.config_lost.items()]
         if self.deleted_files:
             found.append(finding("start-deletes-files", broker=broker, count=len(self.deleted_files)))
         return found
 
 
-def _forgets(broker: str, name: str) -> Finding:
-    known = BY_NAME[name.rsplit("/", 1)[-1]]
-    return finding("start-forgets-config", name, broker=broker, lost=known.lost,
-                   severity="warning" if known.comes_back else "error",
-                   remedy=TOPICS_GUESSED if known.name == "topics.json" else None)
+def _forgets(broker: str, name: str, pair: ConfigPair) -> Finding:
+    return finding("start-forgets-config", name, broker=broker, lost=pair.lost,
+                   severity="warning" if pair.known.comes_back else "error",
+                   remedy=TOPICS_GUESSED if pair.name == "topics.json" else None)
 
 
 # --- The cost of a start: messages cut from the log, messages without a unit, queue offsets given out again.

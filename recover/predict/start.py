@@ -10,7 +10,9 @@ from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY, FILE_SIZE
+from formats.config.tables import read_delay_offsets
 from formats.index import INDEX_HEADER
+from formats.record import TOPIC_SCHEDULE
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
 from recover.broker.recovery import (
@@ -26,7 +28,14 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
-from recover.check.config import LMQ_OFFSETS_FILE, OFFSETS_FILE, TIMER_METRICS_FILE, judged_pairs, other_offsets
+from recover.check.config import (
+    DELAYS_FILE,
+    LMQ_OFFSETS_FILE,
+    OFFSETS_FILE,
+    TIMER_METRICS_FILE,
+    judged_pairs,
+    other_offsets,
+)
 from recover.check.log import (
     first_file_findings,
     misnamed_findings,
@@ -35,11 +44,11 @@ from recover.check.log import (
     possible_copy_findings,
     unknown_size_findings,
 )
-from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts
-from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, queue_types
+from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
-from recover.findings.code import MESSAGES
+from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, place_misnamed_files
@@ -97,16 +106,17 @@ def predict(
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, topics, view, settings)
-    prediction.config_lost = [f"{CONFIG}/{pair.name}" for pair in configs if pair.starts and _is_forgotten(pair)]
+    prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)
     prediction.assumptions += loaded.assumptions
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]
-    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten_offsets(store, topics.pairs, settings)]
+    forgotten = [*forgotten_offsets(store, topics.pairs, settings)]
+    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
-    if prediction.incomplete:
-        prediction.reason = prediction.incomplete[0].message
+    gone = [*prediction.incomplete, *(item for item in forgotten if item.bits)]
+    prediction.reason = gone[0].message if gone else None
     refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics), None)
     if refusal is not None:
         prediction.refuse(refusal)
@@ -129,6 +139,9 @@ def predict(
         )
         if refers and not told:
             prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
+        waiting = [*undelivered(store, view, topics, settings, start.states)]
+        prediction.by_hand += waiting
+        prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
     return prediction
@@ -375,6 +388,31 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
         yield item if item.severity == "info" else structs.replace(item, severity="error", bits=MESSAGES)
 
 
+def undelivered(
+    store: Store, log: LogView, topics: Topics, settings: BrokerSettings, states: dict[Key, QueueState]
+) -> Iterator[Finding]:
+    """Messages that wait for their time where this broker does not deliver them: in delay levels that its table lacks,
+    and in the timer that it does not run. A release without a timer keeps them for one that has it: info."""
+    def waits(number: int, where: str, remedy: str, severity: Severity = "error") -> Finding:
+        return finding("start-leaves-waiting", broker=str(settings.version), count=number, where=where, remedy=remedy,
+                       severity=severity)
+
+    table = settings.delay_table
+    (delays,) = (pair.chosen for pair in topics.pairs if pair.name == DELAYS_FILE)
+    offsets = read_delay_offsets(delays.value) if delays is not None else {}
+    left = {queue_id + 1: state.max_offset - max(offsets.get(queue_id + 1, 0), state.min_offset)
+            for (topic, queue_id), state in states.items() if topic == TOPIC_SCHEDULE and queue_id + 1 not in table}
+    if number := sum(max(0, waiting) for waiting in left.values()):
+        level = max(level for level, waiting in left.items() if waiting > 0)
+        yield waits(number, f"delay levels up to {level}, and messageDelayLevel has {len(table)}",
+                    "Set messageDelayLevel to the levels with which the messages were stored.")
+    if not _has_timer_service(settings) and (number := waiting_timers(store, log)):
+        known = settings.knows("timerWheelEnable")
+        where = "timerWheelEnable=false switches off" if known else "it does not have"
+        yield waits(number, f"the timer, which {where}",
+                    "Set timerWheelEnable=true." if known else "", "error" if known else "info")
+
+
 def _is_forgotten(pair: ConfigPair) -> bool:
     """Whether the broker silently starts without the content of a file: neither it nor its backup can be read, or it is
     empty although the store shows that it was not."""
@@ -434,18 +472,9 @@ def _stops(
                        f"brokers read neither {name} nor its backup",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
     if settings.version.has(versions.INNER_BATCHES) and settings.text("storeType") != ROCKSDB_QUEUES:
-        batches, folder = topics.configured_batch, store.batchconsumequeue_dir
-        # ConsumeQueueStore.queueTypeShouldBe
-        wrong = [(store.consumequeue_dir / topic, "BatchCQ") for topic in sorted(topics.folders & batches)]
-        wrong += [(folder / topic, "SimpleCQ") for topic in names_in(folder)
-                  if topic not in batches and names_in(folder / topic)]
-        for path, kind in wrong:
-            gives = f"gives the topic the queue.type {kind}" if path.name in (topics.configured or {}) else \
-                f"does not name the topic: {kind} is the default"
+        for found in queue_types(store, topics):
             # recover makes a topics.json that is gone with the types that the folders show
-            yield Stop(f"{store.relative(path)} holds queues, but topics.json {gives}", None
-                       if topics.configured is None else
-                       f"Correct its queue.type in {CONFIG}/topics.json, or move the folder out of the store.")
+            yield Stop(found.message, found.remedy if topics.configured is not None else None)
     if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):

@@ -18,9 +18,7 @@ from formats.record import (
     BLANK_SIZE,
     MIN_RECORD_SIZE,
     PROPERTY_CRC_SIZE,
-    TOPIC_HALF,
-    TOPIC_SCHEDULE,
-    TOPIC_TIMER,
+    SERVICE_TOPICS,
     Record,
     encode,
     encode_blank,
@@ -138,15 +136,15 @@ class _Records(LazyContent):
 
 
 def _marker(where: BridgeRange, lost: LostPosition, position: int, stretch: int = 0) -> Record:
+    kind = SERVICE_TOPICS.get(lost.key.topic)
     properties = {MARKER_PROPERTY: "1"}
-    if lost.key.topic == TOPIC_SCHEDULE:
-        # without a real topic and queue, 4.9 stops delivering a delay level here for ever
-        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "DELAY": str(lost.key.queue_id + 1)}
-    elif lost.key.topic == TOPIC_HALF:
+    if kind in ("delayed", "half", "timer"):
+        # without them, 4.9 stops delivering a delay level here for ever, and the timer rereads its unit again and again
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
-    elif lost.key.topic == TOPIC_TIMER:
-        # without a time, real topic and queue the timer rereads the same unit again and again
-        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(where.timestamp)}
+    if kind == "delayed":
+        properties["DELAY"] = str(lost.key.queue_id + 1)
+    elif kind == "timer":
+        properties["TIMER_OUT_MS"] = str(where.timestamp)
     return make_record(
         lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=where.timestamp,
         queue_id=lost.key.queue_id, queue_offset=lost.queue_offset, phy_offset=position,

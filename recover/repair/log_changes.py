@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from formats.basics import offset_to_name
 from formats.record import Record, encode, encode_blank
-from formats.record.rows import BIT_STALE, row_of
+from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, row_of
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.analysis import Analysis
@@ -32,6 +32,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
 from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import ColumnStore, Rows, Split, within
+from recover.store.config_files import topic_text
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
 Lost = Literal["repeat", "visible", "gap"]
@@ -56,11 +57,14 @@ class LogChanges:
     Files in `dropped` (paths) are removed, all others have full length; from `cut_from` on everything is zero.
     `edited`: starts of messages that are edited although their checksums are right.
     `cuts_only`: everything before `cut_from` stays as it is, damage included. `bridged_queues`: queues with a position
-    in a bridge.
+    in a bridge. `without_markers`: bridges get only the markers without which superseded records would be live again.
     """
 
-    def __init__(self, analysis: Analysis, cut_from: int, *, cuts_only: bool = False) -> None:
+    def __init__(
+        self, analysis: Analysis, cut_from: int, *, cuts_only: bool = False, without_markers: bool = False
+    ) -> None:
         self.analysis, self.cut_from, self.cuts_only = analysis, cut_from, cuts_only
+        self._taken = set(_places_of_older(analysis.log)) if without_markers else None
         self.steps: list[Step] = []
         self.replaced: list[Replaced] = []
         self.bridged: list[dict[str, Any]] = []
@@ -104,11 +108,16 @@ class LogChanges:
         self.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
         self.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
 
-    def place_bridge(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def _marked(self, positions: list[LostPosition]) -> list[LostPosition]:
+        """The positions that get a marker."""
+        taken = self._taken
+        return positions if taken is None else [position for position in positions if position.place in taken]
+
+    def place_bridge(self, where: BridgeRange, positions: list[LostPosition]) -> None:
         """Bridge a range of a file."""
         mapped_file = self.analysis.log.queue.find(where.start)
         assert mapped_file is not None
-        bridge = Bridge(where, positions if with_markers else ())
+        bridge = Bridge(where, self._marked(positions))
         file, base = self._name(mapped_file), mapped_file.file_from_offset
         self.steps.append(WriteRange(file, where.start - base, bridge.content))
         end = where.start + bridge.content.size
@@ -119,7 +128,7 @@ class LogChanges:
             self.steps.append(ZeroRange(file, end - base, where.stop - base))
         self._note(mapped_file, where, bridge, positions)
 
-    def place_in_new_files(self, where: BridgeRange, positions: list[LostPosition], *, with_markers: bool) -> None:
+    def place_in_new_files(self, where: BridgeRange, positions: list[LostPosition]) -> None:
         """Recreate missing files: markers for their messages, filler, and an end mark."""
         size = self.analysis.log.queue.file_size
         before = next(scan.mapped_file for scan in reversed(self.analysis.log.files) if scan.file_end <= where.start)
@@ -132,7 +141,7 @@ class LogChanges:
         for start in starts:
             own = [position for position in positions if start <= max(where.start, position.start) < start + size]
             file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
-            bridge = Bridge(file, own if with_markers else ())
+            bridge = Bridge(file, self._marked(own))
             made = MappedFile(before.path.with_name(offset_to_name(start)), start, size)
             content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
             self.steps.append(Install(self._name(made), content))
@@ -221,7 +230,8 @@ def keep_everything(
     damage. `Refusal` (8) for damage before intact messages if `bridge` is False, and where no bridge fits.
     """
     log, edits = analysis.log, list(edits)
-    changes = LogChanges(analysis, end_of_live_log(log) if analysis.old_end is None else analysis.old_end)
+    end = end_of_live_log(log) if analysis.old_end is None else analysis.old_end
+    changes = LogChanges(analysis, end, without_markers=lost == "gap")
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -245,7 +255,7 @@ def keep_everything(
                 where = range_between(
                     damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
                 place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
-                place_bridge(where, positions, with_markers=lost != "gap")
+                place_bridge(where, positions)
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
@@ -267,6 +277,16 @@ def end_of_live_log(log: LogView) -> int:
             behind = any(gap.start >= log.log_end for gap in scan.gaps)
             return log.log_end if behind else scan.file_end
     return log.log_end
+
+
+def _places_of_older(log: LogView) -> Iterator[tuple[QueueKey, int]]:
+    """The places before the first live record of a queue, or in one without any, that superseded records name."""
+    live = np.where(log.tally.most < 0, np.iinfo(np.int64).max, log.tally.least)
+    for split in log.splits() if log.superseded else ():
+        rows = split.records[(split.records["bits"] & BIT_SUPERSEDED) != 0]
+        for queue, offset in rows[rows["queue_offset"] < live[rows["queue"]]][["queue", "queue_offset"]].tolist():
+            topic, queue_id = log.queues[queue]
+            yield QueueKey(topic_text(topic), queue_id), offset
 
 
 def _check_allowed(damage: Damage, bridge: bool) -> None:

@@ -126,8 +126,8 @@ class NewStore:
 
     def _lost(self) -> dict[int, list[LostPosition]]:
         """Lost positions by the start of their damage."""
-        topics = Topics(self.store or Store(Path(os.devnull), StoreOptions()))
-        losses = lost_positions(self.log, expect(self.log, topics, include_deleted=True), None)
+        topics = Topics(self.store or Store(Path(os.devnull), StoreOptions()), include_deleted=True)
+        losses = lost_positions(self.log, expect(self.log, topics), None)
         return {damage.start: losses.by_damage[number] for number, damage in enumerate(self.log.damaged)}
 
     def write_log(

@@ -13,7 +13,7 @@ from msgspec import Struct, field, structs
 
 from recover.change import disk
 from recover.change.content import Content, DeferredContent, Spool, make, stop_if
-from recover.change.copy_store import check_target, new_folder
+from recover.change.copy_store import check_target, staged_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
 from recover.check.analysis import Analysis, ScanOptions
@@ -182,9 +182,9 @@ def write_rebuild(
     before = _verified(store, options)
     wanted = chosen_queues(before.analysis, options)
     before.analysis.options.engine.confirm()
-    with new_folder(output):
-        files, size = _write(output, _fresh_steps(before, options, wanted), interrupted)
-        checked = _check(store, before.analysis, options, wanted, output)
+    with staged_folder(output) as made:
+        files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
+        checked = _check(store, before.analysis, options, wanted, made)
         if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part
@@ -199,7 +199,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     before = _verified(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
-    _write(output, _fresh_steps(before, options, None))
+    _write(output, _fresh_steps(before, options, None, bridge=before.analysis.log.first_bridge_record()))
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:
@@ -239,13 +239,17 @@ def _write(
     return sorted(path.relative_to(output).as_posix() for path in sizes), sum(sizes.values())
 
 
-def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
-    """The files of the parts, recreated from the log alone, with names below an output folder."""
+def _fresh_steps(
+    before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None, bridge: tuple[int, int] | None = None
+) -> Iterator[Step]:
+    """The files of the parts, recreated from the log alone, with names below an output folder. `bridge`: see
+    `QueueBuilder`; without it, a queue begins as a broker begins it."""
     analysis, report = before.analysis, before.index
     producer = analysis.options.engine.producer(analysis.store, analysis.log)
     index = None
     if CONSUMEQUEUE in options.parts:
-        builder = QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
+        builder = QueueBuilder(
+            analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end, bridge=bridge)
         if producer is not None:
             for _, steps in producer.queues(builder, analysis.expectation, wanted, fresh=True):
                 yield from steps

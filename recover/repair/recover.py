@@ -59,8 +59,8 @@ class ConfigRepair:
     """What recover does to config/: the steps, and for each file the decision and its reason. Files without a warning
     are not touched.
 
-    A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, clamped),
-    `text` for the screen, `members` kept, and the differences of the copies.
+    A choice has `file`, `action` (cut, rewritten, restored, guessed, put-together, backup-renewed, taken-away,
+    clamped), `text` for the screen, `members` kept, and the differences of the copies.
     """
 
     def __init__(self, store: Store, analysis: Analysis, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
@@ -93,6 +93,8 @@ class ConfigRepair:
         elif main.flipped is not None:
             at, bit = main.flipped
             self._chose("name-restored", f"bit {bit} of byte {at} flipped back: its table has its name again", chosen)
+        elif main.state == "odd-text":
+            self._chose("rewritten", "written anew, as every release reads it", chosen)
         elif main.state != "sound":
             self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
         if self.clamps:
@@ -320,10 +322,8 @@ def _judged_by(
         return structs.replace(analysis, log=after), before.index, before.checkpoint, before.config
     delays = DelayTable(analysis.delays.levels)
     delays.observed = dict(analysis.delays.observed)
-    expectation = expect(after, analysis.topics, include_deleted=analysis.options.include_deleted)
-    queues = None if analysis.queues is None else check_consumequeue(
-        store, after, expectation, delays, tick=analysis.options.tick
-    )
+    expectation = expect(after, analysis.topics)
+    queues = None if analysis.queues is None else check_consumequeue(store, after, expectation, delays)
     then = structs.replace(analysis, log=after, expectation=expectation, delays=delays, queues=queues)
     return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
 

@@ -218,12 +218,18 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
     return [found[number] for number in range(len(questions))]
 
 
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 Asking = Generator[Sequence[tuple[Split, Callable[[Split], Any]]], list[Any], Result]
 """A generator that computes a result: yields requests for `ask` and is sent the answers."""
 
 
-def ask_together(several: Sequence[Asking[Result]]) -> list[Result | OSError]:
-    """Return the result of each generator, or the error that ended it; requests of one round are batched."""
+def together(
+    several: Sequence[Generator[Sequence[Question], list[Answer], Result]],
+    ask: Callable[[list[Question]], Sequence[Answer]],
+) -> list[Result | OSError]:
+    """Return the result of each generator, or the error that ended it; `ask` answers the requests of all in one round
+    after another."""
     results: dict[int, Result | OSError] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(several)))
     while answers:

@@ -17,15 +17,15 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from formats.basics import is_legal_topic, is_safe_directory_name
-from formats.config.json import Json, Parsed, salvage
+from formats.config.json import Json, Parsed, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
-from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
+from formats.record import SERVICE_TOPICS
 from recover.store.source import names_in, read_small
 from recover.store.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "odd-offset", "odd-member", "odd-queue-type", "odd-key", "emptied", "unreadable",
+    "odd-offset", "odd-member", "odd-queue-type", "odd-key", "odd-text", "emptied", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -33,7 +33,9 @@ _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "trunc
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
 
 _STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
-_REJECTED = ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type")
+_REJECTED = (
+    "cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type", "odd-text",
+)
 _QUEUE_TYPES = ("SimpleCQ", "BatchCQ", "RocksDBCQ", None)
 _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
 """The keys of a topic that every release writes (TopicConfig)."""
@@ -47,6 +49,7 @@ STATE_TEXT: dict[State, str] = {
     "odd-member": "has a topic, group or version with a value of the wrong kind, so that brokers reject it",
     "odd-queue-type": "has a topic with a queue.type that no broker knows, so that 5.x does not start",
     "odd-key": "has a member that no broker wrote",
+    "odd-text": "has a byte order mark, single quotes or keys without quotes, which not every release reads",
     "emptied": "has an empty table",
     "unreadable": "could not be read",
 }
@@ -59,7 +62,7 @@ _salvaged = lru_cache(2 * len(CONFIG_FILES))(salvage)
 class ConfigText(Struct, frozen=True, dict=True):
     """One copy of a config file on disk. `error`: why it is unreadable.
 
-    `emptied`: its table is missing or empty, and the store shows that it was not.
+    `emptied`: what its table lacks according to the store, in words; "" if nothing.
     """
 
     path: Path
@@ -67,7 +70,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     content: bytes
     missing: bool = False
     error: str = ""
-    emptied: bool = False
+    emptied: str = ""
 
     @cached_property
     def parsed(self) -> Parsed:
@@ -93,7 +96,9 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "odd-queue-type"
         if self.odd_keys:
             return "odd-key"
-        return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
+        if self.emptied:
+            return "emptied"
+        return "odd-text" if self.parsed.odd else _BY_TRAILING[self.parsed.trailing]
 
     @cached_property
     def flipped(self) -> tuple[int, int] | None:
@@ -104,7 +109,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     def whole(self) -> bool:
         """Whether the text holds one whole value, ignoring what follows it, and except for the bit that is
         `flipped`."""
-        return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
+        return self.state in ("sound", "odd-text", "trailing-garbage", "trailing-zeros", "flipped-name")
 
     @property
     def stops_start(self) -> bool:
@@ -122,7 +127,9 @@ class ConfigText(Struct, frozen=True, dict=True):
 
     @property
     def document(self) -> bytes:
-        """The text up to the end of its value, with the right name of its table."""
+        """The text up to the end of its value, with the right name of its table, and as every release reads it."""
+        if self.state == "odd-text":
+            return dumps(self.parsed.value, detect_style(self.content))
         content = self.content[: self.parsed.end]
         if self.flipped is None:
             return content
@@ -179,6 +186,11 @@ class ConfigPair(Struct, frozen=True):
     @property
     def present(self) -> bool:
         return not (self.main.missing and self.backup.missing)
+
+    @property
+    def lost(self) -> str:
+        """What a broker does without that starts with the main file."""
+        return f"it {self.main.emptied}" if self.main.emptied and self.main.table else self.known.lost
 
     @property
     def chosen(self) -> ConfigText | None:
@@ -293,7 +305,7 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
 
 LMQ_PREFIX = "%LMQ%"
 # Created by brokers for themselves; 4.x leaves them out of topics.json, and they are never deleted.
-ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
+ALWAYS_LIVE = frozenset(SERVICE_TOPICS)
 _OWN = frozenset({
     "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
     "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
@@ -309,9 +321,10 @@ def is_users_topic(name: str) -> bool:
 
 
 class Topics(Struct, dict=True):
-    """The topics of a store according to topics.json and its folders."""
+    """The topics of a store according to topics.json and its folders; with `include_deleted` none counts as deleted."""
 
     store: Store
+    include_deleted: bool = False
 
     @cached_property
     def pairs(self) -> list[ConfigPair]:
@@ -352,7 +365,7 @@ class Topics(Struct, dict=True):
     def lmq_counts(self, queue: str) -> bool:
         """Whether units of this LMQ queue are expected: its folder exists, even if no broker finds the queue in it
         by its name, or there is no folder at all."""
-        return not self.folders or queue in self.folders or queue in self._misnamed
+        return self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
 
     @cached_property
     def _misnamed(self) -> frozenset[str]:
@@ -362,8 +375,10 @@ class Topics(Struct, dict=True):
 
     def deleted(self, topics: Collection[str]) -> list[str]:
         """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""
+        if self.include_deleted or self.configured is None:
+            return []
         users = self.users(topics)
-        if self.configured is None or (users and users.isdisjoint(self.configured)):
+        if users and users.isdisjoint(self.configured):
             return []
         known = self.folders | ALWAYS_LIVE | self.configured.keys()
         return sorted({topic for topic in topics if topic not in known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
+from recover.findings.model import shell_line
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.source import (
     LocalTree,
@@ -343,7 +343,7 @@ def _modes(lengths: Iterable[int], unit: int = 1) -> list[int]:
 def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | None:
     """Return the remedy for unnamed folders of the root with log files: name them, after the options for the log's
     `own` ones. Only the store is left to be filled in. None if there are no such folders."""
-    names = " ".join(f"--commitlog {shlex.quote(str(folder))}" for folder in store.log_folders_beside)
+    names = " ".join(f"--commitlog {shell_line(folder)}" for folder in store.log_folders_beside)
     names = names.replace("{", "{{").replace("}", "}}")
     return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if names else None
 

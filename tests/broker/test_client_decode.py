@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from itertools import product
 from typing import NamedTuple
 
@@ -11,7 +14,9 @@ import pytest
 
 from fixtures.lab.client import taken
 from formats import sysflag
+from formats.basics import FormatError, crc31
 from formats.record import BLANK_SIZE, check_strict
+from formats.record.message import decompress, encode, make_record
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.commitlog import Placed, is_intact, kinds, placed_records, uncovered
 from tests.support.stores import STORES
@@ -72,3 +77,29 @@ def test_clients_unpack_whatever_verify_takes_for_intact(store: str, version: st
         told = (one.old.phy_offset, one.old.record.topic_name, one.what, seen)
         assert seen.messages == 2, told
         assert seen == usual[one.old] or _may_differ(one), told
+
+
+def test_compressed_bodies_are_unpacked_as_by_clients() -> None:
+    """Whole, cut, with something after them, and with a bit turned over."""
+    rng = random.Random(5)
+    body = b"a body that is worth it " * 50 + rng.randbytes(300)
+    lz4, zstd = import_module("lz4.frame"), import_module("zstandard")
+    bodies: list[tuple[int, bytes]] = []
+    for flag, content in ((0x001, zlib.compress(body)), (0x301, zlib.compress(body, 0)), (0x101, lz4.compress(body)),
+                          (0x201, zstd.ZstdCompressor().compress(body))):
+        skipped = b"\x50\x2a\x4d\x18\3\0\0\0abc"
+        tails = (b"", b"x", b"xxx", b"xxxx", b"xxxxx", bytes(20), content[:4], content[:-3], content, skipped)
+        bodies += [(flag, content + tail) for tail in tails] + [(flag, skipped + content), (flag, skipped)]
+        bodies += [(flag, content[:length]) for length in (*range(1, 12), *range(len(content) - 12, len(content)))]
+        for at in rng.sample(range(len(content)), 100):
+            bodies.append((flag, content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]))
+
+    def record(content: bytes, flag: int = 0) -> bytes:
+        return encode(make_record("T", content, store_timestamp=1_700_000_000_000, sys_flag=flag))
+
+    found = taken(oracle("5.3.3").toolchain, [record(content, flag) + record(b"next") for flag, content in bodies])
+    for (flag, content), seen in zip(bodies, found, strict=True):
+        crc = None
+        with suppress(FormatError):
+            crc = crc31(decompress(content, flag))
+        assert crc == (seen.body_crc if seen.messages == 2 else None), (flag, content)

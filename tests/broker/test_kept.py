@@ -13,6 +13,7 @@ from fixtures.lab.packed import readers, settings
 from fixtures.lab.report import Logged
 from fixtures.lab.whole import WholeBroker
 from fixtures.synth import StoreWriter
+from formats.basics import offset_to_name
 from tests.broker.cases import Case, cases, marked
 from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
@@ -20,7 +21,7 @@ from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support import plain_reader as plain
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.harm import gone
-from tests.support.stores import broker_conf, copy_store, flip, log_place, real_store
+from tests.support.stores import broker_conf, copy_store, flip, log_place, real_store, write_at
 
 # --- A message kept for later that does not say rightly where it is to go: whole brokers, before and after recover.
 
@@ -219,6 +220,33 @@ def test_what_stands_behind_it_is_cut_by_5_x_unless_recovered(version: str, name
         assert seen.after_start is not None
         cut = version.startswith("5.") and not is_recovered
         assert seen.after_start.max_phy == ends[WRONG if cut else MESSAGES]
+
+
+LIGHT = {"mappedFileSizeConsumeQueue": 400, "enableLmq": True, "enableMultiDispatch": True}
+
+
+@pytest.mark.parametrize(("version", "how"), marked(
+    [(version, how) for version in VERSIONS if version > "4.9" for how in ("repeat", "gap")], 2))
+@pytest.mark.parametrize("queues", [True, False])
+def test_nothing_is_skipped_after_the_lost_first_messages_of_a_queue(
+    version: str, how: str, queues: bool, tmp_path: Path
+) -> None:
+    """A light queue has no marker, and with --lost gap no queue has: a pre-blank would cost the rest of its file."""
+    writer = StoreWriter(tmp_path / "s", queue_file_size=400)
+    records = [writer.put("T", b"body", lmq=["%LMQ%x"]) for _ in range(30)]
+    writer.put("U", b"body")
+    root = writer.close().root
+    log = root / "commitlog" / offset_to_name(0)
+    write_at(log, 0, b"\xee" * records[2].phy_offset)
+    if not queues:
+        gone("consumequeue")(root)
+    size = ("--set", "mappedFileSizeConsumeQueue=400")
+    assert mqtool("recover", root, "--lost", how, "--yes", *size).document["damaged_messages"] == 2
+    assert mqtool("verify", root).code == 0 and not mqtool("recover", root, "--yes").document["applied"]
+    seen = oracle(version).start(root, {"mappedFileSizeCommitLog": 65536, **LIGHT}, read=True)
+    for queue in ("T/0", "%LMQ%x/0"):
+        assert {record.phy_offset for record in records[2:]} <= {
+            message.phy_offset for name, message in seen.messages() if name == queue}
 
 
 # --- Stores that `mqtool export --format store` writes: each release starts on them and delivers what was intact.

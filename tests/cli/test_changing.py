@@ -14,8 +14,9 @@ from typing import IO
 
 import pytest
 
+from mqtool import exits
 from tests.cli.runner import mqtool
-from tests.support.stores import real_store, write_at
+from tests.support.stores import real_store, unpacked, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- recover and truncate on copies of real stores: plan, question, change, proof, way back.
@@ -115,9 +116,12 @@ def test_recovered_copy_leaves_the_source_alone(damaged: Path, tmp_path: Path) -
         assert mqtool("recover", damaged, "--output", target, "--yes").code & 8
 
 
-def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(tmp_path: Path) -> None:
+def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     root, copy, found = real_store("killed-manyfiles-5.5.0", tmp_path), tmp_path / "copy", tmp_path / "found"
-    said = mqtool("recover", root, "--output", copy, "--yes", "--json").document["next"]
+    monkeypatch.chdir(tmp_path)
+    said = mqtool("recover", root, "--output", "copy", "--yes", "--json").document["next"]
     assert f"storePathRootDir={copy} storePathCommitLog={copy}/commitlog" in said[-1]["why"]
     found.mkdir()
     names = sorted(path.name for path in (root / "commitlog").iterdir())
@@ -221,6 +225,21 @@ def test_recovered_copy_of_a_store_in_pieces_is_in_one_place(tmp_path: Path) -> 
     parts = [item for suffix in ("a", "b") for item in ("--commitlog", tmp_path / f"store-log-{suffix}")]
     assert mqtool("recover", root, *parts, "--output", tmp_path / "copy", "--yes").code == 0
     assert mqtool("verify", tmp_path / "copy", "--json").document["commitlog"]["messages"] == 400
+
+
+def test_a_start_that_only_deletes_files_is_said_to_lose_no_message() -> None:
+    result = mqtool("predict", unpacked("killed-5.5.0"), "--broker", "5.3.3")
+    assert result.code == exits.CLEAN
+    assert "Broker 5.3.3 would start and lose no message, but delete 2 files" in result.stdout
+
+
+def test_a_start_beside_a_missing_log_file_is_not_said_to_lose_no_message(tmp_path: Path) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    (root / "commitlog" / f"{1 << 20:020d}").unlink()
+    told = mqtool("predict", root).stdout
+    assert "Do not start it" in told
+    assert "lose no message" not in told
+
 
 
 def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing(damaged: Path, tmp_path: Path) -> None:

@@ -258,6 +258,24 @@ def test_a_packed_log_reads_as_the_plain_one_and_a_cut_one_is_refused(tmp_path: 
     assert document["seen"][0]["lines"] == 50
     packed.write_bytes(packed.read_bytes()[:-20])
     assert explained(packed, code=8)["error"]["remedy"]
+    content = bytearray(gzip.compress(plain.read_bytes()))
+    content[40:44] = b"\xff\xff\xff\xff"
+    packed.write_bytes(content)
+    assert explained(packed, code=8)["error"]["remedy"]
+
+
+@pytest.mark.parametrize("line", [
+    b"2026-11-24 07:50:26 INFO FlushRealTimeService - nothing of note", b"INFO  [main] last shutdown normally",
+    b"2026-11-24 07:50:26 [container] WARN main - x",
+])
+def test_a_log_of_a_broker_without_a_sign_of_damage_is_told_from_a_file_that_is_none(
+    line: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.log"
+    path.write_bytes(b"# rotated\n" + line + b"\n")
+    assert "no sign of damage" in explained(path)["summary"]
+    path.write_bytes(b"# rotated\n" + line.replace(b"INFO", b"").replace(b"WARN", b"") + b"\n")
+    assert "none is recognized" in explained(path)["summary"]
 
 
 @pytest.mark.parametrize("content", [
@@ -272,6 +290,8 @@ def test_a_hostile_log_ends_with_an_answer(content: bytes, tmp_path: Path) -> No
     path.write_bytes(content)
     document = explained(path)
     assert document["bytes"] <= len(content)
+    assert document["recognized"] is bool(document["seen"])
+    assert document["seen"] or ("none is recognized" in document["summary"] and not document["next"])
     assert mqtool("explain", "--log", path).code == 0
 
 

@@ -95,6 +95,8 @@ def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
     found = mqtool("groups", root, "--broker", "5.3.3", "--group", "CG_x", *options, "--json").document
     assert {row["committed"] for row in found["groups"]} == committed_at
     assert any("enableLmq" in line for line in found["assumptions"])
+    (lag,) = {row["lag"] for row in found["groups"] if row["committed"] == (10 if lmq == "true" else 100)}
+    assert f"1 group, {lag} messages not consumed yet" in found["summary"]
 
 
 @pytest.mark.parametrize(("lmq", "file", "forgotten"), [
@@ -120,6 +122,7 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
             right = str(file.startswith("lmq")).lower()
             assert f"enableLmq={right}" in said.document["next"][0]["command"]
             assert file in said.document["next"][0]["why"]
+            assert said.document["summary"].startswith("Do not start it: ")
 
 
 def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(store: Callable[[str], Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections import defaultdict
@@ -167,6 +168,8 @@ def test_time_finds_the_first_message_stored_then_or_later() -> None:
     (first,) = found(store, *queue, "--time", 1)
     assert first["queue_offset"] == 0
     assert found(store, *queue, "--time", 4_000_000_000_000) == []
+    for time in (0, 1, hit["store_timestamp"], hit["store_timestamp"] + 1, 4_000_000_000_000):
+        assert found(store, *queue, "--time", time, "--scan") == found(store, *queue, "--time", time)
 
 
 def test_lmq_queue_leads_to_the_record_of_its_topic() -> None:
@@ -477,6 +480,28 @@ def test_a_scan_finds_the_op_message_that_its_queue_lacks(tmp_path: Path) -> Non
     (life,) = traced(root, "one", "--scan")
     assert life["ended"].startswith("rolled back")
     assert [event["stage"] for event in life["events"]] == ["half", "op"]
+
+
+@pytest.mark.parametrize("lost", ["nothing", "op queue", "all queues"])
+def test_a_half_message_is_open_where_op_messages_have_no_queue_yet(lost: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    writer = StoreWriter(root, mapped_file_size=1 << 20)
+    writer.put(HALF, b"body", {"REAL_TOPIC": "Topic", "REAL_QID": "0", "UNIQ_KEY": "one"})
+    writer.close()
+    if lost == "op queue":
+        offsets = {f"{OP}@CID_RMQ_SYS_TRANS": {"0": 1}}
+        (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    elif lost == "all queues":
+        (root / "consumequeue" / HALF).rename(tmp_path / "lost")
+        (root / "consumequeue" / "Other" / "0").mkdir(parents=True)
+    result = mqtool("trace", root, "one", "--json")
+    (life,) = result.document["lives"]
+    if lost == "nothing":
+        assert (result.code, life["ended"]) == (0, "open: neither committed nor rolled back")
+    else:
+        assert (result.code, life["ended"]) == (
+            8, "open, unless the commit or op message that ends it cannot be read")
+        assert f"no consume queue {OP}/0" in result.document["notes"][0]
 
 
 @pytest.mark.parametrize("way", [(), ("--scan",)], ids=["index", "scan"])

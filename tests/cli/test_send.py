@@ -17,7 +17,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from recover.export.messages import Message
-from recover.export.send import Outbox, Outgoing, Place, Position, Rules
+from recover.export.send import Outbox, Outgoing, Place, Position, RejectedMessage, Rules, _judged
 from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -258,3 +258,56 @@ def test_a_position_file_stays_short(tmp_path: Path) -> None:
     position.close()
     assert path.stat().st_size < (1 << 20) + 1000
     assert Position(path, ABOUT).place == Place(11_999, 11_999, "x" * 200)
+
+
+class _Cluster:
+    """A cluster that refuses the second message, and once gives no answer to the fourth."""
+
+    def __init__(self) -> None:
+        self.seen = self.again = 0
+
+    def send(self, messages: list[Outgoing], _: object) -> list[RejectedMessage | None]:
+        self.seen += 1
+        if self.seen == 4:
+            raise Refusal("no answer")
+        return [RejectedMessage("too long") if self.seen == 2 else None for _ in messages]
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_message_that_the_cluster_refused_is_told_by_every_later_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--topic", "TopicA", "--limit", "5")
+    words = ("send", file, *TO, "--position", tmp_path / "position", "--yes", "--json")
+    cluster = _Cluster()
+    monkeypatch.setattr("mqtool.commands.send.Cluster", lambda *_, **__: cluster)
+    for sent in (2, 4, 4):
+        result = mqtool(*words)
+        document = result.document
+        assert (result.code, document["sent"], document["refused_messages"]) == (8, sent, 1), document
+        assert "1 NOT taken" in document["summary"]
+        assert document["next"] == [], "no later run sends it"
+
+
+@pytest.mark.parametrize("text", [
+    "no available message queues for selection.",
+    "40300, org.apache.rocketmq.proxy.common.ProxyException: no writable queue",
+])
+def test_a_topic_that_takes_no_messages_ends_the_run_and_is_no_fault_of_a_message(text: str) -> None:
+    client = pytest.importorskip("rocketmq.v5.exception", reason="NOT RUN: pip install 'mqtool[send]'")
+    # as a proxy of 5.5.0 and the client answer after updateTopicPerm -p 4
+    error = client.ForbiddenException(text, 40300) if text[0] == "4" else client.IllegalArgumentException(text)
+    with pytest.raises(Refusal, match="topic Orders of the cluster takes no messages") as caught:
+        _judged(error, "Orders")
+    assert "-p 6" in caught.value.remedy
+
+
+def test_what_proxies_tell_each_other_is_not_sent(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for topic in ("DefaultHeartBeatSyncerTopic", "rmq_sys_REVIVE_LOG_DefaultCluster", "Orders"):
+        writer.put(topic, b"body", {"UNIQ_KEY": "one"})
+    writer.close()
+    assert planned(tmp_path / "store")["topics"] == {"Orders": 1}
+    assert planned(tmp_path / "store", "--include", "system")["topics"] == {"Orders": 1}

@@ -401,3 +401,22 @@ def test_a_signal_between_steps_waits_for_the_end_of_the_step() -> None:
 ])
 def test_names_are_made_harmless(raw: str | bytes, harmless: str) -> None:
     assert clean(raw) == harmless
+
+
+@pytest.mark.parametrize(
+    "name", [b"a b", b"it's", b"new\nline", b"\xff\xfe", b"\x1b[31m", b"50%\t\\", "\u202e\u8ba2".encode()])
+def test_a_command_to_type_next_names_every_store_in_letters_that_a_shell_reads(name: bytes, tmp_path: Path) -> None:
+    """The screen and the document agree, and sh hands the command the very bytes of the name."""
+    root = real_store("clean-4.5.1", tmp_path).rename(tmp_path / os.fsdecode(name))
+    (root / "abort").touch()
+    told = mqtool("inspect", root)
+    command = mqtool("inspect", root, "--json").document["next"][0]["command"]
+    assert f"next: {command}" in told.stdout
+    assert command.isprintable()
+    arguments = f'printf "%s" {command.removeprefix("mqtool verify ")}'
+    assert subprocess.run(["sh", "-c", arguments], check=True, capture_output=True).stdout == os.fsencode(root)
+
+
+def test_a_rate_at_which_no_scan_would_end_is_a_usage_error() -> None:
+    for rate in ("0", "50"):
+        assert mqtool("verify", unpacked("clean-4.5.1"), "--rate-limit", rate).code == exits.USAGE

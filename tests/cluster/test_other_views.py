@@ -23,7 +23,7 @@ from recover.cluster.jobs import TaskReads, Views
 from recover.findings.code import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView, assemble
-from recover.log.split_scan import FileJoin, splits_of
+from recover.log.split_scan import Again, join_files, splits_of
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ask
@@ -110,15 +110,16 @@ class Worker:
         self.views = Views(time.time())
 
     def scan_log(self, queue: MappedFileQueue, **_options: Any) -> LogView:
-        scans = []
-        for own in queue.files:
-            there = structs.replace(own, path=self.elsewhere / "commitlog" / own.path.name)
-            join = FileJoin([self._scan(own, part) for part in splits_of(there, queue.file_size, SPLIT)])
-            while isinstance(found := join.join(), list):
-                for part, entry in found:
-                    join.add(self._scan(own, part, entry))
-            found.mapped_file = own
-            scans.append(found)
+        there = [structs.replace(own, path=self.elsewhere / "commitlog" / own.path.name) for own in queue.files]
+        own = dict(zip(there, queue.files, strict=True))
+
+        def scan(splits: list[Again]) -> list[SplitScan | OSError]:
+            return [self._scan(own[part.mapped_file], part, entry) for part, entry in splits]
+
+        parts = [splits_of(file, queue.file_size, SPLIT) for file in there]
+        scans = join_files(parts, scan([(part, None) for each in parts for part in each]), scan, None)
+        for found in scans:
+            found.mapped_file = own[found.mapped_file]
         log = assemble(queue, scans)
         self.views.check_damage(log)
         return log

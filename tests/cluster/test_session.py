@@ -17,6 +17,7 @@ from typing import Any
 import pyspark
 import pytest
 
+from fixtures.synth import synth_store
 from recover.cluster.session import find_java, java_home, release_of, session_for, spark_settings
 from recover.findings.code import Refusal
 from tests.cli.runner import mqtool
@@ -125,6 +126,12 @@ class TestStarted:
         assert result.code == 8
         assert result.document["error"]["message"] == (
             f"no Spark master answers at {master}, though something listens there")
+
+    def test_every_command_that_scans_says_that_spark_starts(self, tmp_path: Path) -> None:
+        root, on_spark = synth_store(tmp_path / "s", messages=60).root, ("--master", "local[2]")
+        for line in (("query", root, "--topic", "Topic0"), ("trace", root, "none", "--scan"),
+                     ("export", root, "-o", tmp_path / "all.ndjson"), ("verify", root)):
+            assert "starting Spark" in mqtool(*line, *on_spark).stderr
 
     def test_a_spark_that_runs_in_this_process_is_taken_and_left_running(self, tmp_path: Path) -> None:
         root = real_store("clean-5.3.3", tmp_path / "s")

@@ -16,8 +16,7 @@ from formats.basics import FormatError
 from formats.record import Record, decode, encode, encode_blank, host_text, make_record
 from recover.cluster.source_rows import COMMITLOG, SCANNED, Filters, commitlog_batches, log_parts
 from recover.findings.code import Refusal, UsageRefusal
-from recover.log.file_scan import scan_split
-from recover.log.split_scan import FileJoin, scan_alone, splits_of
+from recover.log.split_scan import scan_alone, scan_files, splits_of
 from recover.store.mapped_files import MappedFile
 from recover.store.source import open_file
 from recover.store.store import Store
@@ -64,10 +63,7 @@ def one_by_one(root: Path) -> list[dict[str, Any]]:
     """The rows of a store, each record decoded alone where one walk over the whole file finds it."""
     found = []
     for part in log_parts(Store.open(root), Filters(), WHOLE):
-        file, join = part.mapped_file, FileJoin([scan_split(part)])
-        while isinstance(scan := join.join(), list):
-            for again, entry in scan:
-                join.add(scan_split(again, entry))
+        file, (scan,) = part.mapped_file, scan_files([[part]], 1)
         content = file.path.read_bytes()
         places = [(int(offset), True) for split in scan.splits for offset in split.records["phy_offset"]]
         for offset, is_sound in places + [(gap.start, False) for gap in scan.gaps if gap.facts.get("size")]:

@@ -14,6 +14,7 @@ from fixtures.damage import damage
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from formats.basics import offset_to_name
 from formats.consumequeue import CQ_UNIT, CqExtUnit, decode_ext, encode_ext, ext_address
+from formats.record.message import TOPIC_HALF, TOPIC_ROCKSDB_HALF
 from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
@@ -86,7 +87,7 @@ def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(
             assert (ours["size"][gone] == 0x7FFFFFFF).all(), path
 
 
-@pytest.mark.parametrize("topic", ["TopicA", "RMQ_SYS_TRANS_HALF_TOPIC"])
+@pytest.mark.parametrize("topic", ["TopicA", TOPIC_HALF, TOPIC_ROCKSDB_HALF])
 @pytest.mark.parametrize("visible", [False, True])
 def test_parts_of_a_queue_are_the_whole_of_it(visible: bool, topic: str, store: Copy) -> None:
     """Wherever messages are missing or lost, a whole part long, or at the beginning: the unit beside them stands for

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from formats.record import BLANK_SIZE, HEAD, HEADS, Record, check_strict, decode_blank, encode
+from formats.record.grammar import is_served
+from formats.record.message import TOPIC_HALF, TOPIC_ROCKSDB_HALF
 from formats.record.rows import is_filler
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
@@ -113,6 +115,12 @@ def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
     properties = bridge.markers[0].property_map()
     assert properties["TIMER_OUT_MS"] == "5"
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("MQTOOL_FILLER", "0")
+
+
+@pytest.mark.parametrize("topic", [TOPIC_HALF, TOPIC_ROCKSDB_HALF])
+def test_a_marker_of_a_half_message_names_a_topic(topic: str) -> None:
+    (record,) = Bridge(BridgeRange(START, START + 900, False, 5, False), [_lost(topic, 4, 0)]).markers
+    assert is_served(record)
 
 
 def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:

@@ -13,6 +13,7 @@ from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
 from formats.record.grammar import NEEDED, is_served, unserved
+from formats.record.message import TOPIC_ROCKSDB_HALF
 from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
 from tests.cli.runner import mqtool
@@ -99,11 +100,12 @@ def test_a_message_that_is_rejected_twice_is_mended_in_one_run(tmp_path: Path) -
     assert contents(store) == sound
 
 
-def test_what_no_single_bit_explains_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topic", [TOPIC_HALF, TOPIC_ROCKSDB_HALF])
+def test_what_no_single_bit_explains_is_left(topic: str, tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "s")
     for number in range(20):
         queue = {} if number == 7 else {"REAL_QID": "0"}
-        writer.put(TOPIC_HALF, b"half", {"REAL_TOPIC": "T", **queue, "TRAN_MSG": "true"})
+        writer.put(topic, b"half", {"REAL_TOPIC": "T", **queue, "TRAN_MSG": "true"})
     writer.close()
     before = tree_digest(tmp_path / "s")
     assert mqtool("verify", tmp_path / "s", "--json").found(CODE)[0]["remedy"] == f"mqtool explain {CODE}"

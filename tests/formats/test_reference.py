@@ -21,9 +21,7 @@ from formats.basics import FormatError, index_key_hash
 from formats.native.walk import QUEUE_COLUMNS, crc_name, new_queue_slots, walk_records
 from formats.record import (
     BLANK_SIZE,
-    TOPIC_HALF,
-    TOPIC_SCHEDULE,
-    TOPIC_TIMER,
+    SERVICE_TOPICS,
     Record,
     check_strict,
     delay_level,
@@ -223,7 +221,7 @@ def test_a_flag_that_its_body_contradicts_is_marked_as_the_codec_does(property_c
 
 
 @given(
-    st.sampled_from([TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF, "SCHEDULE_TOPIC_XXXY", "rmq_sys_wheel_time"]),
+    st.sampled_from([*SERVICE_TOPICS, "SCHEDULE_TOPIC_XXXY", "rmq_sys_wheel_time"]),
     st.lists(st.tuples(
         st.sampled_from(["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "REAL_QIE", "KEYS", "REAL_TOPI"]),
         st.sampled_from(["0", "999999999", "1234567890", "Topic-1", "%RETRY%a+b", "a b", "1" * 18, "1" * 19, "x"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import zlib
 from collections.abc import Callable
@@ -241,8 +242,24 @@ def test_frames_one_after_the_other_are_one_body_as_for_a_java_client(
 ) -> None:
     flag, content = sysflag.COMPRESSED | kind, compress(BODY)
     assert decompress(content + content, flag) == BODY + BODY
-    assert refusal(decompress, content + content[:-3], flag, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
     assert refusal(decompress, content + b"garbage!!", flag, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+
+
+def test_what_follows_an_lz4_frame_has_to_be_a_whole_frame() -> None:
+    content = bytes(import_module("lz4.frame").compress(BODY))
+    for tail in (content[:-3], b"x", b"xxxx"):
+        assert refusal(decompress, content + tail, 0x101, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+
+
+def test_bytes_after_a_zstd_frame_are_read_as_java_clients_read_them() -> None:
+    """Bytes too few for a frame are skipped, unless the stream reads once more after the frame ended."""
+    compress, noise = import_module("zstandard").ZstdCompressor().compress, random.Random(1).randbytes(131_063)
+    content, long = bytes(compress(BODY)), bytes(compress(noise))
+    assert len(long) == 131_075
+    for tail in (b"x", b"\0\0\0", b"xxxx", content[:4], content[:20], content[:-3]):
+        assert decompress(content + tail, 0x201) == BODY
+        assert refusal(decompress, long + tail, 0x201, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
+    assert refusal(decompress, content + b"xxxxx", 0x201, DEFAULT_MAX_SIZE).reason == "bad-compressed-body"
 
 
 @pytest.mark.parametrize(("kind", "compress"), TYPES)

@@ -20,9 +20,9 @@ from recover.cluster import splits
 from recover.cluster.jobs import Job, Views
 from recover.cluster.splits import RowsElsewhere, digest_of, summary_of
 from recover.findings.code import Refusal
-from recover.log.file_scan import FileScan, scan_split
+from recover.log.file_scan import FileScan
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
-from recover.log.split_scan import FileJoin, splits_of
+from recover.log.split_scan import scan_files, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -48,14 +48,9 @@ class Elsewhere(Struct):
     kept: list[Split] = []
 
     def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
-        scans = []
-        for file in queue.files:
-            join = FileJoin([scan_split(part) for part in splits_of(file, queue.file_size, self.size)])
-            while isinstance(scan := join.join(), list):
-                for part, entry in scan:
-                    join.add(scan_split(part, entry))
+        scans = scan_files([splits_of(file, queue.file_size, self.size) for file in queue.files], 1)
+        for scan in scans:
             scan.splits = [self._away(split, len(scan.queues)) for split in scan.splits]
-            scans.append(scan)
         return assemble(queue, scans)
 
     def producer(self, *_: object) -> None:

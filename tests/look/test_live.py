@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.change.lock import store_lock
 from recover.check.report import verify
+from recover.export.sources import Scanned, scan_source
 from recover.look.live import settled
 from recover.repair.never_worse import planned_store
 from recover.repair.recover import RecoverOptions, plan_recover
@@ -66,6 +68,25 @@ def test_damage_before_the_end_is_found_while_a_broker_runs(tmp_path: Path) -> N
         found = {item.code for item in verify(settled(Store.open(root))).findings}
     assert found ^ free == {"broker-running"}
     assert {"commitlog-damaged-range", "consumequeue-wrong-units", "index-lost-units"} <= found
+
+
+@pytest.mark.parametrize("search", [("--topic", "Topic1"), ("--include-ghosts",), ("--key", "none", "--scan")])
+def test_a_record_that_is_being_written_is_no_damage_for_a_query_that_scans(
+    search: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, later = _written(tmp_path / "s", 600), _written(tmp_path / "later", 1200)
+    end = verify(Store.open(root)).analysis.log.log_end
+
+    def write(*arguments: Any, **options: Any) -> Scanned:
+        shutil.copytree(later, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
+        write_at(root / "commitlog" / f"{0:020}", end + 20, bytes(200))
+        return scan_source(*arguments, **options)
+
+    monkeypatch.setattr("mqtool.commands.query.scan_source", write)
+    with held(record_lock(root)):
+        answer = mqtool("query", root, *search, "--limit", 0, "--json").document
+    assert (answer["exit_code"], answer["notes"]) == (0, [])
+    assert all(message["phy_offset"] < end for message in answer["messages"])
 
 
 def test_what_recover_would_do_is_told_of_the_store_that_was_looked_at(tmp_path: Path) -> None:

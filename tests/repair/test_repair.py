@@ -20,6 +20,7 @@ from recover.broker.versions import BrokerVersion
 from recover.change.carry_out import apply_plan
 from recover.change.model import Retire, ZeroRange
 from recover.change.preconditions import seal
+from recover.check.analysis import ScanOptions
 from recover.check.config import ConfigReport
 from recover.check.report import verify
 from recover.predict.start import predict
@@ -108,7 +109,10 @@ def test_the_unit_of_a_lost_message_is_hidden_though_its_marker_is_as_long(lost:
     content = log.read_bytes()
     for _, record, _ in queues:
         write_at(log, content.index(b"x" * len(record.body), record.phy_offset), b"lost")
-    made = plan_recover(opened(root), RecoverOptions(lost=lost))
+    ticks: list[None] = []
+    scan = ScanOptions(tick=lambda: ticks.append(None))
+    made = plan_recover(opened(root), RecoverOptions(scan=scan, lost=lost))
+    assert len(ticks) == len(queues), "progress counts each queue once"
     assert any(item["markers"] and not item["fillers"] for item in made.bridged), "some markers fill their range"
     apply_plan(root, seal(made.plan, root))
     for queue, records in enumerate(queues):
@@ -330,7 +334,7 @@ def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
     assert bak != "sound" or "no broker wrote" in found.message
     opened_store, analysis = analysed(root)
     started = predict(opened_store, analysis.log, BrokerSettings(BrokerVersion.parse("5.3.3")))
-    assert started.config_lost == [f"config/{name}"], "a broker reads the text as it is"
+    assert [*started.config_lost] == [f"config/{name}"], "a broker reads the text as it is"
     repair(root)
     assert (main.read_bytes() == content) == (bak == "sound")
     assert wrong not in main.read_bytes() and codes(root) == []

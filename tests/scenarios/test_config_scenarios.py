@@ -111,7 +111,11 @@ def test_t28_topic_that_only_its_queues_and_the_log_know_is_added(drill: Start) 
         copy.write_text(json.dumps(written))
     found = store.finds("config-topics-guessed", "config/topics.json", None, exit_code=2)
     assert "does not list TopicA" in found["message"]
-    assert store.run("predict").code & exits.MESSAGES
+    told = store.run("predict")
+    assert told.code & exits.MESSAGES
+    (forgets,) = (one for one in told.document["findings"] if one["code"] == "start-forgets-config")
+    assert forgets["message"].endswith(
+        "without content of config/topics.json: it does not list TopicA")
     with store.recovered():
         assert members(path).items() > written["topicConfigTable"].items()
         assert members(path)["TopicA"]["readQueueNums"] == 4

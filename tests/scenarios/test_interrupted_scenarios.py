@@ -24,7 +24,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, messages
 from tests.scenarios.interrupted import points, recovering
-from tests.support.plans import failing, killed_at
+from tests.support.plans import count_operations, failing, killed_at
 from tests.support.system import in_a_child, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
@@ -32,6 +32,21 @@ from tests.support.trees import assert_same_tree, assert_unchanged, contents, tr
 
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("command", ["recover", "rebuild"])
+def test_what_a_killed_copy_leaves_is_no_store_and_the_next_copy_takes_its_place(
+    broken: Drill, folder: Path, command: str
+) -> None:
+    whole, copy = folder / "whole", folder / "copy"
+    operations = count_operations(lambda: mqtool(command, broken.root, "--output", whole, "--yes"))
+    moved = next(number for number, operation in enumerate(operations) if operation.name == "rename")
+    for stop in (moved // 3, moved // 2, moved):
+        assert killed_at(stop, lambda: mqtool(command, broken.root, "--output", copy, "--yes"))
+        assert [path.name for path in copy.iterdir()] == [".mqtool-copy"]
+        assert mqtool("verify", copy).code == exits.USAGE
+    assert not mqtool(command, broken.root, "--output", copy, "--yes").code & exits.OPERATIONAL
+    assert contents(copy).keys() == contents(whole).keys()
 
 
 # --- T36: disks and kills in the middle -----------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
+from tests.support.harm import gone
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
@@ -436,9 +437,13 @@ def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damage
     assert [step["command"].split()[:2] for step in played.document["next"]] == [["mqtool", "verify"]]
 
 
+@pytest.mark.parametrize("lost_units", ["repeat", "gap"])
 @pytest.mark.parametrize("before", [5, 30])
-def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, tmp_path: Path) -> None:
-    """Older messages in their places do not hide them: units name them in the damage."""
+def test_messages_of_a_topic_that_was_created_again_are_all_stated(
+    before: int, lost_units: str, tmp_path: Path
+) -> None:
+    """Older messages in their places do not hide them: units name them in the damage. Without the markers that replace
+    these, a later reader would take the older ones for the topic's."""
     writer = StoreWriter(tmp_path / "s")
     for _ in range(before):
         writer.put("Other", b"o" * 100)
@@ -448,13 +453,78 @@ def test_messages_of_a_topic_that_was_created_again_are_all_stated(before: int, 
     root = writer.close().root
     start, stop = lost[0].phy_offset, lost[-1].phy_offset + lost[-1].total_size
     write_at(root / "commitlog" / offset_to_name(0), start, b"\xee" * (stop - start))
-    done = mqtool("recover", root, "--yes", "--json").document
+    done = mqtool("recover", root, "--lost", lost_units, "--yes", "--json").document
     assert (done["damaged_messages"], stated(done)) == (9, [("T", 0, 9)])
+    assert done["bridged"][0]["markers"] == (9 if lost_units == "repeat" else min(before, 9))
     assert done["plan"]["loss"][0]["last_offset"] == 8
     units = [*CQ_UNIT.decode_all((root / "consumequeue" / "T" / "0" / offset_to_name(0)).read_bytes())]
     assert {unit.phy_offset for unit in units[:9]} == {stop}, "the new topic delivers no message of the deleted one"
     assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == before
     assert not mqtool("recover", root, "--yes", "--json").document["applied"]
+
+
+@pytest.mark.parametrize(("how", "topics"), [("repeat", ["%LMQ%x"]), ("gap", ["T", "%LMQ%x"])])
+@pytest.mark.parametrize("queues", [True, False])
+def test_lost_first_messages_without_a_marker_have_units_of_the_next(
+    how: str, topics: list[str], queues: bool, tmp_path: Path
+) -> None:
+    """A consumer that meets a pre-blank at the beginning of a log skips the rest of the queue file."""
+    writer = StoreWriter(tmp_path / "s")
+    records = [writer.put("T", b"body", lmq=["%LMQ%x"]) for _ in range(9)]
+    root = writer.close().root
+    write_at(root / "commitlog" / offset_to_name(0), 0, b"\xee" * records[2].phy_offset)
+    if not queues:
+        gone("consumequeue")(root)
+
+    def units_of(store: Path, topic: str) -> list[int]:
+        content = (store / "consumequeue" / topic / "0" / offset_to_name(0)).read_bytes()
+        return [unit.phy_offset for unit in CQ_UNIT.decode_all(content)][:4]
+
+    wanted, size = [records[at].phy_offset for at in (2, 2, 2, 3)], ("--set", "mappedFileSizeConsumeQueue=2000")
+    assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store", *size).code == 0
+    assert units_of(tmp_path / "out", "%LMQ%x") == wanted
+    paths = [root / "consumequeue" / topic / "0" / offset_to_name(0) for topic in topics]
+    for code in (5, 1):
+        assert mqtool("recover", root, "--lost", how, "--yes", *size).code == code
+        for topic, path in zip(topics, paths, strict=True):
+            assert units_of(root, topic) == wanted
+            # once bridged, these positions are known by their units alone
+            write_at(path, 5 * CQ_UNIT.size, bytes(8))
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_messages_of_a_deleted_topic_keep_their_places_in_light_queues(anew: bool, tmp_path: Path) -> None:
+    """Unless the light queue began anew, too."""
+    writer = StoreWriter(tmp_path / "s")
+    older = [writer.put(topic, b"older", lmq=["%LMQ%x"]) for _ in range(4) for topic in ("T", "U")]
+    for name in ("T", *(["%LMQ%x"] if anew else [])):
+        writer.delete_topic(name)
+    newer = [writer.put(topic, b"newer", lmq=["%LMQ%x"]) for _ in range(6) for topic in ("T", "U")]
+    root = writer.close().root
+    assert mqtool("verify", root).code == 0
+    gone("consumequeue/%LMQ%x/0/*")(root)
+    assert mqtool("recover", root, "--yes").code == 1
+    content = (root / "consumequeue" / "%LMQ%x" / "0" / offset_to_name(0)).read_bytes()
+    units = [unit.phy_offset for unit in CQ_UNIT.decode_all(content) if unit.size]
+    assert units == [record.phy_offset for record in (newer if anew else [*older, *newer])]
+
+
+def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> None:
+    """The second message with queue offset 0 leaves the order only if the unit there leads to the first."""
+    writer = StoreWriter(tmp_path / "s")
+    older = writer.put("T", b"t" * 100)
+    writer.delete_topic("T")
+    records = [writer.put("T", b"n" * 100) for _ in range(4)]
+    root = writer.close().root
+    report = mqtool("verify", root, "--json")
+    assert (report.code, report.document["commitlog"]["superseded"]) == (0, 1)
+    queue = root / "consumequeue" / "T" / "0" / offset_to_name(0)
+    write_at(queue, CQ_UNIT.size, bytes(CQ_UNIT.size))
+    assert mqtool("recover", root, "--yes").code == 1
+    assert [unit.phy_offset for unit in CQ_UNIT.decode_all(queue.read_bytes())][:4] == [
+        record.phy_offset for record in records]
+    write_at(queue, 0, CQ_UNIT.encode(CqUnit(older.phy_offset, older.total_size, 0)))
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
 
 
 def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_leads_to(tmp_path: Path) -> None:
@@ -471,18 +541,23 @@ def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_l
     assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (0, 2), (2, 0)])
+@pytest.mark.parametrize(("before", "after", "file_size"), [
+    *((before, after, size) for before, after in ((2, 2), (0, 2), (2, 0)) for size in (1 << 16, 3900)), (0, 0, 3900),
+])
 def test_messages_after_damage_over_the_place_where_the_clock_went_back_are_not_stale(
-    before: int, after: int, tmp_path: Path
+    before: int, after: int, file_size: int, tmp_path: Path
 ) -> None:
-    """Units name every message in the damage and the next one after it: an older life of the log has none there."""
-    writer = StoreWriter(tmp_path / "s")
+    """Units name every message in the damage and the next one after it: an older life of the log has none there. Files
+    of 3900 bytes hold 20 of the messages: the damage includes an end mark."""
+    writer = StoreWriter(tmp_path / "s", mapped_file_size=file_size)
     written = [writer.put(f"T{number % 3}", bytes(90 + number), store_timestamp=writer.start + 7 * number - went_back)
                for went_back in (0, 3_600_000) for number in range(20)]
     root = writer.close().root
-    lost = written[20 - before:20 + after]
-    stop = lost[-1].phy_offset + lost[-1].total_size
-    write_at(root / "commitlog" / offset_to_name(0), lost[0].phy_offset, b"\xee" * (stop - lost[0].phy_offset))
+    lost, last = written[20 - before:20 + after], written[19 - before]
+    start, stop = last.phy_offset + last.total_size, written[20 + after].phy_offset
+    for base in range(0, stop, file_size):
+        at = max(start, base)
+        write_at(root / "commitlog" / offset_to_name(base), at - base, b"\xee" * (min(stop, base + file_size) - at))
     log = mqtool("verify", root, "--json").document["commitlog"]
     assert (log["messages"], log["ghosts"], log["damaged_messages"]) == (40 - len(lost), 0, len(lost))
     done = mqtool("recover", root, "--yes", "--json").document

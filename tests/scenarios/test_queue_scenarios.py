@@ -227,10 +227,27 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
     assert found["facts"]["names"] == "TopicB"
     with assert_unchanged(store.root):
         assert store.run("recover", "--yes").code == 0
-    # no broker serves a topic that topics.json does not list: the next run adds it
-    assert store.run("recover", "--yes", "--include-deleted").code == exits.CORRECTED | exits.DERIVED
-    with store.recovered(starts=False):
-        assert queue_bytes(store.root) == before
+    # no broker serves a topic that topics.json does not list: the same run adds it
+    assert "TopicB" in store.verify("--include-deleted").found("config-topics-guessed")[0]["message"]
+    back = store.run("recover", "--yes", "--include-deleted")
+    assert back.code == exits.CORRECTED and "config-topics-are-a-guess" in back.codes
+    assert "TopicB" in json.loads((store.root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert queue_bytes(store.root) == before
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code == 0
+
+
+def test_queue_folders_without_files_of_a_topic_that_topics_json_lacks_take_one_run(drill: Start) -> None:
+    store = drill("clean-5.3.3")
+    before = queue_bytes(store.root)
+    delete_topic(store.root, "TopicB")
+    for folder in {Path(name).parent for name in before if Path(name).parts[1] == "TopicB"}:
+        (store.root / folder).mkdir(parents=True)
+    back = store.run("recover", "--yes")
+    assert back.code == exits.CORRECTED and "config-topics-are-a-guess" in back.codes
+    assert queue_bytes(store.root) == before
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code == 0
 
 
 def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill: Start) -> None:

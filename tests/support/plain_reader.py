@@ -96,6 +96,8 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
     if magic not in (V1, V2) or not 91 <= size <= len(file) - position - 8 or phy_offset != base + position:
         return None
     content, at = file[position:position + size], 40
+    if size < 91 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0):
+        return None
     born_time, = struct.unpack_from(">q", content, at)
     at += 8 + (16 if sys_flag & 0x10 else 4)
     born_port, store_time = struct.unpack_from(">iq", content, at)
