@@ -197,10 +197,11 @@ class Session:
             raise
         if error := starting.exception():
             self.failed = True
+            said = first_line(error)  # a Java error asks the JVM for its text
             self.stop()
             if isinstance(error, Refusal):
                 raise error
-            raise Refusal(f"Spark did not start with master {self.master}: {first_line(error)}", self.where) from error
+            raise Refusal(f"Spark did not start with master {self.master}: {said}", self.where) from error
 
     @property
     def is_local(self) -> bool:
@@ -215,7 +216,7 @@ class Session:
     @property
     def where(self) -> str:
         """Hint where to read more about a failure."""
-        return f"Spark's own log: {self.folder / _LOG}" if self.process is not None else "Read what Spark logged."
+        return f"Spark's own log: {self.folder / _LOG}" if self._has_logged else "Read what Spark logged."
 
     def _start(self) -> None:
         """Use the running context, or start one; the command line's settings take precedence over the site's, then
@@ -253,6 +254,10 @@ class Session:
                 conf.set("spark.app.name", "mqtool")
             self.context = SparkContext(conf=conf, gateway=gateway)
         self.context.setLogLevel("ERROR")
+        # Spark waits a minute for an id from the master, and then goes on with one of its own
+        if self.master.startswith("spark://") and self.context.applicationId.startswith("spark-application-"):
+            raise Refusal(f"no Spark master answers at {self.master}, though something listens there",
+                          "Check the port: a master's is 7077, not that of its web pages.", master=self.master)
 
     def _take(self, context: Any, given: Mapping[str, str]) -> None:
         """Use the running context. `Refusal` (8) if its settings differ from those given: they take effect only at
@@ -361,8 +366,13 @@ class Session:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-        kept = self.failed and self.process is not None
+        kept = self.failed and self._has_logged
         shutil.rmtree(self.folder / _SCRATCH if kept else self.folder, ignore_errors=True)
+
+    @property
+    def _has_logged(self) -> bool:
+        """Whether there is a log of ours, also of a JVM that ended before pyspark reached it."""
+        return (self.folder / _LOG).is_file() and (self.folder / _LOG).stat().st_size > 0
 
 
 class ConnectSession(Session):
@@ -398,6 +408,7 @@ class ConnectSession(Session):
             raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
                           "pip install 'mqtool[connect]'; --master spark://HOST:7077 does without.") from error
         self.master = self.master or f"{_CONNECT}{self.context.client.host}"
+        _ = self.context.version  # the first request: another server may have answered at the address
         self._check_settings(dict(self.settings.conf), "settings hold from the start of a Connect server",
                              "start the server with it")
 
@@ -515,9 +526,13 @@ def first_line(error: BaseException) -> str:
     """Return the message of a Spark error, without the stacks of either language."""
     text = str(error)
     with suppress(Exception):
-        text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
-    with suppress(Exception):
-        text = str(error.details())  # type: ignore[attr-defined] # gRPC's
+        cause = error.java_exception  # type: ignore[attr-defined]
+        # "An error has occurred" of a library has a cause that says which; Spark's own messages do themselves
+        while cause.getCause() is not None and not cause.toString().startswith("org.apache.spark."):
+            cause = cause.getCause()
+        text = str(cause.getMessage() or cause)
+    if details := re.search(r'\bdetails = "(.*)"', text):  # gRPC's
+        text = details[1]
     lines: list[str] = []
     for line in map(str.strip, text.splitlines()):
         if line.startswith(("at ", "Driver stacktrace")) and lines:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -126,6 +127,19 @@ class TestServer:
             fleet = mqtool("fleet", "verify", root, "--into", tmp_path / "tables", "--json", "--master", server)
             (row,) = fleet.document["stores"]
             assert row["messages"] == mqtool("verify", root, "--json").document["commitlog"]["messages"]
+
+    def test_what_answers_and_is_no_connect_server_is_refused(self, tmp_path: Path) -> None:
+        import grpc
+
+        stop_session()
+        other = grpc.server(ThreadPoolExecutor(1))
+        port = other.add_insecure_port("127.0.0.1:0")
+        other.start()
+        result = mqtool("verify", real_store("clean-5.3.3", tmp_path), "--json", "--master", f"sc://127.0.0.1:{port}")
+        other.stop(None)
+        assert result.code == 8
+        assert result.document["error"]["message"] == (
+            f"Spark did not start with master sc://127.0.0.1:{port}: Method not found!")
 
     def test_a_setting_that_the_server_does_not_have_is_refused(self, server: str, tmp_path: Path) -> None:
         root = real_store("clean-5.3.3", tmp_path)

@@ -214,6 +214,15 @@ class TestOnSpark:
         assert refused.code & exits.OPERATIONAL and "is whole in" in refused.stdout + refused.stderr
         spark.sql("DROP DATABASE found CASCADE")
 
+    @pytest.mark.long
+    def test_a_thousand_small_stores_need_a_driver_of_512_mb(self, tmp_path: Path) -> None:
+        first = synth_store(tmp_path / "stores" / "0", messages=20, keys=1).root
+        for number in range(1, 1000):
+            shutil.copytree(first, first.with_name(str(number)))
+        damage("bit-in-body", first.with_name("500"), 1)
+        document = fleet_verify(f"{tmp_path}/stores/*", "--into", tmp_path / "into", "--json").document
+        assert (document["total"]["read"], document["total"]["bad"]) == (1000, 1)
+
     @pytest.mark.deep
     def test_workers_of_a_cluster_verify_and_write(self, running: Cluster, backups: Path, tmp_path: Path) -> None:
         result = mqtool("fleet", "verify", f"{backups}/*/store", "--into", tmp_path / "into", "--json", *running.line())

@@ -266,14 +266,17 @@ def door(endpoint: str) -> Iterator[Counter]:
     counter.close()
 
 
+@pytest.mark.parametrize("engine", [
+    (), pytest.param(SPARK[:-2], marks=pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, Spark: {no_java()}")),
+], ids=["threads", "Spark"])
 def test_verify_of_the_log_alone_moves_the_log_once_and_nothing_else(
-    endpoint: str, door: Counter, tmp_path: Path
+    engine: tuple[str, ...], endpoint: str, door: Counter, tmp_path: Path
 ) -> None:
     root = _large(tmp_path, messages=1000, file_size=40 << 20)
-    place = uploaded(root, endpoint, "three").replace(endpoint, door.endpoint)
+    place = uploaded(root, endpoint, f"three-{len(engine)}").replace(endpoint, door.endpoint)
     size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
     assert size == 80 << 20
-    found = mqtool("verify", place, "--only", "commitlog", "--json")
+    found = mqtool("verify", place, "--only", "commitlog", "--json", *engine)
     assert found.code == 0, found.stderr
     assert found.document["commitlog"]["messages"] == 1000
     assert size <= door.came <= 1.05 * size

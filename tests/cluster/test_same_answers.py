@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet
@@ -19,7 +20,7 @@ from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes, 
 from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
 from tests.support.stores import real_store, strike, struck_store
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, contents, tree_digest
 
 # --- Local engine and Spark: the same findings, files and exit codes, byte for byte.
 
@@ -139,11 +140,11 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "split"), [(40, 83_003), (1, 16 << 20)], ids=["8 rows", "16,000 rows"])
+@pytest.mark.parametrize(("queues", "split", "messages"), [(40, 83_003, 16_000), (1, 16 << 20, 44_000)],
+                         ids=["8 rows", "44,000 rows"])
 def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
-    queues: int, split: int, tmp_path: Path,
+    queues: int, split: int, messages: int, tmp_path: Path,
 ) -> None:
-    messages = 16_000
     synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=1, mapped_file_size=270 * messages,
                 queue_file_size=messages * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
     before = sum(stage.shuffleWriteBytes() for stage in stages())
@@ -151,3 +152,14 @@ def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
     assert mqtool("rebuild", tmp_path / "s", "--output", tmp_path / "o", *WHOLE, *small).code == 0
     assert 0 < sum(stage.shuffleWriteBytes() for stage in stages()) - before <= 20 * messages
     assert queues in {stage.numTasks() for stage in stages() if stage.shuffleReadBytes()}
+
+
+@pytest.mark.long
+def test_20_000_queues_need_a_driver_of_512_mb(spark: Any, tmp_path: Path) -> None:
+    root, topics, queues = tmp_path / "s", 200, 100
+    synth_store(root, messages=2 * topics * queues, topics=topics, queues=queues, queue_file_size=50 * CQ_UNIT.size)
+    assert mqtool("verify", root, *WHOLE).code == 0
+    assert mqtool("rebuild", root, "--output", tmp_path / "o", *WHOLE).code == 0
+    assert contents(tmp_path / "o" / "consumequeue") == contents(root / "consumequeue")
+    units = spark.read.format("rocketmq-consumequeue").load(str(root))
+    assert units.select("topic", "queue_id").distinct().count() == topics * queues

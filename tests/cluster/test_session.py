@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,6 +100,33 @@ class TestStarted:
         assert engine["bytes"] - read == size and engine["tasks"] - tasks >= size // 400009
         assert f"Spark application {engine['application']} on local[2,4]" in result.stderr
 
+    @pytest.mark.parametrize(("options", "reason", "logged"), [
+        (("--master", "local[1]", "--conf", "spark.serializer=no.such.Serializer"), "no.such.Serializer", "no.such"),
+        (("--master", "yarn"), "Java gateway process exited", "HADOOP_CONF_DIR"),
+    ], ids=["Spark", "Java"])
+    def test_a_spark_that_does_not_start_says_why_and_leaves_its_log(
+        self, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...],
+        reason: str, logged: str,
+    ) -> None:
+        for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        result = mqtool("verify", real_store("clean-5.3.3", tmp_path), "--json", *options)
+        error = result.document["error"]
+        assert result.code == 8 and reason in error["message"]
+        log = Path(error["remedy"].removeprefix("Spark's own log: "))
+        assert logged in log.read_text()
+        shutil.rmtree(log.parent)
+
+    @pytest.mark.long
+    def test_a_port_where_something_else_listens_is_no_master(self, tmp_path: Path, own_session: None) -> None:
+        root = real_store("clean-5.3.3", tmp_path)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+            result = mqtool("verify", root, "--json", "--master", master)
+        assert result.code == 8
+        assert result.document["error"]["message"] == (
+            f"no Spark master answers at {master}, though something listens there")
+
     def test_every_command_that_scans_says_that_spark_starts(self, tmp_path: Path) -> None:
         root, on_spark = synth_store(tmp_path / "s", messages=60).root, ("--master", "local[2]")
         for line in (("query", root, "--topic", "Topic0"), ("trace", root, "none", "--scan"),
@@ -124,7 +152,8 @@ class TestStarted:
         assert first["master"] == "local[1]" and first["tasks"]
         assert "its spark.master is local[1], not local[2,4]" in done.stdout
 
-    @pytest.mark.parametrize("seconds", [0.5, 2.5])
+    @pytest.mark.parametrize("seconds", [
+        pytest.param(half / 2, marks=() if half in (1, 5) else pytest.mark.long) for half in range(1, 21)])
     def test_ctrl_c_while_spark_starts_leaves_no_process(self, tmp_path: Path, seconds: float) -> None:
         root = real_store("clean-5.3.3", tmp_path / "s")
         process = subprocess.Popen(
