@@ -19,7 +19,7 @@ from formats.basics import FormatError
 from formats.properties import TIME_DIGITS, is_number
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
-from recover.findings.model import Finding, finding, moment
+from recover.findings.model import Finding, count, finding, moment
 from recover.findings.store_codes import DUE_AGAIN
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
@@ -73,6 +73,7 @@ class _State(Struct):
     end: int = 0
     units: int = 0
     named: list[Rows] = field(default_factory=list)
+    waiting: list[Rows] = field(default_factory=list)
     ahead: int = 0
     overdue: bool = False
 
@@ -101,6 +102,7 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
             yield from _too_low(check)
             yield from _delivered_later(log, check, state)
             yield from _missing(log, check, state)
+            yield from _out_of_wheel(store, check, state, queue.file_size)
     except OSError as error:
         part = store.relative(Path(error.filename))
         yield finding("part-unreadable", part, None, part=part, error=error.strerror)
@@ -140,6 +142,33 @@ def _delivered_later(log: LogView, check: timer.TimerCheck, state: _State) -> It
             left -= rows.size
             if left <= 0:
                 return
+
+
+def _out_of_wheel(store: Store, check: timer.TimerCheck, state: _State, file_size: int) -> Iterator[Finding]:
+    """Units that wait and that only the timerwheel leads to, if it does not: a start puts into it what the last files
+    of the timerlog hold, and finds the units before through their chains (TimerMessageStore.recover)."""
+    if not state.waiting:
+        return
+    position, due = np.concatenate(state.waiting, axis=1)
+    revised = position >= max(0, check.last_timer_log_flush_position - file_size) // file_size * file_size
+    lost = ~np.isin(due, due[revised])
+    if not lost.any() or any(store.root.glob(f"{TIMERWHEEL}.*")):
+        return
+    try:
+        content = read_small(store.root / TIMERWHEEL, timer.WHEEL_FILE_SIZE)
+    except FileNotFoundError:
+        content = b""
+    slots = np.frombuffer(content, timer.TIMER_WHEEL_SLOT.dtype, len(content) // timer.TIMER_WHEEL_SLOT.size)
+    lost &= ~np.isin(due // _precision(due), slots["instant"])
+    if lost.any():
+        yield finding("part-damaged" if content else "part-missing", TIMERWHEEL, None, part=TIMERWHEEL,
+                      what="slots of the timer", stops=False,
+                      problem=f"{count(int(lost.sum()), 'waiting unit')} of the timerlog, the first at "
+                              f"{int(position[lost][0])}, cannot be found without it")
+
+
+def _precision(due: Rows) -> int:
+    return next((p for p in _PRECISIONS if 2 * int((due % p == 0).sum()) > due.size), 1)
 
 
 def _timerlog(store: Store) -> MappedFileQueue:
@@ -190,6 +219,8 @@ def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _Sta
             state.units += at
             state.end = mapped_file.file_from_offset + units.stop
             state.named.append(units.phy_offset.astype(np.int64))
+            waits = units.due > state.delivered
+            state.waiting.append(np.stack([mapped_file.file_from_offset + units.position[waits], units.due[waits]]))
             live = units.phy_offset >= log.min_offset
             beyond = units.phy_offset + units.size > log.log_end
             if beyond.any():
@@ -233,7 +264,7 @@ def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
     """Units whose fields contradict the others: due times are multiples of the precision, a chain has one due time."""
     magic = units.columns["magic"]
     wrong = pending & ((magic & timer.MAGIC_DEFAULT) == 0)
-    precision = next((p for p in _PRECISIONS if 2 * int((units.due % p == 0).sum()) > units.due.size), 1)
+    precision = _precision(units.due)
     wrong |= (units.due % precision != 0) & ((magic & timer.MAGIC_ROLL) == 0)
     previous = units.columns["previous"].astype(np.int64)
     wrong |= pending & ((previous < -1) | (previous >= base + units.position))

@@ -321,6 +321,23 @@ def test_a_timercheck_before_pending_messages_that_have_units_delivers_them_twic
         assert [item.facts["units"] for item in notable(root)] == [units] * bool(units)
 
 
+@pytest.mark.parametrize("wheel", ["kept", "gone", "zeros"])
+def test_units_before_the_last_files_of_the_timerlog_need_their_wheel(tmp_path: Path, wheel: str) -> None:
+    """Of 80 messages in five files of a timerlog a real 5.3.3 without its wheel delivered 48, 5.5.0 79."""
+    root = real_store("kinds/clean-timers-5.3.3", tmp_path)
+    size = (root / "timerlog" / FIRST).stat().st_size
+    put(root / "timerlog" / f"{size:020d}", bytes(size))
+    path = root / "config" / "timercheck"
+    write_at(path, TIMER_CHECK.offset("last_timer_log_flush_position"), (2 * size).to_bytes(8, "big"))
+    if wheel == "gone":
+        (root / "timerwheel").unlink()
+    if wheel == "zeros":
+        (root / "timerwheel").write_bytes(bytes((root / "timerwheel").stat().st_size))
+    code = {"kept": [], "gone": ["part-missing"], "zeros": ["part-damaged"]}[wheel]
+    assert [(item.code, item.file) for item in notable(root)] == [(name, "timerwheel") for name in code]
+    assert mqtool("predict", root, "--broker", "5.3.3").code == (64 if code else 0)
+
+
 def test_a_log_without_a_message_says_nothing_of_when_the_timer_delivered(store: Make) -> None:
     root = store("clean-5.3.3")
     for path in (root / "commitlog").iterdir():
