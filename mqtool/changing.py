@@ -156,8 +156,14 @@ def conclude(
     the change. `known`: an earlier scan of the log, reused if the log did not change."""
     # opened again: the lists of files in `store` are from before the change
     opened = Store.open(store.root, store.options)
-    with engine.scan(out, opened, title="checking the result", known=known) as scan:
-        report = verify(opened, scan)
+    try:
+        with engine.scan(out, opened, title="checking the result", known=known) as scan:
+            report = verify(opened, scan)
+    except (Refusal, OSError) as error:
+        out.findings = FindingList()  # those of before the change
+        failed = exits.failure_of(error)
+        raise Refusal(f"{done}, but the result could not be checked: {failed.message}",
+                      f"{failed.remedy} `mqtool verify {{store}}` checks it.".lstrip()) from error
     if after_verify is not None:
         after_verify(report.analysis)
     out.findings = report.findings

@@ -220,7 +220,7 @@ def _start(scene: Scene) -> list[Step]:
     elif scene.wrong:
         last = "then handle the remaining problems"
     elif scene.mendable:
-        last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
+        last = f"gives up {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS):
         last = f"after you completed {guess.file}, which mqtool guessed; {last}"
     return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{with_conf}; {last}")]

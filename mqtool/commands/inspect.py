@@ -146,9 +146,9 @@ def _pointers(report: StoreReport) -> Table:
         behind = ", all of the log"
         if at.dispatched_to > at.log_end:
             beyond = exact_size(at.dispatched_to - at.log_end)
-            behind = f", {beyond} bytes after the end of the log: log files are missing"
+            behind = f", {beyond} after the end of the log: log files are missing"
         elif at.undispatched:
-            behind = f", {exact_size(at.undispatched)} bytes of the log follow"
+            behind = f", {exact_size(at.undispatched)} of the log follow"
         rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
     if at.index_files:
         first, last = at.index_files[0][0], at.index_files[-1][0]
@@ -292,7 +292,7 @@ def _unit_row(item: Item, names: list[str]) -> list[object]:
 
 def _detail(out: Printer, item: Item) -> None:
     where = f" (log offset {item.number:,})" if item.number is not None else ""
-    title = f"{item.kind} at {item.offset:,}{where}, {exact_size(item.size)} bytes"
+    title = f"{item.kind} at {item.offset:,}{where}, {exact_size(item.size)}"
     out.show(Text(title, style="bold") if item.ok else Text(f"{title}: {_why(item)}", style="bold red"))
     if item.fields:
         rows = [(field.offset, field.size, field.name, Text(_field_text(field)), field.note) for field in item.fields]

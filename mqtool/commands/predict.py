@@ -178,7 +178,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
-        rows.append(("units of light queues missing", _count(light, "bold yellow")))
+        rows.append(("units of LMQ queues missing", _count(light, "bold yellow")))
     deleted = document["deleted_files"]
     rows += [("deletes", name) for name in deleted[:_SHOWN]]
     if len(deleted) > _SHOWN:
@@ -274,5 +274,5 @@ def _groups_line(found: Groups) -> str:
     unknown = sum(row.skips is None for row in rows)
     if unknown == len(rows) and (rows or found.unread):
         return text
-    text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
+    text += f"; after a start of {found.prediction.broker}: {count(skips, 'message')} skipped, {again:,} consumed again"
     return text + (f"; unknown for {count(unknown, 'offset')}" if unknown else "")

@@ -326,7 +326,7 @@ def _show_one(out: Printer, found: look.Found, body: bool) -> None:
         ("message id", offset_id(*record.store_host, record.phy_offset)), ("unique key", record.uniq_key),
         ("keys", record.keys), ("tags", record.tags), ("flags", flag_text(record.sys_flag) or "none"),
         ("redelivered", record.reconsume_times), ("properties", Text(properties_text(record.properties))),
-        ("body", f"{exact_size(len(record.body))} bytes stored"),
+        ("body", f"{exact_size(len(record.body))} stored"),
     ]))
     if body:
         content, problem = plain_body(record)

@@ -108,13 +108,14 @@ def start_line(document: dict[str, Any]) -> str:
     if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
         costs = [f"lose no message, but {costs[0]}"]
     if light and (costs or unread):
-        costs.append(f"leave out {count(light, 'unit')} of light queues")
+        costs.append(f"leave out {count(light, 'unit')} of LMQ queues")
     elif light:
-        missing = f"{count(light, 'unit')} of light queues {'is' if light == 1 else 'are'} missing"
-        costs.append(f"lose nothing, but {missing}: only other queues lead to their messages")
+        missing = f"{count(light, 'unit')} of LMQ queues {'is' if light == 1 else 'are'} missing"
+        costs.append(f"lose nothing, but {missing}: their consumers do not get the messages")
     if unread:
         does = f" and {', '.join(costs)}" if costs else ""
-        return f"{who} would start{does}; the effect on {unread} is unknown"
+        parts = ", ".join(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
+        return f"{who} would start{does}; the effect on {parts} is unknown"
     if not costs and document["reason"]:
         return f"{who} would start all the same"
     return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")

@@ -303,7 +303,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     again: list[int] = []
     master = check.master_timer_queue_offset
     with LogReader(log.queue) as reader:
-        for split in log.splits():
+        for split in log.splits_of([number]):
             rows = split.records
             rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
             known, stored = np.isin(rows["phy_offset"], named), rows["store_timestamp"]
@@ -332,12 +332,12 @@ def waiting_timers(store: Store, log: LogView) -> int:
     message shows; of many only the last of each split count. `OSError`."""
     check, _ = _check_of(store)
     delivered = max(log.tally.newest_timestamp, 0 if check is None else check.last_read_timestamp)
-    number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
+    numbers = [number for number, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)]
     waiting = 0
     with LogReader(log.queue) as reader:
-        for split in log.splits() if number is not None else ():
+        for split in log.splits_of(numbers):
             rows = split.records
-            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+            rows = rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
             waiting += sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered for row in rows[-_READ:])
     return waiting
 

@@ -132,7 +132,7 @@ def _older_in_place(log: LogView, expectation: Expectation, named: Collection[Lo
     def named_in(start: Any, stop: Any) -> Any:
         return np.searchsorted(starts, start) < np.searchsorted(starts, stop)
 
-    for split in log.splits() if log.superseded and named else ():
+    for split in log.splits(BIT_SUPERSEDED) if log.superseded and named else ():
         rows = split.records[(split.records["bits"] & BIT_SUPERSEDED) != 0]
         if named_in(rows["phy_offset"], rows["phy_offset"] + rows["size"]).any():
             rows = rows[_repeats(rows, expectation)]
@@ -156,7 +156,7 @@ def _repeats(rows: Rows, expectation: Expectation) -> Rows:
 
 def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
     """Return the log with these ranges as damage, and with what follows the bridged gaps as live. Its rows are copies,
-    `memory` bytes of them in memory."""
+    `memory` bytes of them in memory; where a split has no such range, its rows stay elsewhere."""
     stretches = found.stretches
     indexed = {file.extent[0]: file.indexed for file in found.foreign}
     columns = ColumnStore(memory)
@@ -168,8 +168,15 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         if whole := extent in own:
             own = [extent]
         begins, ends = np.array(sorted(own), dtype=np.int64).reshape(-1, 2).T
-        inside = [within(split.records["phy_offset"], begins, ends) for split in scan.splits]
-        copy = scan.copied([kept_rows(split, drop, columns) for split, drop in zip(scan.splits, inside, strict=True)])
+        kept, aside = [], []
+        for split in scan.splits:
+            if split.is_unaffected(begins, ends):
+                kept.append(split.again())
+                continue
+            inside = within(split.records["phy_offset"], begins, ends)
+            kept.append(kept_rows(split, inside, columns))
+            aside.append(Split(split.records[inside], split.hashes[:0]))
+        copy = scan.copied(kept)
         copy.queues = log.queues
         if whole:
             copy.blank, copy.end, copy.doubted = None, scan.mapped_file.file_from_offset, []
@@ -179,8 +186,7 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
         left = [structs.replace(gap, bridged_by_units=gap.bridged_by_units or gap in found.bridged)
                 for gap in scan.gaps if not whole]
         copy.gaps = sorted([*left, *gaps], key=lambda gap: gap.start)
-        copy.set_aside = [*scan.set_aside, *(Split(split.records[drop], split.hashes[:0])
-                                             for split, drop in zip(scan.splits, inside, strict=True) if own)]
+        copy.set_aside = [*scan.set_aside, *(aside if own else ())]
         scans.append(copy)
     view = assemble(log.queue, scans)
     return structs.replace(view, written=log.written, has_keys=log.has_keys)
@@ -366,7 +372,7 @@ def _old_records(log: LogView) -> set[LostPosition]:
     keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
     return {
         LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
-        for split in (log.splits() if log.stale or log.superseded else ())
+        for split in (log.splits(NOT_LIVE) if log.stale or log.superseded else ())
         for row in split.records[(split.records["bits"] & NOT_LIVE) != 0]
     }
 
@@ -436,19 +442,20 @@ def correct_generations_by_units(log: LogView, store: Store) -> LogView:
     """
     for bits, corrects in ((log.superseded, _undo_false_restarts), (log.tally.bits & BIT_MISNUMBERED, _confirm_places)):
         if bits and corrects(log, store):
-            superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
+            superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum())
+                             for split in log.splits(BIT_SUPERSEDED))
             log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
     return log
 
 
 def _undo_false_restarts(log: LogView, store: Store) -> bool:
     """Undo restarts at 0 of single records that the unit at the previous record's next place names; whether any was."""
-    alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0))
+    alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0)).tolist()
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}
-    for split in log.splits() if alone.size else ():
-        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0)
-        records = split.records[wanted & numbered(split.records)]
+    for split in log.splits_of(alone):
+        records = split.records[np.isin(split.records["queue"], alone) & numbered(split.records)]
+        records = records[(records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0]
         stale = (records["bits"] & BIT_SUPERSEDED) != 0
         for rows, last in ((records[stale], older), (records[~stale], newer)):
             # the last row of each queue in the split
@@ -458,7 +465,7 @@ def _undo_false_restarts(log: LogView, store: Store) -> bool:
         queue: int(row["phy_offset"]) for queue, row in newer.items()
         if queue in older and _is_named(log, store, row, int(older[queue]["queue_offset"]) + 1)
     }
-    for split in log.splits() if false else ():
+    for split in log.splits_of(false):
         bits, offsets = split.records["bits"], split.records["phy_offset"]
         bits[np.isin(split.records["queue"], [*false])] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
         bits[np.isin(offsets, [*false.values()])] |= BIT_MISNUMBERED
@@ -469,13 +476,13 @@ def _confirm_places(log: LogView, store: Store) -> bool:
     """Clear misnumbered records that the unit at their own place confirms, and supersede others with that place; return
     whether there were any."""
     confirmed = []
-    for split in log.splits():
+    for split in log.splits(BIT_MISNUMBERED):
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
             if _is_named(log, store, row, int(row["queue_offset"])):
                 confirmed.append(row)
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
-    for split in log.splits() if confirmed else ():
+    for split in log.splits_of({int(row["queue"]) for row in confirmed}):
         records = split.records
         for row in confirmed:
             same = (records["queue"] == row["queue"]) & (records["queue_offset"] == row["queue_offset"])

@@ -282,7 +282,7 @@ def names_again(
 def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
     """Return misnumbered records by the queue that they name, in log order: stated queue offset, phy_offset, size."""
     found: dict[QueueKey, list[Unit]] = {}
-    for split in (split for split in log.splits() if log.tally.bits & BIT_MISNUMBERED and split.has(BIT_MISNUMBERED)):
+    for split in log.splits(BIT_MISNUMBERED) if log.tally.bits & BIT_MISNUMBERED else ():
         for row in split.records[(split.records["bits"] & BIT_MISNUMBERED) != 0]:
             found.setdefault(expectation.keys[int(row["queue"])], []).append(_unit_of(row))
     return found
@@ -400,7 +400,7 @@ def _single_records(log: LogView, expectation: Expectation) -> Iterator[LostPosi
     """
     alone = (log.tally.positions == 1) & (log.tally.least > 0)
     older = np.zeros(len(log.queues), dtype=np.int64)
-    for split in (split for split in log.splits() if log.superseded and split.has(BIT_SUPERSEDED)):
+    for split in log.splits(BIT_SUPERSEDED) if log.superseded else ():
         older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
     left: list[LostPosition] = []
     for split in (split for split in log.splits() if not split.lacks(alone | (older == 1))):
@@ -446,7 +446,8 @@ def _next_places(expectation: Expectation, named: Collection[QueueKey]) -> Itera
 def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
     """Return the log as if each contradicted record named its right place; `written` has these records.
 
-    Its rows are copies, of which at most `memory` bytes are in memory.
+    Its rows are copies, of which at most `memory` bytes are in memory; where a split has no such record, its rows stay
+    elsewhere.
     """
     columns = ColumnStore(memory)
     queues = list(log.queues)
@@ -457,7 +458,9 @@ def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
         if numbers.setdefault(key, len(queues)) == len(queues):
             queues.append(key)
         right[edit.start] = row_of(edit.record, numbers[key])
-    scans = [scan.copied([_with_rows(split, right, columns) for split in scan.splits]) for scan in log.files]
+    starts = np.array([*right], dtype=np.int64)
+    scans = [scan.copied([split.again() if split.is_unaffected(starts, starts + 1) else
+                          _with_rows(split, right, columns) for split in scan.splits]) for scan in log.files]
     changed = structs.replace(
         log, files=scans, queues=queues, damaged=[*log.damaged], written={edit.start: edit.record for edit in edits},
     )

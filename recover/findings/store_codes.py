@@ -520,11 +520,11 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-leaves-light-queues", "error",
-        "broker {broker} would leave {count} units of light queues missing: consumers of these queues do not get the "
-        "messages, which only their other queues lead to",
+        "broker {broker} would leave {count} units of LMQ queues missing: consumers of these queues do not get the "
+        "messages; consumers of their own topics do",
         "mqtool rebuild-consumequeue {store} --dry-run",
-        one="broker {broker} would leave one unit of a light queue missing: its consumers do not get the message, which "
-            "only its other queues lead to",
+        one="broker {broker} would leave one unit of an LMQ queue missing: its consumers do not get the message; "
+            "consumers of its own topic do",
         meaning="The messages are in the log and in the queues of their own topics; light queues (LMQ) that they name "
                 "have no unit of them.",
         cause="The units are gone, and a start makes none for light queues without enableMultiDispatch=true, or puts "

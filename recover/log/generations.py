@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -15,10 +16,10 @@ import numpy as np
 
 from formats.native.rows import note_last, numbered
 from formats.record import MIN_RECORD_SIZE
-from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE, RECORD
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader, without_own_offset
-from recover.store.columns import Rows, Split
+from recover.store.columns import Rows, Split, ask, joined
 from recover.store.mapped_files import MappedFileQueue
 
 _RESUMED = 3
@@ -123,13 +124,14 @@ def _ends(scans: list[FileScan], queues: Rows) -> Iterator[tuple[Rows, Rows]]:
 def mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
     """Set a bit of the records at these phy offsets (arrays); return their number."""
     places = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-    for records in _rows(scans) if places.size else ():
-        offsets = records["phy_offset"]
-        first, stop = np.searchsorted(places, [offsets[0], offsets[-1] + 1]) if offsets.size else (0, 0)
-        records["bits"][np.searchsorted(offsets, places[first:stop])] |= bit
+    for split in (split for scan in scans for split in scan.splits if split.size):
+        first, stop = np.searchsorted(places, [split.first, split.last + 1])
+        if first < stop:
+            split.records["bits"][np.searchsorted(split.records["phy_offset"], places[first:stop])] |= bit
     return int(places.size)
 
 
+_PLACED = ("phy_offset", "queue_offset", "store_timestamp", "size")
 _AT_ONCE = 1 << 21
 """Rows of queues that are sorted together."""
 
@@ -262,15 +264,17 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows | Split
             yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
 
 
-def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
+def mark_superseded(scans: list[FileScan], queues: Rows) -> int:
     """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took; return their number.
 
-    `fallen`: queues whose offsets fall back somewhere in the log. A record that leaves its queue's order while its
-    neighbours go on is no new generation: its own queue offset is wrong, and it gets BIT_MISNUMBERED.
+    `queues`: their QUEUE_TALLY, with those whose offsets fall back somewhere in the log. A record that leaves its
+    queue's order while its neighbours go on is no new generation: its own queue offset is wrong, and it gets
+    BIT_MISNUMBERED.
     """
     wrong: list[Rows] = []
     older: list[Rows] = []
-    for places, offsets, times, sizes in _sequences(scans, fallen):
+    fallen = np.flatnonzero(queues["fallen"]).tolist()
+    for places, offsets, times, sizes in _sequences(scans, fallen, queues["positions"]):
         lap = _earlier_lap(offsets, times)
         lap[_copies(scans, places, np.stack([offsets, times, sizes]))] = True
         older.append(places[lap])
@@ -325,31 +329,33 @@ def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
     return found
 
 
-def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
+def _sequences(scans: list[FileScan], queues: list[int], counts: Rows) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
     """Yield phy offsets, queue offsets, store times and sizes (int64) of the counted rows of each of these queues, in
-    log order."""
-    sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
-    for records in _rows(scans):
-        sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
-    for some in batches(queues, sizes, _AT_ONCE):
-        chosen = np.zeros(sizes.size + 1, dtype=bool)
+    log order. `counts`: of the rows of every queue."""
+    splits = [split for scan in scans for split in scan.splits]
+    for some in batches(queues, counts, _AT_ONCE):
+        chosen = np.zeros(counts.size, dtype=bool)
         chosen[some] = True
-        parts = [[np.empty(0, dtype=np.int64)] * 5]
-        for records in _rows(scans):
-            own = records[chosen[np.minimum(records["queue"], sizes.size)]]
-            own = own[counted(own)]
-            names = ("queue", "phy_offset", "queue_offset", "store_timestamp", "size")
-            parts.append([own[name].astype(np.int64) for name in names])
-        numbers, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(numbers, kind="stable")
-        starts = np.searchsorted(numbers[order], [*some, some[-1] + 1])
-        for start, stop in pairwise(starts.tolist()):
-            places, offsets, times, lengths = (column[order[start:stop]] for column in columns)
-            yield places, offsets, times, lengths
+        asked = [(split, split.numbers if split.summary is not None else np.arange(counts.size))
+                 for split in splits if not split.lacks(chosen)]
+        parts = [np.empty(0, dtype=RECORD)]
+        for (_, numbers), own in zip(asked, ask([
+            (split, partial(_of_queues, chosen[numbers])) for split, numbers in asked
+        ]), strict=True):
+            own["queue"] = numbers[own["queue"]]
+            parts.append(own)
+        rows = joined(parts)
+        rows = rows[np.argsort(rows["queue"], kind="stable")]
+        for start, stop in pairwise(np.searchsorted(rows["queue"], [*some, some[-1] + 1]).tolist()):
+            own = rows[start:stop]
+            yield tuple(own[name].astype(np.int64) for name in _PLACED)
 
 
-def _rows(scans: list[FileScan]) -> Iterator[Rows]:
-    return (split.records for scan in scans for split in scan.splits)
+def _of_queues(chosen: Rows, split: Split) -> Rows:
+    """The counted rows of a split in the `chosen` queues (bool array)."""
+    records = split.records
+    own = records[np.append(chosen, False)[records["queue"]]]
+    return own[counted(own)]
 
 
 def batches(queues: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:

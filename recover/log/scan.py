@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,10 +154,17 @@ class LogView(Struct):
         """The number of mapped files with a valid end mark."""
         return sum(1 for scan in self.files if scan.blank is not None)
 
-    def splits(self) -> Iterator[Split]:
-        """Yield all rows in log order, including stale and superseded ones (see the bits)."""
+    def splits(self, bits: int = 0) -> Iterator[Split]:
+        """Yield all rows in log order, including stale and superseded ones; with `bits`, only the splits in which a row
+        may have one of these."""
         for scan in self.files:
-            yield from scan.splits
+            yield from (split for split in scan.splits if not bits or split.has(bits))
+
+    def splits_of(self, numbers: Collection[int]) -> Iterator[Split]:
+        """Yield the splits that may have rows of these queues."""
+        wanted = np.zeros(len(self.queues), dtype=bool)
+        wanted[[*numbers]] = True
+        return (split for split in self.splits() if not split.lacks(wanted))
 
     @property
     def holder(self) -> Holder | None:
@@ -281,7 +288,7 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     counts = tally(scans, queues)
     superseded = 0
     if counts.queues["fallen"].any():
-        superseded = mark_superseded(scans, np.flatnonzero(counts.queues["fallen"]).tolist())
+        superseded = mark_superseded(scans, counts.queues)
         counts = tally(scans, queues)
     if mark_jumps(scans, counts.gapped):
         counts = tally(scans, queues)

@@ -95,8 +95,7 @@ def groups_of(
             by_queue[QueueKey(row.topic, row.queue)].append(row)
     short = _as_they_are(analysis, by_queue)
     if short:
-        unread.append(f"of {count(len(short), 'queue')} the units of the newest messages are missing: their lag "
-                      "is unknown")
+        unread.append(f"{count(len(short), 'queue')} without the units of the newest messages: their lag is unknown")
 
     queues: dict[Key, QueueState] = {}
 

@@ -282,7 +282,7 @@ def end_of_live_log(log: LogView) -> int:
 def _places_of_older(log: LogView) -> Iterator[tuple[QueueKey, int]]:
     """The places before the first live record of a queue, or in one without any, that superseded records name."""
     live = np.where(log.tally.most < 0, np.iinfo(np.int64).max, log.tally.least)
-    for split in log.splits() if log.superseded else ():
+    for split in log.splits(BIT_SUPERSEDED) if log.superseded else ():
         rows = split.records[(split.records["bits"] & BIT_SUPERSEDED) != 0]
         for queue, offset in rows[rows["queue_offset"] < live[rows["queue"]]][["queue", "queue_offset"]].tolist():
             topic, queue_id = log.queues[queue]
@@ -378,10 +378,10 @@ def log_after(log: LogView, changes: LogChanges) -> LogView:
             continue
         own = by_file[scan.mapped_file]
         ranges = sorted((change.start, change.stop) for change in own)
-        starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
-        replaced = partial(within, starts=starts, stops=np.maximum.accumulate(stops))
+        starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
+        replaced = partial(within, starts=starts, stops=stops)
         new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_insert(_left(scan.splits, own, replaced, changes.cut_from, columns), new_rows))
+        splits = list(_insert(_left(scan.splits, starts, stops, changes.cut_from, columns), new_rows))
         scans.append(_changed_scan(scan, own, replaced, splits, changes.cut_from))
     for scan in scans:
         scan.queues = queues
@@ -430,18 +430,17 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
 
 
 def _left(
-    splits: Iterable[Split], changes: list[Replaced], replaced: Within, cut_from: int, columns: ColumnStore
+    splits: Iterable[Split], starts: Rows, stops: Rows, cut_from: int, columns: ColumnStore
 ) -> Iterator[Split]:
     """Copies of the splits without stale and replaced records and those that end after the cut, and without marks that
     `kept_rows` recomputes."""
     for split in splits:
-        end = 0 if split.summary is None else split.summary.end
-        if 0 < end <= cut_from and not any(change.start < end and change.stop > split.first for change in changes):
+        if split.summary is not None and split.summary.end <= cut_from and split.is_unaffected(starts, stops):
             yield split.again()
             continue
         rows = split.records
         goes = ((rows["bits"] & BIT_STALE) != 0) | (rows["phy_offset"] + rows["size"] > cut_from)
-        yield kept_rows(split, goes | replaced(rows["phy_offset"]), columns)
+        yield kept_rows(split, goes | within(rows["phy_offset"], starts, stops), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:

@@ -137,6 +137,11 @@ class Split:
         split.numbers = np.arange(summary.queues.size, dtype=np.int32) if numbers is None else numbers
         return split
 
+    def is_unaffected(self, starts: Rows, stops: Rows) -> bool:
+        """Whether the rows are elsewhere and no record starts in one of the ranges [start, stop): `again` copies them.
+        """
+        return self.summary is not None and not ((starts <= self.last) & (stops > self.first)).any()
+
     def again(self) -> Split:
         """Return a copy for another log, which may mark other rows; the rows must be elsewhere."""
         assert self.summary is not None and self.holder is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import re
@@ -10,11 +11,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from mqtool import exits
+from recover.check.report import VerifyReport, verify
 from tests.cli.runner import mqtool
 from tests.support.stores import real_store, unpacked, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -133,6 +135,22 @@ def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(
     assert mqtool(*words).code & 4 == 0
     said = mqtool("recover", *words[1:], "--yes", "--json").document["next"]
     assert f"storePathCommitLog={root}/commitlog,{found}" in said[-1]["why"]
+
+
+def test_a_result_that_cannot_be_checked_is_said_to_be_made(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([verify])
+
+    def once(*arguments: Any) -> VerifyReport:
+        for look in looks:
+            return look(*arguments)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(damaged / LOG))
+
+    monkeypatch.setattr("mqtool.changing.verify", once)
+    done = mqtool("recover", damaged, "--yes", "--json")
+    assert done.code == exits.OPERATIONAL and done.document["applied"] and not done.document["findings"]
+    assert re.search(r"^\d+ steps done, .*, but the result could not be checked: ", done.document["error"]["message"])
+    assert done.document["next"][-1]["command"] == f"mqtool verify {damaged}"
+    assert mqtool("verify", damaged, "--json").code == 0
 
 
 def test_no_bridge_refuses_with_the_count(damaged: Path) -> None:

@@ -245,7 +245,7 @@ def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_
     root = real_store("clean-5.3.3", tmp_path)
     max((root / "commitlog").iterdir()).unlink()
     shown = " ".join(mqtool("inspect", root).stdout.split())
-    assert "bytes after the end of the log: log files are missing" in shown
+    assert "691,590 bytes (675.4 KiB) after the end of the log: log files are missing" in shown
 
 
 # --- `mqtool inspect FILE`: kinds, items, fields, checks, and what is no file of ours.

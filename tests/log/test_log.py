@@ -20,7 +20,7 @@ from recover.broker.versions import BrokerVersion
 from recover.check.analysis import ScanOptions, analyse
 from recover.log import generations
 from recover.log.file_scan import FileScan
-from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, stamps_of
+from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, stamps_of, tally
 from recover.look.store import Generation, default_broker
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -262,7 +262,9 @@ def test_old_generations_are_those_of_each_queue_by_itself(
             restarts = [i for i in range(at + 1, len(offsets)) if offsets[i] <= offsets[i - 1]]
             if any(offsets[i] <= offset for i in restarts):
                 expected[own[at]] |= BIT_SUPERSEDED
+    queues = tally(scans, 3).queues
+    queues["fallen"] = 1
     with mock.patch.object(generations, "_AT_ONCE", at_once):
-        marked = generations.mark_superseded(scans, [0, 1, 2])
+        marked = generations.mark_superseded(scans, queues)
     assert records["bits"].tolist() == expected.tolist()
     assert marked == int(((expected & BIT_SUPERSEDED) != 0).sum())

@@ -130,6 +130,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("all-queues-missing", 0, 0), ("queue-unit-size", 1, 2 * QUEUE),
     # the damaged split, the log's last, and the three of the index file that is wrong there; a queue, asked twice
     ("bit-in-body", 5, 2 * QUEUE), ("torn-tail", 3, 3 * QUEUE),
+    # the split with the older record; the queue that falls back is asked about twice more
+    ("record-older-whole", 4, 6 * QUEUE),
 ])
 def test_rows_come_of_damage_and_of_what_differs_alone(
     recipe: str | None, splits: int, positions: int, large: Path, tmp_path: Path

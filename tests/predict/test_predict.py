@@ -351,7 +351,7 @@ def test_units_of_light_queues_left_out_are_said_to_be_that_and_no_unreachable_m
     costs = {item.code: item.facts["count"] for item in found.findings() if item.severity == "error"}
     assert (found.unreachable_messages, costs) == (0, {"start-leaves-light-queues": 80})
     line = start_line(found.json())
-    assert "lose nothing, but 80 units of light queues are missing" in line and found.exit_code == 4
+    assert "lose nothing, but 80 units of LMQ queues are missing: their consumers" in line and found.exit_code == 4
     elsewhere = ask(root, "5.3.3", enableMultiDispatch="true")
     assert any("enableLmq=false" in text for text in elsewhere.assumptions) and elsewhere.exit_code == 4
     assert "lose nothing" not in start_line(elsewhere.json())
