@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.next_steps import next_steps, undo_step
+from mqtool.next_steps import ELSEWHERE, next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
@@ -288,6 +289,9 @@ class Change(Struct):
                              for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
+        if self.output is None:
+            # no command writes there because a plan says so: journal names them to verify
+            said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE}, enc_hook=os.path.abspath)
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,

@@ -98,7 +98,8 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "mqtool"
-        return Failure(USAGE, "usage", " ".join(error.format_message().split()), f"See `{path} --help`.")
+        order = "Options follow the command. " if path == "mqtool" and hasattr(error, "option_name") else ""
+        return Failure(USAGE, "usage", " ".join(error.format_message().split()), f"{order}See `{path} --help`.")
     return Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 START_BROKER = "start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
-_ELSEWHERE = _PARTS[:3]
-_NOT_OF_A_COPY = (*_ELSEWHERE, "broker_conf")
+ELSEWHERE = _PARTS[:3]
+_NOT_OF_A_COPY = (*ELSEWHERE, "broker_conf")
 """Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
+    **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
     **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate",
                      "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from mqtool import exits
 from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
-from mqtool.next_steps import Given, Step, next_steps, undo_step
+from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
 from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
@@ -38,6 +40,18 @@ def _root(store: str, options: StoreOptions | None = None) -> Path:
     if not (root / JOURNAL_DIR).is_dir():
         Store.open(root, options)
     return root
+
+
+def _as_run(store: str, plan_file: Path) -> Given:
+    """The store with the options of a run's plan, its parts included, for a command that only reads; without them if
+    the plan cannot be read, or is that of another place."""
+    with suppress(Refusal):
+        plan = load_plan(plan_file, sidecar="staged")
+        if plan.store is not None and plan.store.root == os.path.realpath(store):
+            said = plan.summary.get("store_options") or {}
+            found = {name: said[name] for name in ELSEWHERE if said.get(name)}
+            return Given.of_plan(store, structs.replace(options_of(plan, PartsChoice()), **found))
+    return Given(store)
 
 
 @command(
@@ -195,13 +209,15 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
         out.show(table("runs, oldest first", columns, rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
-    steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else []))
+    given = _as_run(store, root / runs[-1].plan_path) if runs and not unfinished else out.given
+    steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
     can_undo = unfinished or any(item.state == "applied" for item in runs)
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs
             for part in ("commitlog", "consumequeue", "index", "broker-conf")):
         more = "name parts kept elsewhere as for that run: --commitlog, --consumequeue, --index"
-        steps = [step._replace(why=f"{step.why}; {more}") for step in steps]
+        if given == out.given:
+            steps = [step._replace(why=f"{step.why}; {more}") for step in steps]
         undoing = undoing._replace(why=f"{undoing.why}; {more}")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)

@@ -372,8 +372,11 @@ class _ConfigChoice(Struct):
 
 
 class _StoreOptions(Struct):
-    """The `StoreOptions` that are accepted from a plan; others, such as folders, are ignored."""
+    """The `StoreOptions` that are accepted from a plan; folders only to name them to a command that reads."""
 
+    commitlog: list[str] = []
+    consumequeue: str | None = None
+    index: str | None = None
     mapped_file_size: int | None = None
     index_slots: int | None = None
     index_entries: int | None = None

@@ -235,6 +235,12 @@ def test_findings_out_may_not_lie_inside_the_store() -> None:
     assert not (store / "out.ndjson").exists()
 
 
+def test_findings_out_is_no_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert mqtool("inspect", unpacked("clean-5.3.3"), "--findings-out", "-").code == 16
+    assert not (tmp_path / "-").exists()
+
+
 def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     max((root / "commitlog").iterdir()).unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,8 @@ def test_what_follows_a_run_by_a_configuration_asks_for_the_parts_that_it_named(
     assert subprocess.run(line, check=False, capture_output=True).returncode == 1
     lines = mqtool("journal", root).stdout.splitlines()
     assert all("--commitlog" in line for line in lines if line.startswith(("next: ", "undo: ")))
+    step, = mqtool("journal", root, "--json").document["next"]
+    assert mqtool(*shlex.split(step["command"])[1:]).code == 0, step
 
 
 def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:

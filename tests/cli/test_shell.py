@@ -102,6 +102,12 @@ def test_a_mistyped_command_is_met_with_the_nearest() -> None:
     assert "Did you mean 'verify'" in result.stderr
 
 
+def test_an_option_before_the_command_is_told_where_it_goes() -> None:
+    result = mqtool("--json", "verify", "STORE")
+    assert result.code == 16
+    assert "Options follow the command" in result.stderr
+
+
 def test_usage_error_with_json_is_a_document_too() -> None:
     result = mqtool("exit-codes", "--json", "--nonsense")
     assert result.code == 16
