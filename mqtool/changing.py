@@ -291,7 +291,8 @@ class Change(Struct):
         said = {name: getattr(options, name) for name in _REMEMBERED}
         if self.output is None:
             # no command writes there because a plan says so: journal names them to verify
-            said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE}, enc_hook=os.path.abspath)
+            said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},
+                                enc_hook=lambda path: os.path.abspath(str(path)))
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,

@@ -260,7 +260,7 @@ def test_what_only_an_option_repairs_is_named_with_it_alone(root: Path) -> None:
 def test_a_repair_that_bridged_what_one_bit_explains_says_how_to_restore_it(root: Path) -> None:
     damage("bit-in-body", root, 3)
     steps = mqtool("recover", root, "--yes", "--json").document["next"]
-    assert steps[0]["command"] == START_BROKER and "without 1 damaged message that --mend-bits" in steps[0]["why"]
+    assert steps[0]["command"] == START_BROKER and "gives up 1 damaged message that --mend-bits" in steps[0]["why"]
     undo, again = steps[1]["command"].split(" && ")
     assert mqtool(*shlex.split(undo)[1:], "--yes").code == exits.CLEAN
     mended = mqtool(*shlex.split(again)[1:], "--yes", "--json")
