@@ -214,7 +214,7 @@ def left_over(store: Drill, recipe: str, found: Result, planned: Result) -> int:
     """What recover can do nothing about: offsets, and a topic under no checksum, which only --mend-bits writes."""
     if recipe == "bit-in-topic-legal" and found.found("commitlog-contradicted-field"):
         return exits.MESSAGES
-    steps = (planned.document["plan"] or {}).get("steps", ())
+    steps = (planned.document.get("plan") or {}).get("steps", ())
     if any(step["kind"] == "retire" and step["file"].endswith("Offset.json") for step in steps):
         return exits.DERIVED  # offsets are never invented
     if recipe.endswith("-offset-above-max"):
