@@ -415,7 +415,7 @@ def _json_default(value: Any) -> Any:
 def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = ()) -> None:
     """`UsageRefusal` (16) for `-`, a file inside a store that is only read, or one in a missing folder."""
     if str(target) == "-":
-        raise UsageRefusal("- is no file here: stdout carries the answer", "Name a file.")
+        raise UsageRefusal("- is not a file name here: stdout carries the answer", "Name a file.")
     place = target.resolve()
     for root in [*roots, *parts]:
         inside = root.resolve()

@@ -70,7 +70,7 @@ def _log(out: Printer, path: Path) -> None:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     worst = documents[0] if documents else None
     if worst is None and not found.recognized:
-        out.summary(f"{count(found.lines, 'line')}: none is recognized as a broker's: nothing is said of the store")
+        out.summary(f"{count(found.lines, 'line')}: none is recognized as a broker's: nothing is known of the store")
         return
     if worst is None or worst["rank"] == NOTE:
         out.summary(f"{count(found.lines, 'line')}: no sign of damage",

@@ -137,7 +137,7 @@ def new_folder(target: Path) -> Iterator[None]:
 def staged_folder(target: Path) -> Iterator[Path]:
     """Yield a folder whose content moves to `target`, new or empty, when the block ends; see `new_folder`.
 
-    The log moves last: what a kill leaves in `target` is no store.
+    The log moves last: what a kill leaves in `target` is not a store.
     """
     with new_folder(target):
         made = target / _STAGING

@@ -465,7 +465,7 @@ def check_parts(store: Store, analysis: Analysis, wanted: Collection[str]) -> li
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
-        # recover makes a topics.json that is gone with the types that the folders show
+        # recover creates a missing topics.json with the types that the folders show
         if analysis.topics.configured is not None and not queues_in_rocksdb(store):
             findings.extend(queue_types(store, analysis.topics))
         findings.extend(earlier_runs(store))

@@ -295,17 +295,14 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     If units are in RocksDB, there never was a timerlog.
     """
     reached = check.last_timer_log_flush_position
-    number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
-    if number is None or not (state.units or reached > 0):
+    if (TIMER_TOPIC, 0) not in log.queues or not (state.units or reached > 0):
         return
     named = np.concatenate(state.named) if state.named else np.empty(0, dtype=np.int64)
     lost: list[int] = []
     again: list[int] = []
     master = check.master_timer_queue_offset
     with LogReader(log.queue) as reader:
-        for split in log.splits_of([number]):
-            rows = split.records
-            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+        for rows in _timer_rows(log):
             known, stored = np.isin(rows["phy_offset"], named), rows["store_timestamp"]
             without = ~known & (rows["queue_offset"] < check.last_timer_queue_offset) & (
                 stored > state.delivered - _WHEEL_MS)
@@ -332,14 +329,17 @@ def waiting_timers(store: Store, log: LogView) -> int:
     message shows; of many only the last of each split count. `OSError`."""
     check, _ = _check_of(store)
     delivered = max(log.tally.newest_timestamp, 0 if check is None else check.last_read_timestamp)
-    numbers = [number for number, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)]
-    waiting = 0
     with LogReader(log.queue) as reader:
-        for split in log.splits_of(numbers):
-            rows = split.records
-            rows = rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
-            waiting += sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered for row in rows[-_READ:])
-    return waiting
+        return sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered
+                   for rows in _timer_rows(log) for row in rows[-_READ:])
+
+
+def _timer_rows(log: LogView) -> Iterator[Rows]:
+    """Yield the timer messages of each split that are neither stale nor stand-ins."""
+    numbers = [number for number, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)]
+    for split in log.splits_of(numbers):
+        rows = split.records
+        yield rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
 
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:

@@ -475,18 +475,20 @@ def _undo_false_restarts(log: LogView, store: Store) -> bool:
 def _confirm_places(log: LogView, store: Store) -> bool:
     """Clear misnumbered records that the unit at their own place confirms, and supersede others with that place; return
     whether there were any."""
-    confirmed = []
+    confirmed: dict[tuple[int, int], int] = {}
     for split in log.splits(BIT_MISNUMBERED):
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
             if _is_named(log, store, row, int(row["queue_offset"])):
-                confirmed.append(row)
+                confirmed[int(row["queue"]), int(row["queue_offset"])] = int(row["phy_offset"])
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
-    for split in log.splits_of({int(row["queue"]) for row in confirmed}):
+    offsets = [offset for _, offset in confirmed]
+    for split in log.splits_of({queue for queue, _ in confirmed}):
         records = split.records
-        for row in confirmed:
-            same = (records["queue"] == row["queue"]) & (records["queue_offset"] == row["queue_offset"])
-            records["bits"][same & with_place(records) & (records["phy_offset"] != row["phy_offset"])] |= BIT_SUPERSEDED
+        near = np.flatnonzero(np.isin(records["queue_offset"], offsets) & with_place(records))
+        places = records[["queue", "queue_offset", "phy_offset"]][near].tolist()
+        older = [confirmed.get((queue, offset), start) != start for queue, offset, start in places]
+        records["bits"][near[older]] |= BIT_SUPERSEDED
     return bool(confirmed)
 
 
