@@ -295,7 +295,8 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     # a broker writes the file every ten seconds and when it stops, as it does with consumer offsets
     gone = not delays.present and any(pairs[name].present for name in OFFSET_FILES)
     late = _WRITTEN_MS if gone and store.has_abort else 0
-    if TOPIC_SCHEDULE in stored and (gone or _lack(delays.main)) and _came_due(store, log, newest, late):
+    empty = delays.present and not delays.main.table
+    if TOPIC_SCHEDULE in stored and (gone or empty) and _came_due(store, log, newest, late):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -340,8 +341,8 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
     poor = _lack(main, *topics)
-    # a backup that stands in for a broken file is held to the same
-    if not (poor or (topics and not main.whole)) or not (pair.shown or known_better):
+    # a backup that stands in for a broken file is held to the same, and to what can be read of that file
+    if (main.whole and not poor) or not (pair.shown or known_better or (main.table and not main.whole)):
         return pair
     return structs.replace(pair, main=structs.replace(main, emptied=poor),
                            backup=structs.replace(backup, emptied=_lack(backup, *topics)))
@@ -426,7 +427,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
                       chosen=pair.chosen.path.name, **pair.difference())
     elif pair.name == TOPICS_FILE and (pair.present or pair.shown):
         yield _guessed(store, topics, log, pair, facts)
-    elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
+    elif pair.is_empty:
         if pair.shown:
             yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost: "
                           f"{pair.known.lost}", remedy=FIND_CONFIG, **pair.difference())

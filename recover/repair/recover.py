@@ -81,7 +81,7 @@ class ConfigRepair:
             self._keep(chosen)
         elif self.pair.name == TOPICS_FILE and (self.pair.present or self.pair.shown):
             self._guess()
-        elif self.pair.present and not (main.emptied and backup.state in ("missing", "emptied")):
+        elif not self.pair.is_empty:
             self._put_together()
 
     def _keep(self, chosen: ConfigText) -> None:
