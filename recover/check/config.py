@@ -16,7 +16,7 @@ from recover.broker.versions import EXPANDED_JSON, BrokerVersion
 from recover.check.analysis import Analysis
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
-from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
+from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
     LMQ_PREFIX,
@@ -168,8 +168,8 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 
 READ_AND_WRITE = 6
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
-_MARK = "guessedBy"
-"""A key beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
+MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
+"""A member beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 Members = dict[str | int, Json]
 
 
@@ -184,18 +184,22 @@ class TopicGuess(Struct, frozen=True):
     def content(self) -> bytes:
         table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
         version: Members = {"counter": 1, "timestamp": self.timestamp}
-        return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
+        return dumps({"dataVersion": version, **MARK, "topicConfigTable": table}, self.style)
 
 
 def is_guess(pair: ConfigPair) -> bool:
-    """Whether a topics.json was written by mqtool, and by no broker since."""
-    return _MARK in pair.main.value
+    """Whether a file was put together by mqtool, and written by no broker since."""
+    return pair.main.value.items() >= MARK.items()
 
 
 def guesses(pairs: Iterable[ConfigPair]) -> Iterator[Finding]:
-    """Yield a finding for each topics.json that is still as mqtool wrote it."""
+    """Yield a finding for each file that is still as mqtool put it together."""
     for pair in filter(is_guess, pairs):
-        yield finding(GUESS, f"{CONFIG}/{pair.name}", None, topics=len(pair.main.table))
+        file, members = f"{CONFIG}/{pair.name}", len(pair.main.table)
+        if pair.name == TOPICS_FILE:
+            yield finding(GUESS, file, None, topics=members)
+        else:
+            yield finding(PARTLY_KEPT, file, None, name=pair.name, count=members, lost=pair.known.lost)
 
 
 def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
