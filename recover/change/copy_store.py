@@ -20,13 +20,14 @@ from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
 from recover.findings.code import Refusal
+from recover.findings.model import shell_line
 from recover.store.reader import FileReader
 from recover.store.reading import Piece
 from recover.store.source import files_below, names_in, open_file, remote_system, url_of
-from recover.store.store import COMMITLOG, JOURNAL_DIR, Store
+from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, INDEX, JOURNAL_DIR, STAGING, Store
 
 _RANGE = 8 << 20
-_STAGING = ".mqtool-copy"
+_DERIVED = frozenset({CONSUMEQUEUE, CONSUMEQUEUE_EXT, INDEX, CHECKPOINT})
 
 
 def copy_store(
@@ -118,11 +119,8 @@ def new_folder(target: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         with suppress(OSError):
-            for path in target.iterdir() if target.is_dir() else ():
-                if path.is_dir() and not path.is_symlink():
-                    disk.remove_tree(path)
-                else:
-                    disk.unlink(path)
+            if target.is_dir():
+                _clear(target)
             if made:
                 disk.rmdir(target)
         if isinstance(error, OSError):
@@ -135,20 +133,28 @@ def new_folder(target: Path) -> Iterator[None]:
 
 @contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder whose content moves to `target`, new or empty, when the block ends; see `new_folder`.
+    """Yield a folder whose content moves to `target` (see `check_target`) when the block ends; see `new_folder`.
 
-    The log moves last: what a kill leaves in `target` is not a store.
+    The log moves last: until then, what a kill leaves in `target` is not a store.
     """
     with new_folder(target):
-        made = target / _STAGING
-        if made.exists():
-            disk.remove_tree(made)
+        _clear(target)
+        made = target / STAGING
         disk.mkdir(made)
         yield made
         for path in sorted(made.iterdir(), key=lambda path: path.name.startswith(COMMITLOG)):
             disk.rename(path, target / path.name)
         disk.rmdir(made)
         disk.fsync_dir(target)
+
+
+def _clear(folder: Path) -> None:
+    # the staging folder last: without it nothing shows that the rest is a part of a copy
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == STAGING):
+        if path.is_dir() and not path.is_symlink():
+            disk.remove_tree(path)
+        else:
+            disk.unlink(path)
 
 
 def sources_of(store: Store) -> list[tuple[Path, str]]:
@@ -166,7 +172,8 @@ def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
 
 
 def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
-    """`Refusal` unless `target` is a new or empty directory apart from all sources, in a directory that exists."""
+    """`Refusal` unless `target` is apart from all sources, in a directory that exists, and is new, empty, or holds only
+    what a killed copy of them left."""
     real = target.resolve()
     for source, _ in sources:
         if url_of(source) is not None:
@@ -175,8 +182,13 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
             raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
     try:
-        if target.exists() and (not target.is_dir() or any(path.name != _STAGING for path in target.iterdir())):
-            raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")
+        there = set(os.listdir(target)) - {STAGING} if target.exists() else set()
+        if there and (target / STAGING).is_dir() and any((target / STAGING).iterdir()):
+            there -= _DERIVED.union(*((name, *names_in(source)) for source, name in sources))
+        if there:
+            whole = f"; if it is the copy of a killed command, `mqtool recover {shell_line(target)}` continues there"
+            raise Refusal(f"{target} is not an empty directory",
+                          f"name an empty or a new one{whole if COMMITLOG in there else ''}")
         if not target.parent.is_dir():
             raise Refusal(f"{target.parent} does not exist", "create it, or choose another place")
     except OSError as error:
