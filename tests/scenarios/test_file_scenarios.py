@@ -276,6 +276,17 @@ def test_t17_log_over_two_paths(drill: Start, name: str) -> None:
         assert messages(store.root) == store.intact
 
 
+def test_a_recovered_copy_joins_the_paths_of_a_damaged_log(drill: Start, folder: Path) -> None:
+    """Paths below the store's root, too: none is copied twice, and the plan's steps lead to where the files are."""
+    store, copy = drill(MULTI[0]), folder / "copy"
+    path = store.root / "commitlog-b" / file_name(128 << 10)
+    flip_bit(store.root, path, 90, 1)
+    bridge = store.run("recover", "--output", copy, "--yes")
+    assert bridge.code & exits.CORRECTED and not bridge.code & exits.OPERATIONAL
+    assert [item.name for item in copy.glob("commitlog*")] == ["commitlog"]
+    assert mqtool("verify", copy).code == exits.CLEAN
+
+
 @pytest.mark.parametrize("older", [False, True], ids=["the same", "half of it"])
 @pytest.mark.parametrize(("of", "into"), [("commitlog-a", "commitlog-b"), ("commitlog-b", "commitlog-a")])
 def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: str, older: bool) -> None:
