@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shlex
 import shutil
 import struct
 from pathlib import Path
@@ -142,6 +143,18 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
     with assert_unchanged(store.root):
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] * 3).code == 16
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] // 2).code == 16
+
+
+def test_t15_log_files_left_in_another_folder_of_the_root_are_named(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    *older, newest = sorted((store.root / "commitlog").iterdir())
+    moved = store.root / "moved"
+    moved.mkdir()
+    newest.rename(moved / newest.name)
+    (found,) = mqtool("verify", store.root, "--commitlog", moved, "--json").found("commitlog-begins-late")
+    *command, last = shlex.split(found["remedy"].partition("mqtool ")[2])
+    assert last == str(older[0].parent)
+    assert mqtool(*command, last).code == exits.CLEAN
 
 
 @pytest.mark.parametrize("name", ["clean-expired-4.5.1", "killed-expired-4.9.7", "clean-expired-5.5.0"])
