@@ -304,6 +304,14 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
         assert messages(store.root) == store.messages
 
 
+def test_t17_misnamed_file_is_no_duplicate_of_the_file_whose_name_it_has(drill: Start) -> None:
+    store = drill(MULTI[0])
+    (store.root / "commitlog-a" / file_name(0)).rename(store.root / "commitlog-a" / file_name(384 << 10))
+    assert not store.look().found("commitlog-duplicate-file")
+    with store.recovered(starts=False):
+        assert messages(store.root) == store.messages
+
+
 # --- T18 and T38: no log, no store --------------------------------------------------------------------------
 
 
