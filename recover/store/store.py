@@ -44,6 +44,8 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 JOURNAL_DIR = ".mqtool"
+STAGING = f"{JOURNAL_DIR}-copy"
+"""Collects the files of a copy, and is empty once all have moved to their places."""
 
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
@@ -158,7 +160,9 @@ class Store:
         return opened, there
 
     def _check_shape(self) -> None:
-        names_in(self.root)
+        if STAGING in names_in(self.root) and names_in(self.root / STAGING):
+            raise NotAStore(f"{self.root} holds a part of a copy: the command that made it did not end",
+                            "Run that command again, or name the store itself.")
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
         folders = () if self.options.log_of_conf else self.options.commitlog

@@ -303,6 +303,14 @@ def test_units_before_the_name_of_their_file_are_unreachable(
         assert found.unreachable == {"Orders-2026/0": missed}
 
 
+def test_messages_below_the_minimum_of_their_queue_are_unreachable(tmp_path: Path) -> None:
+    """A zero unit that recovery leaves in a last file without units counts as expired, and the whole queue with it."""
+    root, _ = struck_store("clean-expired-5.5.0", tmp_path, "queue-next-file-zero", 204)
+    found = ask(root, "5.5.0")
+    assert (found.queues["Orders/3"], found.unreachable, found.exit_code) == ([101, 101], {"Orders/3": 96}, 4)
+    assert ask(root, "4.5.1").exit_code == exits.CLEAN
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()

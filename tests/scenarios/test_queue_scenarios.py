@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,16 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
     assert queue_bytes(store.root) == before
     with assert_unchanged(store.root):
         assert store.run("recover", "--yes").code == 0
+
+
+def test_t39_predict_names_the_deleted_topics_that_a_start_brings_back(drill: Start) -> None:
+    store = drill("clean-4.5.1")
+    delete_topic(store.root, "TopicB")
+    assert "brings back" not in mqtool("predict", store.root).stdout
+    (store.root / "abort").touch()
+    shown = mqtool("predict", store.root, "--broker", "4.5.1").stdout
+    assert re.search("brings back topic +TopicB *\n", shown)
+    assert store.run("predict", "--broker", "4.5.1").document["revived_topics"] == ["TopicB"]
 
 
 def test_queue_folders_without_files_of_a_topic_that_topics_json_lacks_take_one_run(drill: Start) -> None:
