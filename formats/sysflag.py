@@ -22,6 +22,8 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
 HOSTS_V6 = BORNHOST_V6 | STOREHOST_V6
+BATCH = NEED_UNWRAP | INNER_BATCH
+"""Both bits of a message whose body is a batch: clients unpack no other one (`PullAPIWrapper.processPullResult`)."""
 KNOWN = 0x7FF
 """All bits that any release sets."""
 

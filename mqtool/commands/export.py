@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import sys
 from collections import Counter
@@ -29,7 +28,7 @@ from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lin
 from recover.findings.code import UsageRefusal
 from recover.findings.model import shell_line
 from recover.log.scan import LocalEngine
-from recover.look.query import unread_notes
+from recover.look.query import nearest, unread_notes
 from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.repair.losses import assumptions_of
@@ -348,9 +347,8 @@ class _Export(Reading):
         steps: list[Step] = []
         for pattern in self.wanted.topics:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
-                near = difflib.get_close_matches(pattern, known, 1, 0.5)
                 self.notes.append(f"the log holds no message of a topic that matches {pattern}"
-                                          + (f"; the nearest is {near[0]}" if near else ""))
+                                  + nearest(pattern, known))
                 steps = [Step(f"mqtool inspect {shell_line(name)}", "lists the topics")
                          for name in self.stores()]
         return steps

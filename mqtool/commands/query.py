@@ -65,12 +65,13 @@ class Search(Struct, frozen=True, kw_only=True):
             raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
         alone = "stale" if self.include_stale else "list" if self.topic is not None else ""
         way = ways[0] if ways else alone
+        if way != "list" and (self.since is not None or self.until is not None):
+            raise UsageRefusal("--since and --until list the messages of one topic", "Use --begin and --end with --key."
+                               if way == "key" else "They go with --topic and --queue; `mqtool export` writes those of "
+                               "all topics.")
         if not way:
             raise UsageRefusal("nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
                                "or --phy-offset; `mqtool query --help` has examples.")
-        if way != "list" and (self.since is not None or self.until is not None):
-            raise UsageRefusal("--since and --until go with --topic alone",
-                               "--key takes --begin and --end; a list takes neither --key nor another search.")
         if way == "list" and str(self.topic).startswith(LMQ_PREFIX):
             raise UsageRefusal(f"{self.topic} is a light queue: its messages are stored under other topics",
                                "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
@@ -106,6 +107,8 @@ def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search
     opened = store.settled(engine) if search.scan or search.include_stale or way == "list" else store.open()
     answer = _search(out, opened, engine, search, way)
     look.note_unread(opened, answer)
+    absent = "" if answer.messages or search.topic is None else look.no_such_topic(opened, search.topic)
+    answer.notes[:0] = [absent] if absent else []
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
                complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
                more_messages=answer.left_out if way == "list" else None,
@@ -116,7 +119,8 @@ def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search
         out.say(f"{count(answer.left_out, 'more message')} not shown: raise --limit, or export them")
     elif answer.more:
         out.say(f"there are more than {search.limit}: raise --limit")
-    out.summary(_summary(answer), _next(out, answer, search, way),
+    topics = [Step(out.given.line("inspect"), "lists the topics")] if absent else []
+    out.summary(_summary(answer), _next(out, answer, search, way) or topics,
                 clean=not answer.damaged and not answer.damaged_ranges)
     return exits.CLEAN if answer.complete else exits.OPERATIONAL
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
+from recover.change.preconditions import StaleRefusal
 from recover.cluster.session import ConnectSession, Session
 from recover.findings.code import Refusal
 from recover.log.scan import LogView, dead_ranges
@@ -66,7 +67,7 @@ class Job:
         `watch`."""
         if isinstance(self.session, ConnectSession):
             return list(self.session.answers(self._function, then, [self.items[number] for number in chosen]))
-        return list(self.session.context.runJob(self.rdd, then, chosen))
+        return list(self.session.context.runJob(self.rdd, partial(_kept, then) if self._keeps else then, chosen))
 
     def answers(self, then: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Generator[Any, None, None]:
         """Yield the same for all tasks, as they finish. `Refusal` (8), which names Spark's log, if one failed on its
@@ -84,6 +85,18 @@ class Job:
         """Let executors drop the results; later requests run the tasks again."""
         with suppress(Exception):  # a Spark that is gone keeps nothing
             self._rdd.unpersist()
+
+
+def _kept(then: Callable[[Iterable[Any]], Iterable[Any]], results: Iterator[Any]) -> Iterable[Any]:
+    """Return `then` applied to the persisted results of a task. `RuntimeError` if there is none.
+
+    Spark (seen with 4.3.0) persists without an error on a disk that fills up with the last block: Kryo ignores errors
+    when it closes a file, and takes the missing bytes for the end of the results when it reads it.
+    """
+    first = [*islice(results, 1)]
+    if not first:
+        raise RuntimeError(f"host {socket.gethostname()} lost a result that it persisted: its disk may be full")
+    return then(chain(first, results))
 
 
 def run_job(
@@ -349,18 +362,22 @@ class Views(Struct):
         """Read everything that tasks read; `Refusal` (8) if this machine sees other bytes."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             every = [(path, *read) for path, reads in self.reads.items() for read in reads]
-            for _ in pool.map(lambda read: confirm(*read), every):
+            for _ in pool.map(lambda read: self.compare(*read), every):
                 pass
         self.reads.clear()
+
+    def compare(self, path: str, host: str, reads: FileReads) -> None:
+        """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
+        try:
+            _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
+        except Refusal as refusal:
+            if os.stat(path).st_mtime < self.began:
+                raise
+            raise StaleRefusal(f"{path} changed while the store was read", **refusal.facts) from refusal
 
     def _is_written_to(self, path: str) -> bool:
         """Whether a broker writes to the file: then a difference proves nothing, and mqtool changes nothing there."""
         return os.stat(path).st_mtime >= int(self.began)
-
-
-def confirm(path: str, host: str, reads: FileReads) -> None:
-    """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
-    _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
 
 
 def _compare(host: str, path: str, size: int, pieces: Iterable[tuple[int, int, int]]) -> None:

@@ -166,9 +166,9 @@ _host = functools.lru_cache(maxsize=4096)(host_text)
 
 def unfolded(message: Message, content: bytes) -> Iterator[Message]:
     """Yield the messages of an inner batch, whose body is `content` (decompressed), with the queue offsets that a 5.x
-    client gives them (`MessageDecoder.decodeMessages`); for any other body the record as one message."""
+    client gives them (`MessageDecoder.decodeMessages`); any other message, and a damaged batch, as it is."""
     at, number, found = 0, 0, []
-    while at < len(content):
+    while message.sys_flag & sysflag.BATCH == sysflag.BATCH and at < len(content):
         whole = _inner(content, at)
         if whole is None:
             yield message
@@ -179,7 +179,7 @@ def unfolded(message: Message, content: bytes) -> Iterator[Message]:
         found.append(structs.replace(
             message, queue_offset=message.queue_offset + number, size=size, flag=flag, properties=values,
             unique_key=values.get(props.UNIQ_KEY), keys=values.get(props.KEYS), tags=values.get(props.TAGS),
-            body=shown, body_encoding=encoding,
+            body=shown, body_encoding=encoding, body_problem=None, sys_flag=message.sys_flag & ~sysflag.BATCH,
         ))
         at, number = at + size, number + 1
     yield from found or (message,)

@@ -20,7 +20,7 @@ from formats.properties import is_number
 from formats.record import decode
 from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
-from formats.sysflag import INNER_BATCH, TRANSACTION_ROLLBACK
+from formats.sysflag import BATCH, INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.sources import Scanned
 from recover.findings.code import UsageRefusal
@@ -198,6 +198,7 @@ class Choice:
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
             # the rows of rollbacks have no hashes, as the index has none of them
             hit = (rows["sys_flag"] & TRANSACTION_ROLLBACK) == TRANSACTION_ROLLBACK
+            hit |= (rows["sys_flag"] & BATCH == BATCH) & wanted.unfold  # nor has it those of messages in a batch
             hit[owners[np.isin(split.hashes, self._hashes)]] = True
             mask &= hit
         return mask
@@ -214,7 +215,7 @@ class Choice:
         state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
         message = message_of(record, state, raw_body=self.wanted.raw_body)
         found = [message]
-        if self.wanted.unfold and bits & BIT_INNER_BATCH:
+        if self.wanted.unfold and record.sys_flag & BATCH:
             with suppress(FormatError, ImportError):  # the message says itself why its body is as stored
                 found = [*unfolded(message, decompress(record.body, record.sys_flag))]
         if "system" in self.wanted.include or not is_system(message.topic):
@@ -223,7 +224,7 @@ class Choice:
     def fits(self, message: Message, whole: Message) -> bool:
         """Whether a message passes the filters; it may be part of a batch, `whole`. An illegible field passes no
         filter."""
-        wanted = self.wanted
+        wanted, keys = self.wanted, message.keys or whole.keys
         first, stop = wanted.queue_offsets
         spans = ((message.queue_offset, (first - _following(message), stop)), (message.phy_offset, wanted.phy_offsets),
                  (message.store_time, (wanted.since, wanted.until)))
@@ -231,7 +232,7 @@ class Choice:
             any(self._topic.match(topic or "") for topic in (message.topic, message.stored_topic))
             and wanted.queue in (None, message.queue, message.stored_queue)
             and all(span == (0, FOREVER) or (value is not None and span[0] <= value < span[1]) for value, span in spans)
-            and wanted.key in (None, whole.unique_key, *(whole.keys.split(" ") if whole.keys else ()))
+            and wanted.key in (None, whole.unique_key, message.unique_key, *(keys.split(" ") if keys else ()))
             and wanted.tag in (None, message.tags)
             and (wanted.msg_id in (None, message.unique_key, whole.msg_id) or wanted.msg_id.upper() == whole.msg_id)
             and all((message.properties or {}).get(name) == value for name, value in wanted.properties)

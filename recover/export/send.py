@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from formats import properties as props, sysflag
+from formats import properties as props
 from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
@@ -177,10 +177,7 @@ def read_messages(path: Path) -> Iterator[Message | str]:
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a complete NDJSON export; nothing after this line was read.") from error
-            if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
-                yield from unfolded(message, body)
-            else:
-                yield message
+            yield from unfolded(message, body)
 
 
 class Place(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 
 from formats.native.rows import write_lines
 from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
-from formats.sysflag import COMPRESSED
+from formats.sysflag import BATCH, COMPRESSED
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
@@ -372,6 +372,7 @@ class LineMaker:
             return
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
+        plain &= (rows["sys_flag"] & BATCH != BATCH) | (not self.choice.wanted.unfold)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
         room = self._room()
         at = 0

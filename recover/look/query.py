@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import difflib
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -218,7 +219,8 @@ class _Queue:
         if folder is None:
             known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
-                "There is no queue of that topic; `{typed} --scan` scans the log instead."
+                f"There are no queue files of that topic{nearest(topic, known_topics(store))}; " \
+                "`{typed} --scan` scans the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size, CQ_UNIT.size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
@@ -347,6 +349,22 @@ def known_topics(store: Store) -> list[str]:
     """Topics that have queues or are configured."""
     known = Topics(store)
     return sorted({*known.folders, *(known.configured or ())})
+
+
+def no_such_topic(store: Store, name: str) -> str:
+    """Return a line for a topic that is not among the known ones, with the nearest of these; "" for one that is, and
+    if none is known."""
+    known = known_topics(store)
+    return f"neither queue files nor topics.json name the topic {name}{nearest(name, known)}" \
+        if known and name not in known else ""
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return the known name that is most similar to an unknown one, as an addition to its report; "" for a known
+    one."""
+    names = {} if name in known else {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, 1, 0.5)
+    return f"; the nearest is {names[near[0]]}" if near else ""
 
 
 def query_place(store: Store, message_id: str) -> Answer | None:

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -31,6 +33,7 @@ from formats import sysflag
 from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
 from recover.export.select import Wanted, parse_time
+from recover.export.send import read_messages
 from recover.export.sources import scan_source, source_of
 from recover.export.write import Csv, Ndjson, Resumed, Table, export_lines, output_file, writer_for
 from recover.log.scan import LocalEngine
@@ -530,6 +533,41 @@ def test_a_queue_offset_inside_a_batch_finds_the_batch(tmp_path: Path) -> None:
     assert [m["queue_offset"] for m in single] == [7, 8, 9, 10, 11]
     result = mqtool("query", root, "--topic", "Batched", "--queue", 0, "--offset", 7, "--scan", "--json")
     assert [m["queue_offset"] for m in result.document["messages"]] == [5]
+
+
+def packed(*messages: tuple[bytes, dict[str, str]]) -> bytes:
+    """The body of a batch (`MessageDecoder.encodeMessages`)."""
+    content = b""
+    for body, properties in messages:
+        text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+        content += struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, 7, len(body)) + body
+        content += struct.pack(">h", len(text)) + text
+    return content
+
+
+def test_only_a_message_that_clients_unpack_is_unfolded_from_a_store_as_from_a_file(tmp_path: Path) -> None:
+    body = packed((b"one", {"KEYS": "k1", "UNIQ_KEY": "u1"}), (b"", {"KEYS": "k2"}),
+                  (b"\xff", {"KEYS": "k3 k4", "TAGS": "t"}))
+    batch, writer = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP, StoreWriter(tmp_path / "store")
+    number = {"INNER_NUM": "3", "INNER_BASE": "0"}
+    writer.put("Whole", body, number)
+    writer.put("Whole", body, number, sys_flag=sysflag.INNER_BATCH)
+    writer.put("Whole", body[:-1], number, sys_flag=batch)
+    writer.put("Parts", body, {}, sys_flag=batch)
+    writer.put("Parts", zlib.compress(body), {**number, "KEYS": "k1 k3 k4"}, sys_flag=batch | sysflag.COMPRESSED)
+    writer.close()
+    out = tmp_path / "single"
+    single = exported(out, tmp_path / "store", "--unfold")
+    assert [(m["queue_offset"], body_of(m)) for m in single] == [
+        (0, body), (1, body), (2, body[:-1]), (0, b"one"), (1, b""), (2, b"\xff"), (1, b"one"), (2, b""), (3, b"\xff")]
+    assert out.read_bytes() == by_message(tmp_path / "reference", tmp_path / "store", "--unfold")
+    assert mqtool("export", tmp_path / "store", "-o", tmp_path / "folded").code == 0
+    for file in (out, tmp_path / "folded"):
+        assert [json.loads(msgspec.json.encode(message)) for message in read_messages(file)] == single
+    # the index, and so the row, of a batch has the keys of the whole alone
+    for key, bodies in (("k1", [b"one", b"one"]), ("k4", [b"\xff", b"\xff"]), ("u1", [b"one", b"one"])):
+        found = exported(tmp_path / key, tmp_path / "store", "--unfold", "--key", key)
+        assert [body_of(m) for m in found] == bodies
 
 
 def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:

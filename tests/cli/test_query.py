@@ -282,6 +282,23 @@ def test_a_topic_alone_lists_its_messages_in_log_order() -> None:
     assert times == [r.store_time for r in due if since <= r.store_time < until]
 
 
+@pytest.mark.parametrize(("search", "code"), [
+    ((), 0), (("--key", "nothing"), 0), (("--queue", 0, "--offset", 0), 8),
+])
+def test_a_mistyped_topic_is_met_with_the_nearest_one(search: tuple[object, ...], code: int) -> None:
+    result = mqtool("query", unpacked(STORE), "--topic", "topica", *search)
+    assert result.code == code
+    assert "the nearest is TopicA" in result.stderr
+    assert "nearest" not in mqtool("query", unpacked(STORE), "--topic", "TopicA", "--since", "-1s").stderr
+
+
+def test_times_without_a_topic_are_said_to_need_one() -> None:
+    result = mqtool("query", unpacked(STORE), "--since", "-2h", "--limit", 3)
+    assert result.code == 16
+    assert "--since and --until list the messages of one topic" in result.stderr
+    assert "`mqtool export` writes those of all topics" in result.stderr
+
+
 def test_a_list_says_how_many_more_there_are() -> None:
     store = unpacked("clean-5.3.3")
     total = len(found(store, "--topic", "TopicA", "--limit", 0))
