@@ -180,10 +180,10 @@ def conclude(
 
 def copy_with_progress(
     out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = "copying"
-) -> dict[str, str]:
+) -> None:
     with out.line() as line, exits.between_steps() as interrupted:
-        return copy_store(sources, target, interrupted=interrupted,
-                          progress=lambda path: line.show(f"{doing} {path}"))
+        copy_store(sources, target, interrupted=interrupted,
+                   progress=lambda path: line.show(f"{doing} {path}"))
 
 
 # --- the sequence --------------------------------------------------------------------------------
@@ -316,9 +316,9 @@ class Change(Struct):
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
         """Make the copy, with all parts in one place; return it and the plan for it."""
         out = self.out
-        names = copy_with_progress(out, sources_of(store), target)
+        copy_with_progress(out, sources_of(store), target)
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
-        moved = relocated(plan, names)
+        moved = relocated(plan, store)
         out.given = out.given.of_copy(target, copy=True)
         out.answer(output=str(target))
         return copied, seal(moved, target.absolute())

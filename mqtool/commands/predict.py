@@ -179,10 +179,10 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     ]
     if light := document["missing_lmq_units"]:
         rows.append(("units of LMQ queues missing", _count(light, "bold yellow")))
-    deleted = document["deleted_files"]
-    rows += [("deletes", name) for name in deleted[:_SHOWN]]
-    if len(deleted) > _SHOWN:
-        rows.append(("deletes", f"… {len(deleted) - _SHOWN} more: --json shows all"))
+    for verb, names in (("deletes", document["deleted_files"]), ("brings back topic", document["revived_topics"])):
+        rows += [(verb, name) for name in names[:_SHOWN]]
+        if len(names) > _SHOWN:
+            rows.append((verb, f"… {len(names) - _SHOWN} more: --json shows all"))
     out.show(facts("", [*rows, *assumed]))
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])

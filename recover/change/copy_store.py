@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,46 +18,53 @@ from recover.change import disk
 from recover.change.content import stop_if
 from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
-from recover.change.model import Plan
+from recover.change.model import Plan, Step
 from recover.findings.code import Refusal
+from recover.findings.model import shell_line
 from recover.store.reader import FileReader
 from recover.store.reading import Piece
 from recover.store.source import files_below, names_in, open_file, remote_system, url_of
-from recover.store.store import COMMITLOG, JOURNAL_DIR, Store
+from recover.store.store import (
+    CHECKPOINT,
+    COMMITLOG,
+    CONSUMEQUEUE,
+    CONSUMEQUEUE_EXT,
+    INDEX,
+    JOURNAL_DIR,
+    STAGING,
+    Store,
+)
 
 _RANGE = 8 << 20
-_STAGING = ".mqtool-copy"
+_DERIVED = frozenset({CONSUMEQUEUE, CONSUMEQUEUE_EXT, INDEX, CHECKPOINT})
 
 
 def copy_store(
     sources: Sequence[tuple[Path, str]], target: Path, *, interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] | None = None,
-) -> dict[str, str]:
+) -> None:
     """Copy `(folder, name in the copy)` pairs; `(root, ".")` is the store itself. Several may share a name.
 
-    A name of another pair is not copied from the store itself: `(d, "commitlog")` replaces all of `root/commitlog`.
+    Not copied from the store itself are a name of another pair (`(d, "commitlog")` replaces all of `root/commitlog`),
+    and a folder of another pair.
 
     Blocks are shared where the file system can; holes, owners, modes, mtimes and xattrs are kept, journals left out.
-    A store on a server is fetched: bytes and times. Returns absolute source path -> name in the copy for the files of
-    all pairs but `"."`, as `relocated` expects it. `Refusal` if the target is not empty, if a source changes meanwhile,
-    or if the server or the disk fails; the copy is then removed.
+    A store on a server is fetched: bytes and times. `Refusal` if the target is not empty, if a source changes
+    meanwhile, or if the server or the disk fails; the copy is then removed.
     """
     target = target.absolute()
     check_target(sources, target)
-    names: dict[str, str] = {}
     folders: list[tuple[Path, Path]] = []
     with staged_folder(target) as made:
         for source, name in sources:
             disk.mkdir(made / name)
             folders.append((source, made / name))
-            leave_out = {other for _, other in sources} if name == "." else set()
+            leave_out = [item for item in sources if item[1] != "."] if name == "." else []
             for path, copy in _walk(source, made / name, leave_out):
                 stop_if(interrupted, "stopped; what was copied so far was removed")
                 if progress is not None:
                     progress(str(path if url_of(path) is None else copy.relative_to(made)))
                 _copy(path, copy, folders)
-                if name != ".":
-                    names[str(path)] = copy.relative_to(made).as_posix()
         for source, copy in reversed(folders):
             if url_of(source) is None:
                 disk.copy_metadata(source, copy, os.stat(source), strict=False)
@@ -65,7 +72,6 @@ def copy_store(
     for source, name in sources:
         if name == "." and url_of(source) is None:
             disk.copy_metadata(source, target, os.stat(source), strict=False)
-    return names
 
 
 def copy_file(path: Path, copy: Path) -> None:
@@ -118,11 +124,8 @@ def new_folder(target: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         with suppress(OSError):
-            for path in target.iterdir() if target.is_dir() else ():
-                if path.is_dir() and not path.is_symlink():
-                    disk.remove_tree(path)
-                else:
-                    disk.unlink(path)
+            if target.is_dir():
+                _clear(target)
             if made:
                 disk.rmdir(target)
         if isinstance(error, OSError):
@@ -135,20 +138,28 @@ def new_folder(target: Path) -> Iterator[None]:
 
 @contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder whose content moves to `target`, new or empty, when the block ends; see `new_folder`.
+    """Yield a folder whose content moves to `target` (see `check_target`) when the block ends; see `new_folder`.
 
-    The log moves last: what a kill leaves in `target` is not a store.
+    The log moves last: until then, what a kill leaves in `target` is not a store.
     """
     with new_folder(target):
-        made = target / _STAGING
-        if made.exists():
-            disk.remove_tree(made)
+        _clear(target)
+        made = target / STAGING
         disk.mkdir(made)
         yield made
         for path in sorted(made.iterdir(), key=lambda path: path.name.startswith(COMMITLOG)):
             disk.rename(path, target / path.name)
         disk.rmdir(made)
         disk.fsync_dir(target)
+
+
+def _clear(folder: Path) -> None:
+    # the staging folder last: without it nothing shows that the rest is a part of a copy
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == STAGING):
+        if path.is_dir() and not path.is_symlink():
+            disk.remove_tree(path)
+        else:
+            disk.unlink(path)
 
 
 def sources_of(store: Store) -> list[tuple[Path, str]]:
@@ -159,14 +170,22 @@ def sources_of(store: Store) -> list[tuple[Path, str]]:
             *((part, name) for part, name in named if part is not None)]
 
 
-def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
-    """Turn a plan for the original into one for its copy, not yet sealed; `names` as returned by `copy_store`."""
-    steps = tuple(structs.replace(step, file=names.get(step.file, step.file)) for step in plan.steps)
+def relocated(plan: Plan, store: Store) -> Plan:
+    """Turn a plan for a store into one for its copy of `sources_of(store)`, not yet sealed."""
+    parts = [(source.as_posix(), name) for source, name in sources_of(store) if name != "."]
+
+    def file(step: Step) -> str:
+        path = store.path(step.file).as_posix()
+        return next((f"{name}{path.removeprefix(source)}" for source, name in parts if path.startswith(f"{source}/")),
+                    step.file)
+
+    steps = tuple(structs.replace(step, file=file(step)) for step in plan.steps)
     return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
 
 def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
-    """`Refusal` unless `target` is a new or empty directory apart from all sources, in a directory that exists."""
+    """`Refusal` unless `target` is apart from all sources, in a directory that exists, and is new, empty, or holds only
+    what a killed copy of them left."""
     real = target.resolve()
     for source, _ in sources:
         if url_of(source) is not None:
@@ -175,8 +194,13 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
             raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
     try:
-        if target.exists() and (not target.is_dir() or any(path.name != _STAGING for path in target.iterdir())):
-            raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")
+        there = set(os.listdir(target)) - {STAGING} if target.exists() else set()
+        if there and (target / STAGING).is_dir() and any((target / STAGING).iterdir()):
+            there -= _DERIVED.union(*((name, *names_in(source)) for source, name in sources))
+        if there:
+            whole = f"; if it is the copy of a killed command, `mqtool recover {shell_line(target)}` continues there"
+            raise Refusal(f"{target} is not an empty directory",
+                          f"name an empty or a new one{whole if COMMITLOG in there else ''}")
         if not target.parent.is_dir():
             raise Refusal(f"{target.parent} does not exist", "create it, or choose another place")
     except OSError as error:
@@ -184,24 +208,28 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
 
 
 def _walk(
-    source: Path, copy: Path, leave_out: Set[str] = frozenset(), above: frozenset[tuple[int, int]] = frozenset()
+    source: Path, copy: Path, leave_out: Sequence[tuple[Path, str]] = (),
+    above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[tuple[Path, Path]]:
     """Yield files and folders below a folder, folders before their content; symbolic links to folders are followed."""
     status, is_here = source.stat(), url_of(source) is None
     here = (status.st_dev, status.st_ino)
     if is_here and here in above:
         raise Refusal(f"{source} leads back to a folder above it", "remove that symbolic link")
+    names = {name for _, name in leave_out} if not above else ()
     for name in names_in(source):
         path = source / name
         if name == "..":
             raise Refusal(f"{path} would lead out of the copy", "No broker creates such a name: remove it.")
-        if not above and (name in leave_out or name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL)):
+        if name in names or (not above and (name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL))):
             continue
         if name == "lock" and is_here and is_own_lock_file(path):
             continue
+        if is_here and path.is_dir() and any(path.samefile(folder) for folder, _ in leave_out):
+            continue
         yield path, copy / name
         if path.is_dir():
-            yield from _walk(path, copy / name, above=above | {here})
+            yield from _walk(path, copy / name, leave_out, above | {here})
 
 
 def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:

@@ -131,7 +131,7 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     first, newest = _first_timestamp(log), log.tally.newest_timestamp
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
     # no broker keeps messages for less than an hour
-    remedy = None if age or not late else _NO_RETENTION
+    remedy = (logs_beside_remedy(store) or (None if age else _NO_RETENTION)) if late else None
     yield finding(
         "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,

@@ -6,7 +6,9 @@ Rows are those of the local engine's table; topic and day (UTC, of the store tim
 from __future__ import annotations
 
 import os
+import shutil
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -18,7 +20,7 @@ from msgspec import Struct, structs
 
 from recover.cluster.jobs import TaskReads, Views, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
-from recover.cluster.splits import PackedLater, unpack_split
+from recover.cluster.splits import PackedLater, has_retry_left, unpack_split
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
 from recover.export.sources import Scanned
@@ -53,30 +55,40 @@ def export_on_spark(
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
     topics: Counts = Counter()
     size = 0
-    asked = _questions(scanned, wanted, part)
-    session, views = session_for(settings), Views(time.time())
-    # in waves, so that progress shows
-    size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
-    while wave := [*islice(asked, size_of_wave)]:
-        found = ask([(split, export) for split, export in wave if split.summary is not None])
-        here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
-        for written, files, reads in [*found, *run_job(session, export_sent, here, "export")]:
-            if not session.is_local:
-                views.take(reads)
-            topics.update(written.topics)
-            size += written.size
-            for line in written.notes:
-                note(line)
-            if missing := [file for file in files if not (part / file).exists()]:
-                raise Refusal(f"an executor wrote {missing[0]}, which is not in {part}",
-                              "Write to a folder that all workers share.", path=str(part))
-            if progress is not None:
-                progress(written.size, written.topics.total())
-    part.rename(output)
+    try:
+        session, views, named = session_for(settings), Views(time.time()), set[str]()
+        asked = _questions(scanned, wanted, part, session.attempts)
+        # in waves, so that progress shows
+        size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
+        while wave := [*islice(asked, size_of_wave)]:
+            found = ask([(split, export) for split, export in wave if split.summary is not None])
+            here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
+            for written, files, reads in [*found, *run_job(session, export_sent, here, "export")]:
+                if not session.is_local:
+                    views.take(reads)
+                topics.update(written.topics)
+                size += written.size
+                for line in written.notes:
+                    note(line if session.is_local else f"host {reads.host}: {line}")
+                if missing := [file for file in files if not (part / file).exists()]:
+                    raise Refusal(f"an executor wrote {missing[0]}, which is not in {part}",
+                                  "Write to a folder that all workers share.", path=str(part))
+                named.update(files)
+                if progress is not None:
+                    progress(written.size, written.topics.total())
+        for path in part.rglob("*.parquet"):
+            if str(path.relative_to(part)) not in named:
+                path.unlink()  # a task that ran twice wrote it, or one that failed
+        part.rename(output)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     return topics, size
 
 
-def _questions(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[tuple[Split, SplitExport]]:
+def _questions(
+    scanned: Scanned, wanted: Wanted, folder: Path, attempts: int
+) -> Iterator[tuple[Split, SplitExport]]:
     """Yield each split that may hold a wanted message, with the task that exports it."""
     log = scanned.log
     choice = Choice(log.queues, log.files, wanted)
@@ -84,7 +96,7 @@ def _questions(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[tuple
         mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
         for split in filter(choice.may_be_in, scan.splits):
             queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
-            yield split, SplitExport(split.first, mapped_file, queues, wanted, str(folder))
+            yield split, SplitExport(split.first, mapped_file, queues, wanted, str(folder), attempts)
 
 
 class SplitExport(Struct, frozen=True):
@@ -96,12 +108,18 @@ class SplitExport(Struct, frozen=True):
     queues: list[tuple[bytes, int]]
     wanted: Wanted
     folder: str
+    attempts: int
 
     def __call__(self, split: Split) -> tuple[Written, list[str], TaskReads]:
-        """Return what was written, the files created, and what was read for it."""
+        """Return what was written, the files created, and what was read for it.
+
+        A read error is returned only on the last attempt. Each attempt writes files of its own: one that Spark kills
+        must not have one of another half overwritten.
+        """
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []
+        attempt = uuid.uuid4().hex
         choice = Choice(self.queues, [], self.wanted)
         maker = LineMaker(choice, Table(None))
         with recorded() as reads, open_file(self.mapped_file.path) as reader:
@@ -110,12 +128,14 @@ class SplitExport(Struct, frozen=True):
                 whole.topics.update(written.topics)
                 whole.size += written.size
                 whole.notes += written.notes
+                if whole.notes and has_retry_left(self.attempts):
+                    raise OSError(whole.notes[0])
                 tables += [] if written.table is None else [written.table]
                 if sum(item.nbytes for item in tables) >= _TABLE:
-                    files += _write(tables, self, len(files))
+                    files += _write(tables, self, f"{len(files):06d}-{attempt}")
                     tables.clear()
         if tables:
-            files += _write(tables, self, len(files))
+            files += _write(tables, self, f"{len(files):06d}-{attempt}")
         return whole, files, TaskReads(reads)
 
 
@@ -128,7 +148,7 @@ def export_sent(
         yield export(Split(*unpack_split(bytes(rows))))
 
 
-def _write(tables: list[Any], task: SplitExport, so_far: int) -> list[str]:
+def _write(tables: list[Any], task: SplitExport, name: str) -> list[str]:
     import pyarrow as pa
     from pyarrow import dataset
 
@@ -137,7 +157,7 @@ def _write(tables: list[Any], task: SplitExport, so_far: int) -> list[str]:
     table = table.append_column("day", pa.array(np.datetime_as_string(times, unit="D").astype(object), pa.string()))
     written: list[str] = []
     dataset.write_dataset(
-        table, task.folder, format="parquet", basename_template=f"part-{task.first:020d}-{so_far:06d}-{{i}}.parquet",
+        table, task.folder, format="parquet", basename_template=f"part-{task.first:020d}-{name}-{{i}}.parquet",
         partitioning=dataset.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive"),
         file_options=dataset.ParquetFileFormat().make_write_options(compression="zstd"),
         existing_data_behavior="overwrite_or_ignore", max_partitions=_MOST_FOLDERS,

@@ -19,6 +19,7 @@ import signal
 import socket
 import stat
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -50,7 +51,7 @@ _TASK_STORES = 64
 _EACH = 4 << 20
 """Fixed cost of a store, as bytes that could be read meanwhile."""
 _LISTING_THREADS = 16
-_RUN = "run="
+_RUN, _KEPT = "run=", "kept.parquet"
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a write certainly gets another time than the last one; file systems have coarse clocks."""
 _DIES_WITH_PARENT = 1
@@ -213,6 +214,7 @@ def verify_fleet(
         for folder in made.values():
             folder.mkdir(parents=True)
         _keep_findings(into, last, set(rows), made["findings"])
+        named = {_KEPT}
         fresh = [item for item in found if item.place not in rows]
         small = [item for item in fresh if item.size <= split_above]
         if small:
@@ -225,17 +227,19 @@ def verify_fleet(
                     raise Refusal(f"host {row.host} wrote {file}, which is not in {made['findings']}",
                                   "Write to a folder that all workers share.", path=str(into))
                 rows[row.store] = row
+                named.add(file)
                 progress(f"verifying {len(small):,} stores: {len(rows) - known:,} done")
         for item in fresh:
             if item.size > split_above:
                 note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
                 options = ScanOptions(engine=SparkEngine(settings))
-                (rows[item.place], _), = _write_findings(
-                    made["findings"], f"split-{len(rows)}.parquet", [_verify_one(item, rules, options)])
+                (rows[item.place], file), = _write_findings(made["findings"], [_verify_one(item, rules, options)])
+                named.add(file)
         ordered = [rows[place] for place in places]
         _write_stores(made["stores"], ordered)
-        for lost in made["findings"].glob(".*"):  # left by a task that was retried elsewhere
-            lost.unlink()
+        for path in made["findings"].iterdir():
+            if path.name not in named:
+                path.unlink()  # a task that ran twice wrote it, or one that failed
         for name in ("findings", "stores"):
             made[name].rename(into / name / f"{_RUN}{run}")
     except BaseException:
@@ -285,7 +289,7 @@ def _packed(stores: Sequence[Listed], cores: int, folder: str, rules: str) -> li
         size, number, its = heap[0]
         its.append(item)
         heapq.heapreplace(heap, (size + item.size + _EACH, number, its))
-    return [FleetTask(number, its, folder, rules) for _, number, its in sorted(heap, reverse=True)]
+    return [FleetTask(its, folder, rules) for _, _, its in sorted(heap, reverse=True)]
 
 
 def _batches(into: Path, table: str, run: str | None) -> Iterator[Any]:
@@ -320,7 +324,7 @@ def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) 
     from pyarrow import compute, parquet
 
     kept = pa.array(sorted(stores), pa.string())
-    with parquet.ParquetWriter(folder / "kept.parquet", _schemas()[1]) as writer:
+    with parquet.ParquetWriter(folder / _KEPT, _schemas()[1]) as writer:
         for batch in _batches(into, "findings", run) if stores else ():
             writer.write_batch(batch.filter(compute.is_in(batch.column("store"), kept)))
 
@@ -331,7 +335,6 @@ def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) 
 class FleetTask(Struct, frozen=True):
     """Stores that one task verifies, the folder for their findings, and `rules` as for `listed`."""
 
-    number: int
     stores: list[Listed]
     folder: str
     rules: str
@@ -350,23 +353,20 @@ def verify_stores(tasks: Iterable[FleetTask]) -> Iterator[tuple[StoreRow, str]]:
     for task in tasks:
         judged = (_verify_one(item, task.rules, ScanOptions()) if is_remote(item.place) else _isolated(item, task.rules)
                   for item in task.stores)
-        yield from _write_findings(Path(task.folder), f"part-{task.number:06d}.parquet", judged)
+        yield from _write_findings(Path(task.folder), judged)
 
 
-def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[tuple[StoreRow, str]]:
-    """Write the findings of stores into one file, renamed when complete; return the rows, each with its name."""
+def _write_findings(folder: Path, judged: Iterable[_Judged]) -> list[tuple[StoreRow, str]]:
+    """Write the findings of stores into a file of this call's own; return the rows, each with its name."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = []
-    part = folder / f".{name}.{socket.gethostname()}.{os.getpid()}"
-    schema = _schemas()[1]
+    rows, name, schema = [], f"part-{uuid.uuid4().hex}.parquet", _schemas()[1]
     try:
-        with parquet.ParquetWriter(part, schema) as writer:
+        with parquet.ParquetWriter(folder / name, schema) as writer:
             for row, findings in judged:
                 writer.write_table(pa.Table.from_pylist(findings, schema))
                 rows.append((row, name))
-        part.replace(folder / name)
     except OSError as error:
         raise Refusal(f"host {socket.gethostname()} cannot write {folder}: {error.strerror or error}",
                       "Write to a folder that all workers share.", path=str(folder)) from error

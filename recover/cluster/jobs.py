@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Job:
         `watch`."""
         if isinstance(self.session, ConnectSession):
             return list(self.session.answers(self._function, then, [self.items[number] for number in chosen]))
-        return list(self.session.context.runJob(self.rdd, then, chosen))
+        return list(self.session.context.runJob(self.rdd, partial(_kept, then) if self._keeps else then, chosen))
 
     def answers(self, then: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Generator[Any, None, None]:
         """Yield the same for all tasks, as they finish. `Refusal` (8), which names Spark's log, if one failed on its
@@ -84,6 +84,18 @@ class Job:
         """Let executors drop the results; later requests run the tasks again."""
         with suppress(Exception):  # a Spark that is gone keeps nothing
             self._rdd.unpersist()
+
+
+def _kept(then: Callable[[Iterable[Any]], Iterable[Any]], results: Iterator[Any]) -> Iterable[Any]:
+    """Return `then` applied to the persisted results of a task. `RuntimeError` if there is none.
+
+    Spark (seen with 4.3.0) persists without an error on a disk that fills up with the last block: Kryo ignores errors
+    when it closes a file, and takes the missing bytes for the end of the results when it reads it.
+    """
+    first = [*islice(results, 1)]
+    if not first:
+        raise RuntimeError(f"host {socket.gethostname()} lost a result that it persisted: its disk may be full")
+    return then(chain(first, results))
 
 
 def run_job(

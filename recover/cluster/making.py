@@ -212,21 +212,24 @@ class SparkProducer:
             return list(products.map(partial(announced, number)).collect())
 
         found: dict[int, list[Product]] = {n: [] for n in chosen}
+        ended = 0
         for product in watch(self.session, run, "queues"):
             if isinstance(product, OtherView):
                 raise invisible(product.host, product.folder)
             if isinstance(product, TaskReads):
+                ended += 1
                 for path, reads in product.files.items() if not self.session.is_local else ():
                     confirm(path, product.host, reads)
             elif isinstance(product, IndivisibleQueue):
                 found.pop(product.queue, None)
             elif product.queue in found:
                 found[product.queue].append(product)
+        if ended <= cut.groups.max() or any(
+                sum(product.positions for product in products) != counts[n] for n, products in found.items()):
+            raise Refusal("executors lost parts of the queues that they built: a disk may be full",
+                          "Make room for Spark's files on each worker, or run it with --engine local.")
         steps = {}
         for n, products in found.items():
-            if sum(product.positions for product in products) != int(counts[n]):
-                raise Refusal(f"of queue {keys[n].topic}/{keys[n].queue_id} not all positions came through the shuffle",
-                              "Run it with --engine local.")
             products.sort(key=lambda product: product.place)
             steps[n] = [self._ours(product.step) for product in products if product.step is not None]
         return steps

@@ -24,13 +24,14 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
     The offsets that a file's records state are weighed against its name and the names around it. A file is examined if
     its first record disagrees with the name, or if no log file can have the name. A file that keeps its name takes
-    precedence over one that would move there.
+    precedence over one that would move there. A duplicate that belongs elsewhere is not one.
     """
     wrong: list[tuple[MappedFile, int]] = []
     files: list[MappedFile] = []
     odd: list[MappedFile] = []
+    duplicates: list[MappedFile] = []
     size = queue.file_size
-    doubted = [mapped_file for mapped_file in queue.files if _is_doubted(mapped_file, size)]
+    doubted = [mapped_file for mapped_file in (*queue.files, *queue.duplicates) if _is_doubted(mapped_file, size)]
     taken = {mapped_file.file_from_offset for mapped_file in queue.files if mapped_file not in doubted}
 
     def place(mapped_file: MappedFile) -> int:
@@ -38,11 +39,14 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
     moving = [mapped_file for mapped_file in doubted if place(mapped_file) != mapped_file.file_from_offset]
     taken |= {mapped_file.file_from_offset for mapped_file in doubted if mapped_file not in moving}
-    for mapped_file in queue.files:
+    for mapped_file in (*queue.files, *queue.duplicates):
         right = place(mapped_file) if mapped_file in moving else mapped_file.file_from_offset
         if right != mapped_file.file_from_offset and right not in taken:
             wrong.append((mapped_file, right))
             mapped_file = structs.replace(mapped_file, file_from_offset=right)
+        elif mapped_file in queue.duplicates:
+            duplicates.append(mapped_file)
+            continue
         if mapped_file.file_from_offset % size if size > 0 else 0:
             odd.append(mapped_file)
             continue
@@ -52,7 +56,7 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
         return queue, []
     files.sort(key=lambda f: f.file_from_offset)
     names = [*queue.odd, *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)]
-    return MappedFileQueue(queue.directories, size, files, names, queue.duplicates), wrong
+    return MappedFileQueue(queue.directories, size, files, names, duplicates), wrong
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:

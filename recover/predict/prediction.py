@@ -193,15 +193,19 @@ def count_unreachable(
 def right_units(
     rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles, written: Rows | None = None,
 ) -> Rows:
-    """Whether the queue has a unit at each expected position that leads to its message (bool array). A deliver time is
-    right if it fits the delay table, or the delay that most units of the queue have. `written`: the tags codes that
-    the start itself writes to lost ext files, from their beginning, so that older units refer to them."""
+    """Whether the queue has a unit at each expected position that leads to its message, not below its minimum (bool
+    array). A deliver time is right if it fits the delay table, or the delay that most units of the queue have.
+    `written`: the tags codes that the start itself writes to lost ext files, from their beginning, so that older units
+    refer to them."""
     right = np.zeros(rows.size, dtype=bool)
+    if state is None:
+        return right
     positions = rows["queue_offset"] * UNIT
-    for queue_file in state.files if state is not None else ():
+    for queue_file in state.files:
         # a broker takes the position modulo the file size, whatever the name of the file
         cells = positions % queue_file.size // UNIT
-        inside = np.flatnonzero((positions >= queue_file.start) & (positions < queue_file.end)
+        # below its minimum a queue delivers nothing, whatever unit is there
+        inside = np.flatnonzero((positions >= max(queue_file.start, state.min_logic)) & (positions < queue_file.end)
                                 & (cells < queue_file.wrote // UNIT))
         if not inside.size:
             continue

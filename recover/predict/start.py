@@ -310,7 +310,7 @@ class _Start:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:
             self._assume(
-                f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages get no unit in their LMQ queues"
+                f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages are not dispatched to LMQ queues"
             )
         if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
             self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} units of LMQ queues go to the queue "

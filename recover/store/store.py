@@ -44,6 +44,8 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 JOURNAL_DIR = ".mqtool"
+STAGING = f"{JOURNAL_DIR}-copy"
+"""Collects the files of a copy, and is empty once all have moved to their places."""
 
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
@@ -158,7 +160,9 @@ class Store:
         return opened, there
 
     def _check_shape(self) -> None:
-        names_in(self.root)
+        if STAGING in names_in(self.root) and names_in(self.root / STAGING):
+            raise NotAStore(f"{self.root} holds a part of a copy: the command that made it did not end",
+                            "Run that command again, or name the store itself.")
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
         folders = () if self.options.log_of_conf else self.options.commitlog
@@ -295,9 +299,18 @@ class Store:
     @cached_property
     def ext_file_size(self) -> int:
         """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
+        return self._told_ext_file_size or DEFAULT_EXT_FILE_SIZE
+
+    @property
+    def ext_file_size_is_told(self) -> bool:
+        """False if `ext_file_size` is only the brokers' default, without a file or setting."""
+        return self._told_ext_file_size > 0
+
+    @cached_property
+    def _told_ext_file_size(self) -> int:
         found = _modes(entry.length for folder in _queue_folders(self.consumequeue_ext_dir)
                        for entry in entries(folder.path) if entry.is_file)
-        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", 0)
 
     def _configured(self, setting: str, default: int) -> int:
         """Return a size that the user gave as a broker setting; the default if there is none, or it is impossible."""

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from fixtures.synth import synth_store
 from recover.check.analysis import ScanOptions
 from recover.check.report import verify
-from recover.cluster import engine as engines
+from recover.cluster import engine as engines, export as cluster_export
 from recover.cluster.engine import SparkEngine
 from recover.cluster.session import running_session, session_for, spark_settings, stop_session
 from recover.findings.code import Refusal
 from recover.log.scan import LocalEngine
 from recover.log.split_scan import one_split
 from recover.store.store import Store
+from tests.cli.runner import mqtool
 from tests.cluster.cluster import children
 from tests.cluster.twice import needs_spark
 from tests.support.trees import assert_unchanged
@@ -221,6 +223,57 @@ def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(tmp_path: 
         verify(store, ScanOptions(engine=SparkEngine(SETTINGS), progress=vanish))
     assert refused.value.exit_code == 8
     assert refused.value.message == f"cannot read commitlog/{last.name}: No such file or directory"
+
+
+def twice(export: Any, room: int) -> Any:
+    """The task of an export that is killed with a whole table written, runs again, and so does a copy of it: whose
+    disk takes `room` bytes a file, so that it ends in the middle of one."""
+
+    def run(split: Any) -> Any:
+        import resource
+        from contextlib import suppress
+
+        from pyspark import TaskContext
+
+        found = export(split)
+        if TaskContext.get().attemptNumber() == 0:
+            raise OSError("killed")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        with suppress(OSError):
+            export(split)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("room", [500, 1 << 30])
+def test_of_a_task_of_an_export_that_runs_twice_one_is_taken(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    questions = cluster_export._questions
+    monkeypatch.setattr(cluster_export, "_questions", lambda *arguments: (
+        (split, twice(export, room)) for split, export in questions(*arguments)))
+    line = ("export", root, "--format", "parquet", "--json")
+    there = mqtool(*line, "-o", tmp_path / "there", "--master", "local[2]", "--conf", "spark.driver.memory=512m")
+    here = mqtool(*line, "-o", tmp_path / "here")
+    assert there.code == here.code == 0, there.stdout
+    rows = parquet.read_table(tmp_path / "there").drop_columns(["topic", "day"]).sort_by("phy_offset")
+    assert rows.to_pylist() == parquet.read_table(tmp_path / "here").drop_columns(["topic"]).to_pylist()
+
+
+def test_an_export_that_fails_leaves_no_folder(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_split: Any) -> Any:
+        raise OSError("no disk")
+
+    questions = cluster_export._questions
+    monkeypatch.setattr(cluster_export, "_questions", lambda *arguments: (
+        (split, fails) for split, _ in questions(*arguments)))
+    done = mqtool("export", root, "-o", tmp_path / "out", "--format", "parquet", "--json", "--master", "local[2]",
+                  "--conf", "spark.driver.memory=512m")
+    assert done.code == 8 and "no disk" in done.document["error"]["message"]
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_ctrl_c_ends_within_seconds_and_leaves_nothing(root: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def in_process(root: Path, folder: Path, *, fingerprint: str | None = None) -> S
     """The row of one store, without Spark."""
     item = listed(str(root), "1") if fingerprint is None else Listed(str(root), fingerprint, 0, 0, None)
     folder.mkdir(exist_ok=True)
-    ((row, file),) = verify_stores([FleetTask(0, [item], str(folder), "1")])
+    ((row, file),) = verify_stores([FleetTask([item], str(folder), "1")])
     assert (folder / file).exists()
     return row
 
@@ -150,6 +150,27 @@ class TestOnSpark:
         second = fleet_verify(f"{settled}/*/store", "--into", tmp_path / "into", "--json").document
         assert {row["store"] for row in table(second, "stores") if row["read"]} == {
             str(settled / "host-2" / "store"), str(settled / "empty" / "store")}
+
+    def test_of_a_task_that_runs_twice_one_is_taken(
+        self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def twice(tasks: Any) -> Any:
+            import os as system
+
+            from recover.cluster.fleet import verify_stores as right
+
+            every = list(tasks)
+            rows = list(right(every))
+            for item in (item for task in every for item in task.stores):
+                system.utime(item.place)  # the store changes meanwhile
+            list(right(every))
+            yield from rows
+
+        monkeypatch.setattr(fleet, "verify_stores", twice)
+        document = fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into", "--json").document
+        rows, findings = table(document, "stores"), table(document, "findings")
+        assert sum(row["findings"] for row in rows) == len(findings) > 3
+        assert {row["error"] for row in rows} == {None}
 
     def test_a_large_store_is_named_and_cut_into_splits(self, backups: Path, tmp_path: Path) -> None:
         store = backups / "host-1" / "store"
@@ -322,7 +343,7 @@ def test_a_store_that_a_broker_writes_to_is_seen_as_it_was(tmp_path: Path, monke
     (tmp_path / "found").mkdir()
 
     def row_of(item: Listed) -> StoreRow:
-        return next(verify_stores([FleetTask(0, [item], str(tmp_path / "found"), "1")]))[0]
+        return next(verify_stores([FleetTask([item], str(tmp_path / "found"), "1")]))[0]
 
     with locked(record_lock(root)):
         row = row_of(item)

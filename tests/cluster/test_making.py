@@ -217,6 +217,36 @@ def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypa
     assert "File too large" in said and "nothing was changed" in said
 
 
+def test_what_spark_lost_on_a_full_disk_of_its_own_is_refused(folder: Path, own_session: None) -> None:
+    """The last block of a small file does not fit, and Spark reports no error."""
+    root = bare(folder)
+    with small_disk(folder / "small", "60k") as small, assert_unchanged(root):
+        result = mqtool("rebuild", root, "--yes", "--json", *LOCAL, "--conf", "mqtool.splitSize=60013",
+                        "--conf", f"spark.local.dir={small}")
+    assert result.code == 8, result.stderr
+    assert "lost a result that it persisted: its disk may be full" in result.document["error"]["message"]
+
+
+def test_files_of_queues_that_spark_lost_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def losing(task: Any, chunks: Iterable[Any]) -> Iterator[Any]:
+        from recover.cluster.making import make_queues as right
+
+        yield from list(right(task, chunks))[:-2]  # the last file, and what was read
+
+    monkeypatch.setattr(making, "make_queues", losing)
+    assert "executors lost parts of the queues that they built: a disk may be full" in refused(bare(folder))
+
+
+def test_keys_that_spark_lost_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def losing(stager: Any, task: Any, chunks: Iterable[Any]) -> Iterator[Any]:
+        from recover.cluster.making import stage_index as right
+
+        return right(stager, task, list(chunks)[1:])
+
+    monkeypatch.setattr(making, "stage_index", losing)
+    assert "the content is not as announced" in refused(bare(folder))
+
+
 def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, made: list[str]) -> None:
     root = bare(folder)
     with small_disk(folder / "small", "200k") as small:

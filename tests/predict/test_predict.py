@@ -303,6 +303,14 @@ def test_units_before_the_name_of_their_file_are_unreachable(
         assert found.unreachable == {"Orders-2026/0": missed}
 
 
+def test_messages_below_the_minimum_of_their_queue_are_unreachable(tmp_path: Path) -> None:
+    """A zero unit that recovery leaves in a last file without units counts as expired, and the whole queue with it."""
+    root, _ = struck_store("clean-expired-5.5.0", tmp_path, "queue-next-file-zero", 204)
+    found = ask(root, "5.5.0")
+    assert (found.queues["Orders/3"], found.unreachable, found.exit_code) == ([101, 101], {"Orders/3": 96}, 4)
+    assert ask(root, "4.5.1").exit_code == exits.CLEAN
+
+
 def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "abort").touch()
@@ -465,6 +473,10 @@ def test_from_5_4_0_on_a_config_file_that_cannot_be_read_is_deleted(
     (["consumerOffset.json"], "{}", ["config/consumerOffset.json"]),
     (["consumerOffset.json"], "empty, as its backup", ["config/consumerOffset.json"]),
     (["consumerOffset.json"], "without its table, beside its backup", ["config/consumerOffset.json"]),
+    *((["consumerOffset.json"], f"{how} beside a backup with an empty table", ["config/consumerOffset.json"])
+      for how in ("cut", "zeros", "missing")),
+    (["delayOffset.json"], "zeros beside a backup with an empty table", ["config/delayOffset.json"]),
+    (["consumerFilter.json"], "zeros beside a backup with an empty table", []),
     (["consumerFilter.json"], "missing", []), (["consumerFilter.json"], "{}", []),
     # real 5.3.3 and 4.9.7 delivered 20 delayed messages once more
     (["delayOffset.json"], "missing", ["config/delayOffset.json"]),
@@ -482,6 +494,10 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
             path.write_bytes(b"{}")
         elif how == "empty, as its backup":
             path.touch(), backup.touch()
+        elif "backup with an empty table" in how:
+            backup.write_bytes(b'{"offsetTable":{}}')
+            if "missing" not in how:
+                path.write_bytes(content[:122] if "cut" in how else bytes(len(content)))
         elif how != "missing":
             path.write_bytes(content.replace(b"offsetTable", b"offsetTabme"))
             backup.write_bytes(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shlex
 import shutil
 import struct
 from pathlib import Path
@@ -144,6 +145,18 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] // 2).code == 16
 
 
+def test_t15_log_files_left_in_another_folder_of_the_root_are_named(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    *older, newest = sorted((store.root / "commitlog").iterdir())
+    moved = store.root / "moved"
+    moved.mkdir()
+    newest.rename(moved / newest.name)
+    (found,) = mqtool("verify", store.root, "--commitlog", moved, "--json").found("commitlog-begins-late")
+    *command, last = shlex.split(found["remedy"].partition("mqtool ")[2])
+    assert last == str(older[0].parent)
+    assert mqtool(*command, last).code == exits.CLEAN
+
+
 @pytest.mark.parametrize("name", ["clean-expired-4.5.1", "killed-expired-4.9.7", "clean-expired-5.5.0"])
 def test_t15_log_that_begins_at_a_later_file(drill: Start, name: str) -> None:
     store = drill(name)
@@ -263,6 +276,17 @@ def test_t17_log_over_two_paths(drill: Start, name: str) -> None:
         assert messages(store.root) == store.intact
 
 
+def test_a_recovered_copy_joins_the_paths_of_a_damaged_log(drill: Start, folder: Path) -> None:
+    """Paths below the store's root, too: none is copied twice, and the plan's steps lead to where the files are."""
+    store, copy = drill(MULTI[0]), folder / "copy"
+    path = store.root / "commitlog-b" / file_name(128 << 10)
+    flip_bit(store.root, path, 90, 1)
+    bridge = store.run("recover", "--output", copy, "--yes")
+    assert bridge.code & exits.CORRECTED and not bridge.code & exits.OPERATIONAL
+    assert [item.name for item in copy.glob("commitlog*")] == ["commitlog"]
+    assert mqtool("verify", copy).code == exits.CLEAN
+
+
 @pytest.mark.parametrize("older", [False, True], ids=["the same", "half of it"])
 @pytest.mark.parametrize(("of", "into"), [("commitlog-a", "commitlog-b"), ("commitlog-b", "commitlog-a")])
 def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: str, older: bool) -> None:
@@ -277,6 +301,14 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
     with store.recovered(starts=False):
         assert live.exists() != twin.exists()
         assert not older or live.exists()
+        assert messages(store.root) == store.messages
+
+
+def test_t17_misnamed_file_is_no_duplicate_of_the_file_whose_name_it_has(drill: Start) -> None:
+    store = drill(MULTI[0])
+    (store.root / "commitlog-a" / file_name(0)).rename(store.root / "commitlog-a" / file_name(384 << 10))
+    assert not store.look().found("commitlog-duplicate-file")
+    with store.recovered(starts=False):
         assert messages(store.root) == store.messages
 
 

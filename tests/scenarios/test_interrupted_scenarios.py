@@ -40,13 +40,38 @@ def test_what_a_killed_copy_leaves_is_no_store_and_the_next_copy_takes_its_place
 ) -> None:
     whole, copy = folder / "whole", folder / "copy"
     operations = count_operations(lambda: mqtool(command, broken.root, "--output", whole, "--yes"))
-    moved = next(number for number, operation in enumerate(operations) if operation.name == "rename")
-    for stop in (moved // 3, moved // 2, moved):
+    moves = [number for number, operation in enumerate(operations)
+             if operation.name == "rename" and "/.mqtool-copy/" in operation.path]
+    for stop in (moves[0] // 3, *moves):
         assert killed_at(stop, lambda: mqtool(command, broken.root, "--output", copy, "--yes"))
-        assert [path.name for path in copy.iterdir()] == [".mqtool-copy"]
+        moved = {path.name for path in copy.iterdir()} - {".mqtool-copy"}
+        assert len(moved) == sum(number < stop for number in moves)
         assert mqtool("verify", copy).code == exits.USAGE
-    assert not mqtool(command, broken.root, "--output", copy, "--yes").code & exits.OPERATIONAL
-    assert contents(copy).keys() == contents(whole).keys()
+        assert not mqtool(command, broken.root, "--output", copy, "--yes").code & exits.OPERATIONAL
+        assert contents(copy).keys() == contents(whole).keys()
+        shutil.rmtree(copy)
+
+
+def test_a_killed_copy_beside_other_files_is_not_removed(broken: Drill, folder: Path) -> None:
+    copy = folder / "copy"
+    operations = count_operations(lambda: mqtool("recover", broken.root, "--output", folder / "whole", "--yes"))
+    moved = next(number for number, operation in enumerate(operations) if operation.name == "rename")
+    assert killed_at(moved + 2, lambda: mqtool("recover", broken.root, "--output", copy, "--yes"))
+    (copy / "notes").write_text("not of the store")
+    left = tree_digest(copy)
+    assert mqtool("recover", broken.root, "--output", copy, "--yes").code & exits.OPERATIONAL
+    assert_same_tree(left, tree_digest(copy))
+
+
+def test_recover_continues_in_a_whole_copy_of_a_killed_command(broken: Drill, folder: Path) -> None:
+    copy = folder / "copy"
+    operations = count_operations(lambda: mqtool("recover", broken.root, "--output", folder / "whole", "--yes"))
+    moved = next(number for number, operation in enumerate(operations) if operation.name == "rmdir")
+    assert killed_at(moved, lambda: mqtool("recover", broken.root, "--output", copy, "--yes"))
+    again = mqtool("recover", broken.root, "--output", copy, "--yes", "--json")
+    assert again.code & exits.OPERATIONAL
+    assert f"`mqtool recover {copy}`" in again.document["error"]["remedy"]
+    assert mqtool("recover", copy, "--yes").code & exits.CORRECTED
 
 
 # --- T36: disks and kills in the middle -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,16 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
         assert store.run("recover", "--yes").code == 0
 
 
+def test_t39_predict_names_the_deleted_topics_that_a_start_brings_back(drill: Start) -> None:
+    store = drill("clean-4.5.1")
+    delete_topic(store.root, "TopicB")
+    assert "brings back" not in mqtool("predict", store.root).stdout
+    (store.root / "abort").touch()
+    shown = mqtool("predict", store.root, "--broker", "4.5.1").stdout
+    assert re.search("brings back topic +TopicB *\n", shown)
+    assert store.run("predict", "--broker", "4.5.1").document["revived_topics"] == ["TopicB"]
+
+
 def test_queue_folders_without_files_of_a_topic_that_topics_json_lacks_take_one_run(drill: Start) -> None:
     store = drill("clean-5.3.3")
     before = queue_bytes(store.root)
@@ -263,21 +274,28 @@ def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill:
 
 
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
-def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start, folder: Path, command: str) -> None:
-    store = drill("clean-plain-4.9.7")
-    size = next((store.root / "consumequeue").glob("*/*/*")).stat().st_size
-    shutil.rmtree(store.root / "consumequeue")
+@pytest.mark.parametrize(("name", "part", "setting", "usual"), [
+    ("clean-plain-4.9.7", "consumequeue", "mappedFileSizeConsumeQueue", 6_000_000),
+    # real 4.5.1 and 5.3.3 of another length do not start on these
+    ("killed-ext-4.5.1", "consumequeue_ext", "mappedFileSizeConsumeQueueExt", 48 << 20),
+])
+def test_length_of_queue_files_that_nothing_tells_is_an_assumption(
+    drill: Start, folder: Path, name: str, part: str, setting: str, usual: int, command: str
+) -> None:
+    store = drill(name)
+    size = next((store.root / part).glob("*/*/*")).stat().st_size
+    shutil.rmtree(store.root / part)
     done = store.run(command, "--dry-run").document
-    (said,) = [text for text in done["assumptions"] if "mappedFileSizeConsumeQueue" in text]
-    assert "6000000" in said and "mappedFileSizeConsumeQueue=6000000" in done["summary"]
-    assert "mappedFileSizeConsumeQueue=6000000" in mqtool(command, store.root, "--dry-run").stdout
+    (said,) = [text for text in done["assumptions"] if setting in text]
+    assert str(usual) in said and f"{setting}={usual}" in done["summary"]
+    assert f"{setting}={usual}" in mqtool(command, store.root, "--dry-run").stdout
     conf = folder / "broker.conf"
-    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
-    for options in (["--broker-conf", conf], ["--set", f"mappedFileSizeConsumeQueue={size}"]):
+    conf.write_text(f"{setting}={size}\n")
+    for options in (["--broker-conf", conf], ["--set", f"{setting}={size}"]):
         told = store.run(command, "--dry-run", *options).document
-        assert "mappedFileSizeConsumeQueue" not in " ".join([*told["assumptions"], told["summary"]])
-    assert store.run(command, "--broker-conf", conf, "--yes").code == 1
-    assert {path.stat().st_size for path in (store.root / "consumequeue").glob("*/*/*")} == {size}
+        assert setting not in " ".join([*told["assumptions"], told["summary"]])
+    assert store.run(command, "--broker-conf", conf, "--yes").code & exits.CORRECTED
+    assert {path.stat().st_size for path in (store.root / part).glob("*/*/*")} == {size}
 
 
 # --- T24: queues that begin after their own end, because a file of theirs was renamed, or is not theirs.
