@@ -16,7 +16,7 @@ from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
 from formats.record import HEAD
 from tests.broker.cases import Case, cases, marked
-from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
+from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records, spoil
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support import plain_reader as plain
