@@ -109,6 +109,21 @@ def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, cod
     assert code in result.codes
 
 
+@pytest.mark.parametrize("length", [0, 1000, (64 << 10) + 4096])
+@pytest.mark.parametrize("file", [7 << 16, 15 << 16])
+def test_a_log_file_of_another_length_is_named_at_the_first_look(file: int, length: int, tmp_path: Path) -> None:
+    """Brokers do not start on it; between others a file that is too short lacks messages."""
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    path = root / "commitlog" / offset_to_name(file)
+    path.touch()
+    os.truncate(path, length)
+    done = mqtool("inspect", root, "--json")
+    (found,) = done.found("commitlog-bad-file-length")
+    assert found["file"].endswith(path.name) and found["facts"] == {"length": length, "expected": 64 << 10}
+    assert ("whole file" in found["remedy"]) is (file == 7 << 16 and length < 64 << 10)
+    assert done.code == exits.DERIVED
+
+
 @pytest.mark.parametrize(("field", "value", "code"), [
     ("logics_msg_timestamp", 9_162_656_531_219_994_239, "checkpoint-later-than-log"),
     ("index_msg_timestamp", -5, "checkpoint-impossible-time"),
