@@ -335,6 +335,10 @@ class _Export(Reading):
         if made.bridged:
             self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
                                  "them, and consumers get the previous message again")
+        if made.batch:
+            self.notes.append(f"the first start of a broker writes the batch queues of {', '.join(made.batch)}: abort, "
+                              "and no checkpoint, have it read the whole log (from 5.4.0 on at most "
+                              "commitLogRecoverMaxNum files of it, 10 by default)")
         self.assumed += (assumed := assumptions_of(made.assumed_settings))
         self.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,

@@ -20,6 +20,8 @@ TOPICS_GUESSED = (
 
 GUESS = "config-topics-are-a-guess"
 """Of a topics.json that recover made."""
+PARTLY_KEPT = "config-partly-kept"
+"""Of another config file that recover put together out of what could be read."""
 DLEDGER_LOG = "log of a DLedger group"
 QUEUE_DATABASE = "consume queues in RocksDB"
 """Two of the parts that `part-not-supported` names, which decide what else can be done."""
@@ -301,8 +303,8 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-lost", "warning",
         "{name} {problem} and its backup {backup_problem}; lost: {lost}. {start}",
-        "Put a copy from a file backup or from the other broker of the group into config/, or accept the loss and move "
-        "{name} out of the store.",
+        "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover {store} "
+        "keeps what can be read.",
         meaning="Neither the file nor its backup holds a complete text.",
         cause=_PERSISTED + " If it was written twice, the backup is as broken as the file.",
         broker=_LOAD,
@@ -343,6 +345,15 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause="An earlier `mqtool recover` of this store.",
         broker="It loads the file like its own, and drops the mark when it writes the next one.",
         action="Compare it with what you know before the start; `mqadmin updateTopic` corrects single topics.",
+    ),
+    Code(
+        PARTLY_KEPT, "info", "mqtool kept what could be read of {name} ({count:member}), and no broker has written it since; of "
+        "the rest is lost: {lost}", "",
+        meaning="An earlier recover found neither a complete file nor a backup with content, and wrote the members that it could read.",
+        cause="An earlier `mqtool recover` of this store.",
+        broker="It loads the file like its own, and drops the mark when it writes the next one.",
+        action="Complete it from a copy before the start, or set what is missing by hand after it (`mqadmin resetOffsetByTime` for "
+        "offsets). `mqtool journal` names the run whose saved bytes hold the file as it was.",
     ),
     Code(
         "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", RECOVER,

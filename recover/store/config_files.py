@@ -188,6 +188,11 @@ class ConfigPair(Struct, frozen=True):
         return not (self.main.missing and self.backup.missing)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether neither copy has content: each is missing, or has an empty table."""
+        return (self.main.missing or bool(self.main.emptied)) and self.backup.state in ("missing", "emptied")
+
+    @property
     def lost(self) -> str:
         """What a broker does without that starts with the main file."""
         return f"it {self.main.emptied}" if self.main.emptied and self.main.table else self.known.lost

@@ -301,9 +301,18 @@ class Store:
     @cached_property
     def ext_file_size(self) -> int:
         """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
+        return self._told_ext_file_size or DEFAULT_EXT_FILE_SIZE
+
+    @property
+    def ext_file_size_is_told(self) -> bool:
+        """False if `ext_file_size` is only the brokers' default, without a file or setting."""
+        return self._told_ext_file_size > 0
+
+    @cached_property
+    def _told_ext_file_size(self) -> int:
         found = _modes(entry.length for folder in _queue_folders(self.consumequeue_ext_dir)
                        for entry in entries(folder.path) if entry.is_file)
-        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", 0)
 
     def _configured(self, setting: str, default: int) -> int:
         """Return a size that the user gave as a broker setting; the default if there is none, or it is impossible."""

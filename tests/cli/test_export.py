@@ -570,6 +570,18 @@ def test_only_a_message_that_clients_unpack_is_unfolded_from_a_store_as_from_a_f
         assert [body_of(m) for m in found] == bodies
 
 
+def test_the_batch_queues_of_an_exported_store_are_left_to_the_first_start(tmp_path: Path) -> None:
+    root = unpacked("kinds/clean-batch-5.5.0")
+    for name, topic in (("all", "*"), ("batches", "Batched"), ("others", "Orders")):
+        result = mqtool("export", root, "-o", tmp_path / name, "--format", "store", "--topic", topic, "--json")
+        assert result.code == 0
+        told = any("writes the batch queues of Batched" in note for note in result.document["notes"])
+        assert told == (tmp_path / name / "abort").exists() == (topic != "Orders")
+        assert (tmp_path / name / "checkpoint").exists() == (topic == "Orders")
+    assert "markers" not in mqtool("export", root, "-o", tmp_path / "few", "--format", "store", "--topic", "Batched",
+                                   "--queue-offsets", "7:12").stderr
+
+
 def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:
     out, part = tmp_path / "out.ndjson", tmp_path / "out.ndjson.part"
     with output_file(out, resume=False, keeps=True) as (stream, _):

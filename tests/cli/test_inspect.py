@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from recover.broker.settings import KNOWN
 from recover.change.lock import store_lock
 from recover.log.judge import judge
 from recover.look.items import record_item
+from recover.store.config_files import STATE_TEXT, State
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
@@ -280,6 +282,23 @@ def test_content_tells_the_kind_of_a_file_out_of_place(path: str, kind: str, tmp
     copy = tmp_path / "evidence.bin"
     copy.write_bytes((unpacked("clean-5.3.3") / path).read_bytes()[: 1 << 20])
     assert mqtool("inspect", copy, "--json").document["kind"] == kind
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json.bak"])
+@pytest.mark.parametrize(("state", "change"), [
+    ("cut", lambda text: text[:122]), ("zeros", lambda text: bytes(len(text))), ("empty", lambda text: b""),
+    ("trailing-garbage", lambda text: text + b"}}"), ("trailing-zeros", lambda text: text + bytes(9)),
+])
+def test_a_config_file_that_is_not_whole_is_not_called_clean(
+    name: str, state: State, change: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(change((unpacked("clean-4.5.1") / "config" / name).read_bytes()))
+    done = mqtool("inspect", path, "--json")
+    (text,) = done.document["items"]
+    assert [(check["name"], check["ok"], check["detail"]) for check in text["checks"]] == [
+        ("whole text", False, STATE_TEXT[state])]
+    assert done.code == exits.DERIVED and "1 with failed checks: whole text" in done.document["summary"]
 
 
 def test_index_file_shows_header_and_entries() -> None:

@@ -67,6 +67,21 @@ def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_writte
         path.write_bytes(made)
 
 
+def test_t28_offsets_of_which_a_part_is_left_are_named_before_the_start(drill: Start) -> None:
+    store = drill("clean-4.5.1")
+    path = store.root / "config" / "consumerOffset.json"
+    path.write_bytes(path.read_bytes()[:122])
+    path.with_name("consumerOffset.json.bak").unlink()
+    store.struck()
+    found = store.finds("config-lost", "config/consumerOffset.json", 122, exit_code=exits.DERIVED)
+    assert "mqtool recover" in found["remedy"] and found["facts"]["readable"] == 2
+    with store.recovered() as done:
+        for later in (done, store.run("predict").document):
+            (start,) = [step for step in later["next"] if step["command"] == "start the broker"]
+            assert "config/consumerOffset.json, of which mqtool kept what could be read" in start["why"]
+        assert store.finds("config-partly-kept", exit_code=0)["facts"]["count"] == 2
+
+
 @pytest.mark.parametrize("queues", ["all", "none"])
 def test_t28_topics_of_another_broker_are_added_to_and_are_no_proof_of_deletion(drill: Start, queues: str) -> None:
     store = drill(TIMER)

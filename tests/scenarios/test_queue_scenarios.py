@@ -298,21 +298,28 @@ def test_t39_light_queue_that_dispatch_did_not_reach_is_not_deleted(folder: Path
 
 
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
-def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start, folder: Path, command: str) -> None:
-    store = drill("clean-plain-4.9.7")
-    size = next((store.root / "consumequeue").glob("*/*/*")).stat().st_size
-    shutil.rmtree(store.root / "consumequeue")
+@pytest.mark.parametrize(("name", "part", "setting", "usual"), [
+    ("clean-plain-4.9.7", "consumequeue", "mappedFileSizeConsumeQueue", 6_000_000),
+    # real 4.5.1 and 5.3.3 of another length do not start on these
+    ("killed-ext-4.5.1", "consumequeue_ext", "mappedFileSizeConsumeQueueExt", 48 << 20),
+])
+def test_length_of_queue_files_that_nothing_tells_is_an_assumption(
+    drill: Start, folder: Path, name: str, part: str, setting: str, usual: int, command: str
+) -> None:
+    store = drill(name)
+    size = next((store.root / part).glob("*/*/*")).stat().st_size
+    shutil.rmtree(store.root / part)
     done = store.run(command, "--dry-run").document
-    (said,) = [text for text in done["assumptions"] if "mappedFileSizeConsumeQueue" in text]
-    assert "6000000" in said and "mappedFileSizeConsumeQueue=6000000" in done["summary"]
-    assert "mappedFileSizeConsumeQueue=6000000" in mqtool(command, store.root, "--dry-run").stdout
+    (said,) = [text for text in done["assumptions"] if setting in text]
+    assert str(usual) in said and f"{setting}={usual}" in done["summary"]
+    assert f"{setting}={usual}" in mqtool(command, store.root, "--dry-run").stdout
     conf = folder / "broker.conf"
-    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
-    for options in (["--broker-conf", conf], ["--set", f"mappedFileSizeConsumeQueue={size}"]):
+    conf.write_text(f"{setting}={size}\n")
+    for options in (["--broker-conf", conf], ["--set", f"{setting}={size}"]):
         told = store.run(command, "--dry-run", *options).document
-        assert "mappedFileSizeConsumeQueue" not in " ".join([*told["assumptions"], told["summary"]])
-    assert store.run(command, "--broker-conf", conf, "--yes").code == 1
-    assert {path.stat().st_size for path in (store.root / "consumequeue").glob("*/*/*")} == {size}
+        assert setting not in " ".join([*told["assumptions"], told["summary"]])
+    assert store.run(command, "--broker-conf", conf, "--yes").code & exits.CORRECTED
+    assert {path.stat().st_size for path in (store.root / part).glob("*/*/*")} == {size}
 
 
 # --- T24: queues that begin after their own end, because a file of theirs was renamed, or is not theirs.
