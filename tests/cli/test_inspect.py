@@ -470,6 +470,20 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
         assert all("--broker-conf" in step["command"] for step in steps if step["command"].startswith("mqtool"))
 
 
+@pytest.mark.parametrize("name", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
+def test_a_number_with_a_blank_after_it_is_none_to_a_broker(name: str, tmp_path: Path) -> None:
+    """MixAll.properties2Object drops what Integer.parseInt does not take: real 4.9.7 and 5.5.0 did not start."""
+    root = real_store("clean-4.5.1", tmp_path)
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000}
+    conf = _conf(tmp_path, storePathRootDir=root, **{**sizes, name: f"{sizes[name]} "})
+    for command in ("inspect", "verify"):
+        (found,) = mqtool(command, root, "--broker-conf", conf, "--json").found("settings-contradict-files")
+        assert found["facts"]["setting"] == name and f"'{sizes[name]} '" in found["message"]
+    told = mqtool("predict", root, "--broker-conf", conf, "--json")
+    assert told.code & exits.MESSAGES and not told.document["starts"]
+    assert f"{name}={sizes[name]}" in told.document["next"][0]["command"]
+
+
 def test_a_read_only_folder_beside_a_single_one_is_not_read(tmp_path: Path) -> None:
     root = real_store("clean-plain-4.9.7", tmp_path)
     files = sorted((root / "commitlog").iterdir())
