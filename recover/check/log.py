@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
@@ -192,13 +192,19 @@ def _place_left_open(store: Store, odd: OddName) -> int | None:
     return place if place is not None and any(start <= place < stop for start, stop in open_places) else None
 
 
-def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    queue = log.queue
+def length_findings(store: Store, queue: MappedFileQueue, lacks: Callable[[int, int], bool]) -> Iterator[Finding]:
+    """Yield a finding for each log file of another length; `lacks`: whether messages are missing in a range of the
+    log."""
     for wrong in queue.wrong_lengths():
-        start, stop = wrong.file_from_offset + wrong.length, wrong.file_from_offset + queue.file_size
-        cut = any(damage.start < stop and start < damage.stop for damage in log.damaged)
+        cut = lacks(wrong.file_from_offset + wrong.length, wrong.file_from_offset + queue.file_size)
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size, remedy=FIND_WHOLE if cut else None)
+
+
+def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
+    queue = log.queue
+    yield from length_findings(store, queue, lambda start, stop: any(
+        damage.start < stop and start < damage.stop for damage in log.damaged))
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
     for start, stop in queue.missing_ranges():
         far = queue.find(stop)

@@ -223,7 +223,7 @@ def _compacted(root: Path) -> set[str]:
 
 
 def _has_controller(store: Store) -> bool:
-    return store.options.settings.get("enableControllerMode", "").strip().lower() == "true"
+    return store.options.settings.get("enableControllerMode", "").lower() == "true"
 
 
 def _epochs(store: Store) -> Iterator[Needed]:

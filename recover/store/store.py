@@ -316,7 +316,7 @@ class Store:
 
     def _configured(self, setting: str, default: int) -> int:
         """Return a size that the user gave as a broker setting; the default if there is none, or it is impossible."""
-        text = self.options.settings.get(setting, "").strip()
+        text = self.options.settings.get(setting, "")
         return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
 
     def checkpoint(self, *, extend: bool = False) -> Checkpoint | None:
