@@ -218,7 +218,7 @@ class Choice:
         if self.wanted.unfold and record.sys_flag & BATCH:
             with suppress(FormatError, ImportError):  # the message says itself why its body is as stored
                 found = [*unfolded(message, decompress(record.body, record.sys_flag))]
-        if "system" in self.wanted.include or not is_system(message.topic):
+        if "system" in self.wanted.include or not (is_system(message.topic) or message.kind == "reply"):
             yield from (Selected(item, content) for item in found if self.fits(item, message))
 
     def fits(self, message: Message, whole: Message) -> bool:
