@@ -31,6 +31,12 @@ def log_folder_names(settings: Mapping[str, str]) -> list[str]:
     return [*filter(None, names)]
 
 
+def has_blank_after_log(settings: Mapping[str, str]) -> bool:
+    """Whether a blank follows the path of the log; several folders are always trimmed (MultiPathMappedFileQueue)."""
+    path = settings.get("storePathCommitLog") or settings.get("storePathRootDir", "")
+    return "," not in path and path != path.rstrip()
+
+
 def parse_levels(text: str) -> dict[int, int]:
     """Parse `messageDelayLevel` to level -> ms; `UsageRefusal` if the broker could not parse it."""
     table = {}

@@ -19,11 +19,12 @@ from formats.index import IndexHeader
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
-from recover.broker.settings import BrokerSettings, load_settings
+from recover.broker.settings import BrokerSettings, has_blank_after_log, load_settings
 from recover.broker.versions import (
     NEWEST_COMPARED,
     OLDEST_COMPARED,
     SEVERAL_LOG_FOLDERS,
+    TRIMMED_TEXT,
     BrokerVersion,
     boundaries,
     generation_of,
@@ -343,8 +344,10 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
 
 
 def finds_log(store: Store, version: BrokerVersion) -> bool:
-    """False if the log is in several folders, and the release takes their names for the name of one."""
-    return len(store.commitlog_dirs) == 1 or version.has(SEVERAL_LOG_FOLDERS)
+    """False if the log is in several folders, and the release takes their names for the name of one, or a blank for a
+    part of the name."""
+    in_one = len(store.commitlog_dirs) == 1 or version.has(SEVERAL_LOG_FOLDERS)
+    return in_one and (version.has(TRIMMED_TEXT) or not has_blank_after_log(store.options.settings))
 
 
 def _mode(store: Store) -> Mode:

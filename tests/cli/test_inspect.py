@@ -484,6 +484,21 @@ def test_a_number_with_a_blank_after_it_is_none_to_a_broker(name: str, tmp_path:
     assert f"{name}={sizes[name]}" in told.document["next"][0]["command"]
 
 
+@pytest.mark.parametrize(("version", "finds"), [("4.5.1", False), ("5.1.4", False), ("5.2.0", True), ("5.5.0", True)])
+def test_a_blank_after_the_path_of_the_log_is_part_of_its_name_before_5_2_0(
+    version: str, finds: bool, tmp_path: Path
+) -> None:
+    """Real 4.5.1, 4.9.7, 5.0.0 and 5.1.4 found no log there and deleted all queues; 5.2.0, 5.3.3 and 5.5.0 did not."""
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{root}/commitlog ", **sizes)
+    assert mqtool("verify", "--broker-conf", conf, "--json").found("commitlog-needs-newer-broker")
+    told = mqtool("predict", "--broker-conf", conf, "--broker", version, "--json")
+    assert told.code == (0 if finds else exits.MESSAGES)
+    assert ("Remove the blank" in told.document["next"][0]["command"]) is not finds
+    assert bool(told.document["deleted_files"]) is not finds
+
+
 def test_a_read_only_folder_beside_a_single_one_is_not_read(tmp_path: Path) -> None:
     root = real_store("clean-plain-4.9.7", tmp_path)
     files = sorted((root / "commitlog").iterdir())
