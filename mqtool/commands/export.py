@@ -39,6 +39,7 @@ from recover.store.source import is_remote, remote_root, url_of
 
 _WHAT, _HOW = "Which messages (default: all intact ones)", "How"
 _SHOWN = 20
+_NOTED = 1000
 _STDOUT = Path("-")
 
 
@@ -281,8 +282,8 @@ class Reading:
 
     def missed(self, note: str) -> None:
         self.incomplete = True
-        if note not in self.notes:
-            self.notes.append(note)
+        if len(self.notes) < _NOTED and note not in self.notes:
+            self.notes.append(note if len(self.notes) < _NOTED - 1 else "further ranges and records are not listed")
 
 
 class _Export(Reading):

@@ -233,11 +233,11 @@ def invisible(host: str, path: str) -> Refusal:
     return Refusal(f"host {host} cannot see {path}", _MOUNT, host=host)
 
 
-def unreadable(host: str, error: OSError) -> Refusal:
+def unreadable(host: str, path: Path, error: OSError) -> Refusal:
     """Return the refusal for a file that an executor repeatedly failed to read, but this machine can: not the store's
     fault."""
-    return Refusal(f"host {host} cannot read {error.filename}, which this machine can: {error.strerror}", _MOUNT,
-                   host=host)
+    name = (url_of(path) or str(path)).partition("?")[0]
+    return Refusal(f"host {host} cannot read {name}, which this machine can: {error.strerror}", _MOUNT, host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:

@@ -276,7 +276,7 @@ class SparkProducer:
             stop_if(interrupted)
             if isinstance(found, OSError):
                 file_crc(path)  # this machine's own error comes first
-                raise unreadable(host, found)
+                raise unreadable(host, path, found)
             if found != files[path]:
                 raise Refusal(f"{path} reads back on host {host} otherwise than it was written",
                               "Check the disk, and how that host mounts it.", host=host, file=str(path))

@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import overwrite
+from fixtures.synth import StoreWriter
 from formats.consumequeue import CQ_UNIT
 from formats.record import HEAD
 from mqtool import exits
@@ -271,6 +272,29 @@ def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill:
     refused = store.run("rebuild-consumequeue", "--topic", *gone, "--yes")
     assert refused.code == exits.USAGE and "--include-deleted" in refused.document["error"]["remedy"]
     assert not store.verify("--include-deleted").found("topic-deleted")
+
+
+def test_t39_light_queue_that_dispatch_did_not_reach_is_not_deleted(folder: Path) -> None:
+    """A power cut takes the newest units and the folders of queues that they began; a start dispatches them anew."""
+    writer, root = StoreWriter(folder / "s"), folder / "s"
+    for number in range(60):
+        writer.put("Carrier", b"m%d" % number, lmq=("%LMQ%old",))
+    for number in range(20):
+        writer.put("Carrier", b"n%d" % number, lmq=("%LMQ%old", "%LMQ%new"))
+    writer.close(clean=False)
+    before = queue_bytes(root)
+    shutil.rmtree(root / "consumequeue" / "%LMQ%new")
+    for topic in ("Carrier", "%LMQ%old"):
+        write_at(root / "consumequeue" / topic / "0" / file_name(0), 60 * 20, bytes(20 * 20))
+    found = mqtool("verify", root, "--json")
+    assert not found.found("topic-deleted")
+    assert {item["facts"]["topic"]: item["facts"]["count"] for item in found.found("consumequeue-missing-units")} == {
+        "Carrier": 20, "%LMQ%old": 20, "%LMQ%new": 20}
+    assert mqtool("recover", root, "--yes").code == exits.CORRECTED
+    assert queue_bytes(root) == before
+    # one that older messages name has been deleted
+    shutil.rmtree(root / "consumequeue" / "%LMQ%new")
+    assert mqtool("verify", root, "--json").found("topic-deleted")
 
 
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
