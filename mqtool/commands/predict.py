@@ -17,7 +17,7 @@ from mqtool.text import count
 from recover.change.lock import holder_of
 from recover.check.analysis import Analysis, analyse
 from recover.check.config import guesses
-from recover.check.log import first_file_findings
+from recover.check.log import expiring_files, first_file_findings
 from recover.check.parts import (
     REMAINS,
     check_owners,
@@ -132,7 +132,8 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view) if item.severity != "info"]
     found += lock_findings(opened, holder_of(opened), with_abort=False)
-    contradicted = [*contradicted_settings(opened), *check_owners(opened)]
+    expiring = [*expiring_files(opened, view, settings)] if prediction.starts else []
+    contradicted = [*contradicted_settings(opened), *check_owners(opened), *expiring]
     found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
     if prediction.lost_messages:
@@ -141,7 +142,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
             for item in earlier_runs(opened)]
     unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
-    document["reason"] = document["reason"] or unfinished
+    document["reason"] = document["reason"] or unfinished or next((item.message for item in expiring), None)
     out.answer(**document)
     out.found([*found, *runs])
     _show(out, document)

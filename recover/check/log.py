@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
@@ -10,7 +12,7 @@ from formats.native.rows import BITS, FLAGS
 from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover.broker.settings import KNOWN, has_blank_after_log, java_integer
+from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, java_integer
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
@@ -137,6 +139,21 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
         hours=hours, age_hours=age, remedy=remedy,
     )
+
+
+def expiring_files(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[Finding]:
+    """Yield a finding for log files that this broker deletes once it runs, because their last change is older than the
+    `fileReservedTime` that was given (MappedFileQueue.deleteExpiredFileByTime, which spares the last file).
+
+    Not for a log with a message of the last day: its broker deletes files every day.
+    """
+    hours, now = settings.stated_number(_RETENTION), int(time.time() * 1000)
+    if not hours or now - log.tally.newest_timestamp < 24 * _HOUR_MS:
+        return
+    ages = [now - file.path.stat().st_mtime_ns // 1_000_000 for file in store.commitlog.files[:-1]]
+    if count := len([*takewhile(lambda age: age > hours * _HOUR_MS, ages)]):
+        yield finding("start-expires-files", broker=str(settings.version), count=count, of=len(ages) + 1, hours=hours,
+                      keeps=max(ages) // _HOUR_MS + 72)
 
 
 def _first_timestamp(log: LogView) -> int:

@@ -310,12 +310,12 @@ class _Rights(NamedTuple):
 
 
 def check_owners(store: Store) -> Iterator[Finding]:
-    """A finding for each part whose files differ in owner or mode from most files of the part, or of the store."""
+    """A finding for each part with files that differ in owner or mode from most files of the store, or of the part."""
     parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
     found = {part: _files(part) for part in parts}
     in_all = _usual([rights for files in found.values() for rights in files.values()])
     for part, files in found.items():
-        usual = _usual([*files.values()]) or in_all
+        usual = in_all or _usual([*files.values()])
         odd = sorted((name for name, rights in files.items() if rights != usual), key=lambda name: name.split("/"))
         if usual is None or not odd:
             continue

@@ -599,6 +599,18 @@ PREDICT_CODES: tuple[Code, ...] = (
         leads="setting",
     ),
     Code(
+        "start-expires-files", "error",
+        "broker {broker} would delete {count} of {of} log files: they have not changed for fileReservedTime={hours} h",
+        "Start it with fileReservedTime={keeps} or more, until consumers have the messages.",
+        meaning="A broker deletes log files by their last change, intact or not, and consumed or not; only the last file stays. The log "
+        "stood still for more than a day, so no broker has deleted them yet.",
+        cause="The broker was down, or the store is a copy or a backup whose files kept their times.",
+        broker="It deletes them within minutes: in the hour of deleteWhen (04, unless set), and at any hour on a disk that is fuller "
+        "than diskMaxUsedSpaceRatio.",
+        action="Set a larger fileReservedTime before the start if any consumer still needs the messages, or export them first.",
+        leads="setting",
+    ),
+    Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
         one="broker {broker} would delete one file",
         meaning="A start deletes log and queue files after the ends that it found, after a crash index files, and from 5.4.0 on a "

@@ -8,6 +8,7 @@ import random
 import shlex
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,21 @@ def test_t15_first_message_as_old_as_retention_allows_asks_nothing(
         assert found["code"] == ("commitlog-begins-late" if late else "commitlog-first-file-not-zero")
         assert result.code == (exits.DERIVED if late else 0)
         assert store.run("recover", "--yes", *options).code == result.code
+
+
+@pytest.mark.parametrize(("age", "code"), [(71, 0), (73, 4)])
+def test_t15_predict_tells_of_log_files_that_retention_deletes_once_the_broker_runs(
+    drill: Start, age: int, code: int
+) -> None:
+    """All of five real brokers deleted all log files but the last within 75 seconds."""
+    store = drill(MANY_FILES)
+    files = sorted((store.root / "commitlog").iterdir())
+    for file in files:
+        os.utime(file, (time.time() - age * 3600,) * 2)
+    said = store.run("predict", "--broker", "5.3.3", "--set", "fileReservedTime=72")
+    assert said.code == code
+    assert [item["facts"]["count"] for item in said.found("start-expires-files")] == [len(files) - 1] * (code == 4)
+    assert store.run("predict", "--broker", "5.3.3", "--set", "fileReservedTime=74").code == 0
 
 
 def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:
@@ -452,6 +468,13 @@ def test_a_file_of_another_owner_or_mode_is_a_warning_with_what_to_do(drill: Sta
     assert name in found["message"]
     assert f"chown {was.st_uid}:{was.st_gid} and chmod {was.st_mode & 0o777:o} on {name}" in found["remedy"]
     assert "file-owner-or-mode" in mqtool("inspect", store.root, "--json").stdout
+
+
+def test_a_part_whose_files_all_differ_from_the_rest_of_the_store_is_found(drill: Start) -> None:
+    store = drill("clean-restarts-5.5.0")
+    (path,) = (store.root / "commitlog").iterdir()
+    path.chmod(0o400)
+    store.finds("file-owner-or-mode", "commitlog", None, exit_code=exits.DERIVED)
 
 
 def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(drill: Start) -> None:
