@@ -118,7 +118,7 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
     text = content[at + 2:]
     if length < 0 or length != len(text) or (body and crc31(body) != body_crc):
         return None
-    if queue_id < 0 or queue_offset < 0 or born_time <= 0 or store_time <= 0:
+    if queue_id < 0 or queue_offset < 0:
         return None
     if not (0 <= born_port <= 65535 and 0 <= store_port <= 65535):
         return None
