@@ -36,6 +36,7 @@ TIMER_OUT_MS = "TIMER_OUT_MS"
 TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 SHARDING_KEY = "__SHARDINGKEY"
+MSG_TYPE = "MSG_TYPE"
 
 
 def parse(content: bytes, *, old: bool = False) -> dict[str, str]:

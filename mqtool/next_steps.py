@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 from mqtool import exits
 from mqtool.text import count
 from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line
-from recover.findings.store_codes import DLEDGER_LOG, GUESS, QUEUE_DATABASE
+from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,8 +221,9 @@ def _start(scene: Scene) -> list[Step]:
         last = "then handle the remaining problems"
     elif scene.mendable:
         last = f"gives up {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
-    for guess in scene.named(GUESS):
-        last = f"after you completed {guess.file}, which mqtool guessed; {last}"
+    for guess in scene.named(GUESS, PARTLY_KEPT):
+        how = "which mqtool guessed" if guess.code == GUESS else "of which mqtool kept what could be read"
+        last = f"after you completed {guess.file}, {how}; {last}"
     return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{with_conf}; {last}")]
 
 

@@ -70,6 +70,8 @@ def readable_members(name: str, value: Json) -> Json:
     """
     if name not in _TABLES or not isinstance(value, dict):
         return value
+    plain: Object = {key: _plain(each) for key, each in value.items() if key != "@type"}
+    value = plain if plain != value else value
     changed: Object = {}
     for table, readable in _TABLES[name].items():
         members = value.get(table)
@@ -83,6 +85,13 @@ def readable_members(name: str, value: Json) -> Json:
             _is_number(version.get(field), 64) for field in ("counter", "stateVersion", "timestamp"))):
         changed["dataVersion"] = {}
     return {**value, **changed} if changed else value
+
+
+def _plain(value: Json) -> Json:
+    """Return the value without the types and references in it, which fastjson refuses."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _plain(each) for key, each in value.items() if key not in ("@type", "$ref")}
 
 
 def _offsets(_table: str, members: Object) -> Object:

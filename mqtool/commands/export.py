@@ -39,6 +39,7 @@ from recover.store.source import is_remote, remote_root, url_of
 
 _WHAT, _HOW = "Which messages (default: all intact ones)", "How"
 _SHOWN = 20
+_NOTED = 1000
 _STDOUT = Path("-")
 
 
@@ -281,8 +282,8 @@ class Reading:
 
     def missed(self, note: str) -> None:
         self.incomplete = True
-        if note not in self.notes:
-            self.notes.append(note)
+        if len(self.notes) < _NOTED and note not in self.notes:
+            self.notes.append(note if len(self.notes) < _NOTED - 1 else "further ranges and records are not listed")
 
 
 class _Export(Reading):
@@ -335,6 +336,10 @@ class _Export(Reading):
         if made.bridged:
             self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
                                  "them, and consumers get the previous message again")
+        if made.batch:
+            self.notes.append(f"the first start of a broker writes the batch queues of {', '.join(made.batch)}: abort, "
+                              "and no checkpoint, have it read the whole log (from 5.4.0 on at most "
+                              "commitLogRecoverMaxNum files of it, 10 by default)")
         self.assumed += (assumed := assumptions_of(made.assumed_settings))
         self.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,

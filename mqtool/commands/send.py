@@ -124,13 +124,14 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
         if begin.done >= plan.messages:
             refused = due - begin.sent
             out.answer(sent=begin.sent, refused_messages=refused)
-            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}{_not_taken(refused)}")
+            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}{_not_taken(refused)}",
+                        _refused(target, broker, position))
             return exits.OPERATIONAL if refused else code
     if not due:
         out.summary("there is nothing to send")
         return code
     ask(f"Send {count(due - begin.sent, 'message')} to {endpoints}?", yes=consent.yes)
-    return _send(out, target, messages, outbox, plan, position, endpoints)
+    return _send(out, target, broker, messages, outbox, plan, position, endpoints)
 
 
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
@@ -217,11 +218,12 @@ class _Plan:
 
 
 def _send(
-    out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position, endpoints: str,
+    out: Printer, target: Target, broker: BrokerChoice, messages: _Messages, outbox: Outbox, plan: _Plan,
+    position: Position, endpoints: str,
 ) -> int:
     """Send the rest of the source; return the exit code."""
     if position.path is None:
-        out.say("without --position the progress is not recorded")
+        out.say("without --position neither progress nor messages that the cluster refuses are recorded")
     before = sent = position.place.sent
     not_taken = 0
     refused: Counter[str] = Counter()
@@ -236,21 +238,26 @@ def _send(
         out.writing = True
         with out.steps("sending") as steps, exits.between_steps() as interrupted:
             while batch := list(islice(stream, target.in_flight)):
-                taken = (message if isinstance(message, str) else outbox.take(message) for message in batch)
-                going = [item for item in taken if not isinstance(item, str)]
+                due = [message for message in batch if not isinstance(message, str)]
+                taken = [(message, outbox.take(message)) for message in due]
+                going = [(message, item) for message, item in taken if not isinstance(item, str)]
                 time.sleep(max(0.0, free - time.monotonic()))
                 free = max(free, time.monotonic()) + pause * len(going)
-                for item, problem in zip(going, cluster.send(going, interrupted) if going else (), strict=True):
+                problems = cluster.send([item for _, item in going], interrupted) if going else ()
+                kept: list[Message] = []
+                for (message, item), problem in zip(going, problems, strict=True):
                     if problem is None:
                         sent += 1
                         continue
+                    kept.append(message)
                     refused[problem.reason] += 1
                     not_taken += 1
                     if len(listed) < _KEPT:
                         listed.append({"topic": item.topic, "origin": item.origin, "reason": problem.reason})
                 done += len(batch)
                 if going or done == plan.messages:
-                    position.move(Place(done, sent, going[-1].origin if going else position.place.origin))
+                    origin = going[-1][1].origin if going else position.place.origin
+                    position.move(Place(done, sent, origin, position.keep(kept)))
                 steps(sent, plan.due, f"{sent:,} messages")
                 if interrupted():
                     position.end()
@@ -265,10 +272,26 @@ def _send(
         text += f", {before:,} of them before" if before else ""
         text += _not_taken(not_taken)
         more = position.path is not None and position.place.done < plan.messages
-        out.summary(text, [Step(_typed(out), "continues there")] if more else [])
+        out.summary(text, [Step(_typed(out), "continues there")] if more else _refused(target, broker, position))
     if refused:
         out.show(table("not taken", ["*why", ">messages"], refused.most_common(), most=_SHOWN))
     return exits.OPERATIONAL if not_taken or messages.incomplete else exits.CLEAN
+
+
+def _refused(target: Target, broker: BrokerChoice, position: Position) -> list[Step]:
+    """The step that sends the refused messages alone."""
+    if position.refused is None or not position.place.refused or not position.refused.exists():
+        return []
+    conf = [] if broker.broker_conf is None else [broker.broker_conf]
+    given = (("--endpoints", [target.endpoints]), ("--position", [f"{position.refused}.position"]),
+             ("--topic-map", target.topic_map or ()), ("--kind", target.kind or ()), ("--broker-conf", conf),
+             ("--set", broker.settings or ()), ("--namespace", [target.namespace] if target.namespace else ()),
+             ("--in-flight", [target.in_flight] if target.in_flight > 1 else ()),
+             ("--rate-limit", [target.rate_limit] if target.rate_limit else ()))
+    words = [word for name, values in given for value in values for word in (name, value)]
+    words += [name for name, is_on in (("--keep-delay", target.keep_delay), ("--tls", target.tls)) if is_on]
+    return [Step(shell_line("mqtool", "send", position.refused, *words),
+                 "sends the refused messages alone, once the cluster takes them")]
 
 
 def _not_taken(number: int) -> str:

@@ -31,6 +31,12 @@ def log_folder_names(settings: Mapping[str, str]) -> list[str]:
     return [*filter(None, names)]
 
 
+def has_blank_after_log(settings: Mapping[str, str]) -> bool:
+    """Whether a blank follows the path of the log; several folders are always trimmed (MultiPathMappedFileQueue)."""
+    path = settings.get("storePathCommitLog") or settings.get("storePathRootDir", "")
+    return "," not in path and path != path.rstrip()
+
+
 def parse_levels(text: str) -> dict[int, int]:
     """Parse `messageDelayLevel` to level -> ms; `UsageRefusal` if the broker could not parse it."""
     table = {}
@@ -157,8 +163,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def java_integer(text: str) -> int | None:
-    """Return the number that a broker parses from a setting's text; None if it ignores the text."""
-    return int(text) if _INTEGER.fullmatch(text.strip()) else None
+    """Return the number that a broker parses from a setting's text; None if it ignores the text, as it does because of
+    a blank at its end."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 class BrokerSettings(Struct, frozen=True):
@@ -188,7 +195,7 @@ class BrokerSettings(Struct, frozen=True):
 
     def flag(self, name: str) -> bool:
         """Return a boolean as Java parses it: `true` in any case is true, everything else is false."""
-        return self.text(name).strip().lower() == "true"
+        return self.text(name).lower() == "true"
 
     def number(self, name: str) -> int:
         """Return an integer; the default if the text is not one, as the broker ignores what it cannot convert."""
@@ -228,8 +235,9 @@ def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterab
         name, separator, value = option.partition("=")
         if not separator or not name.strip():
             raise UsageRefusal(f"--set {option}: KEY=VALUE expected", "For example --set checkCRCOnRecover=false.")
-        _check_type(canonical(name.strip()), value.strip())
-        given[name.strip()] = value
+        name, value = name.strip(), value.strip()
+        _check_type(canonical(name), value)
+        given[name] = value
     settings = BrokerSettings(version, {canonical(name): value for name, value in given.items()})
     _ = settings.delay_table
     return settings

@@ -95,6 +95,11 @@ SEVERAL_LOG_FOLDERS = _behaviour(
     "several-log-folders", "the log may be in several folders; before, the list was taken for one name, and no log was "
     "found", since="4.9.2",
 )
+# MixAll.properties2Object
+TRIMMED_TEXT = _behaviour(
+    "trimmed-text", "blanks around a text of the configuration are dropped; before, a blank at the end of a path was "
+    "part of the name", since="5.2.0",
+)
 
 # CommitLog.checkMessageAndReturnSize
 IPV6_HOSTS = _behaviour("ipv6-hosts", "IPv6 hosts (16 bytes) are read", since="4.6.0")

@@ -16,7 +16,7 @@ from recover.broker.versions import EXPANDED_JSON, BrokerVersion
 from recover.check.analysis import Analysis
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, few, finding
-from recover.findings.store_codes import FIND_CONFIG, GUESS, TOPICS_GUESSED
+from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
     LMQ_PREFIX,
@@ -168,8 +168,8 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 
 READ_AND_WRITE = 6
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
-_MARK = "guessedBy"
-"""A key beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
+MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
+"""A member beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 Members = dict[str | int, Json]
 
 
@@ -184,18 +184,22 @@ class TopicGuess(Struct, frozen=True):
     def content(self) -> bytes:
         table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
         version: Members = {"counter": 1, "timestamp": self.timestamp}
-        return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
+        return dumps({"dataVersion": version, **MARK, "topicConfigTable": table}, self.style)
 
 
 def is_guess(pair: ConfigPair) -> bool:
-    """Whether a topics.json was written by mqtool, and by no broker since."""
-    return _MARK in pair.main.value
+    """Whether a file was put together by mqtool, and written by no broker since."""
+    return pair.main.value.items() >= MARK.items()
 
 
 def guesses(pairs: Iterable[ConfigPair]) -> Iterator[Finding]:
-    """Yield a finding for each topics.json that is still as mqtool wrote it."""
+    """Yield a finding for each file that is still as mqtool put it together."""
     for pair in filter(is_guess, pairs):
-        yield finding(GUESS, f"{CONFIG}/{pair.name}", None, topics=len(pair.main.table))
+        file, members = f"{CONFIG}/{pair.name}", len(pair.main.table)
+        if pair.name == TOPICS_FILE:
+            yield finding(GUESS, file, None, topics=members)
+        else:
+            yield finding(PARTLY_KEPT, file, None, name=pair.name, count=members, lost=pair.known.lost)
 
 
 def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
@@ -295,7 +299,8 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     # a broker writes the file every ten seconds and when it stops, as it does with consumer offsets
     gone = not delays.present and any(pairs[name].present for name in OFFSET_FILES)
     late = _WRITTEN_MS if gone and store.has_abort else 0
-    if TOPIC_SCHEDULE in stored and (gone or _lack(delays.main)) and _came_due(store, log, newest, late):
+    empty = delays.present and not delays.main.table
+    if TOPIC_SCHEDULE in stored and (gone or empty) and _came_due(store, log, newest, late):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
@@ -340,8 +345,8 @@ def _marked(pair: ConfigPair, *topics: frozenset[str]) -> ConfigPair:
     main, backup = pair.main, pair.backup
     known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
     poor = _lack(main, *topics)
-    # a backup that stands in for a broken file is held to the same
-    if not (poor or (topics and not main.whole)) or not (pair.shown or known_better):
+    # a backup that stands in for a broken file is held to the same, and to what can be read of that file
+    if (main.whole and not poor) or not (pair.shown or known_better or (main.table and not main.whole)):
         return pair
     return structs.replace(pair, main=structs.replace(main, emptied=poor),
                            backup=structs.replace(backup, emptied=_lack(backup, *topics)))
@@ -426,7 +431,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
                       chosen=pair.chosen.path.name, **pair.difference())
     elif pair.name == TOPICS_FILE and (pair.present or pair.shown):
         yield _guessed(store, topics, log, pair, facts)
-    elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
+    elif pair.is_empty:
         if pair.shown:
             yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost: "
                           f"{pair.known.lost}", remedy=FIND_CONFIG, **pair.difference())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
@@ -10,8 +10,8 @@ from formats.native.rows import BITS, FLAGS
 from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover.broker.settings import KNOWN, java_integer
-from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, V2_RECORDS
+from recover.broker.settings import KNOWN, has_blank_after_log, java_integer
+from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
 from recover.findings.code import BY_HAND, Severity
@@ -192,13 +192,19 @@ def _place_left_open(store: Store, odd: OddName) -> int | None:
     return place if place is not None and any(start <= place < stop for start, stop in open_places) else None
 
 
-def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    queue = log.queue
+def length_findings(store: Store, queue: MappedFileQueue, lacks: Callable[[int, int], bool]) -> Iterator[Finding]:
+    """Yield a finding for each log file of another length; `lacks`: whether messages are missing in a range of the
+    log."""
     for wrong in queue.wrong_lengths():
-        start, stop = wrong.file_from_offset + wrong.length, wrong.file_from_offset + queue.file_size
-        cut = any(damage.start < stop and start < damage.stop for damage in log.damaged)
+        cut = lacks(wrong.file_from_offset + wrong.length, wrong.file_from_offset + queue.file_size)
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size, remedy=FIND_WHOLE if cut else None)
+
+
+def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
+    queue = log.queue
+    yield from length_findings(store, queue, lambda start, stop: any(
+        damage.start < stop and start < damage.stop for damage in log.damaged))
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
     for start, stop in queue.missing_ranges():
         far = queue.find(stop)
@@ -269,6 +275,10 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
 _IN_FOLDERS = ("the log is in {folders} folders: a broker older than {version} takes their names for the name of one, "
                "finds no log there, and deletes all queues")
 
+_NO_BLANK = "Remove the blank at the end of the path in the broker's configuration."
+_BLANK_AFTER = ("a blank follows the path of the log in the configuration: a broker older than {version} takes it for "
+                "a part of the name, finds no log there, and deletes all queues")
+
 
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     """Yield the first record of each form that some release cannot read; such a release would truncate there. Or a log
@@ -276,6 +286,9 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     if (folders := len(store.commitlog_dirs)) > 1:
         yield finding("commitlog-needs-newer-broker", "commitlog", None, message=_IN_FOLDERS, folders=folders,
                       what="a log in several folders", start=log.min_offset, version=str(SEVERAL_LOG_FOLDERS.since))
+    if has_blank_after_log(store.options.settings):
+        yield finding("commitlog-needs-newer-broker", "commitlog", None, message=_BLANK_AFTER, remedy=_NO_BLANK,
+                      what="a path with a blank at its end", start=log.min_offset, version=str(TRIMMED_TEXT.since))
     forms = {
         "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
         "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),

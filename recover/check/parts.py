@@ -223,7 +223,7 @@ def _compacted(root: Path) -> set[str]:
 
 
 def _has_controller(store: Store) -> bool:
-    return store.options.settings.get("enableControllerMode", "").strip().lower() == "true"
+    return store.options.settings.get("enableControllerMode", "").lower() == "true"
 
 
 def _epochs(store: Store) -> Iterator[Needed]:
@@ -447,7 +447,7 @@ def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator
         if version < BrokerVersion.parse(needed):
             yield finding("start-needs-newer-broker", item.file, item.offset, broker=str(version), version=needed,
                           what=item.facts["what"], start=item.facts["start"],
-                          message=item.message if item.offset is None else None)
+                          message=item.message if item.offset is None else None, remedy=item.remedy or None)
 
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")

@@ -25,6 +25,7 @@ from recover.check.log import (
     contradiction_findings,
     damaged_messages,
     far_file_finding,
+    length_findings,
     misnamed_findings,
     missing_files,
     place_in_file,
@@ -204,12 +205,15 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
 
 
 def _quick_log_findings(store: Store, pointers: Pointers) -> Iterator[Finding]:
-    """Files that are missing, far after the log or misnamed, and an unknown file size."""
+    """Files that are missing, far after the log, misnamed or of another length, and an unknown file size."""
     yield from misnamed_findings(store, pointers.misnamed)
     yield from (far_file_finding(store, file, start, pointers.log_end) for file, start in pointers.far)
     untold = [*unknown_size_findings(store, pointers.log, pointers.log_end)]
     yield from untold
-    for start, stop in pointers.missing_ranges if not untold else ():
+    if untold:
+        return
+    yield from length_findings(store, pointers.log, lambda start, stop: start < stop <= pointers.log_end)
+    for start, stop in pointers.missing_ranges:
         yield missing_files(store, pointers.log.file_size, start=start, stop=stop, intact_after=None)
 
 

@@ -23,7 +23,7 @@ from recover.log.split_scan import Again, OpenError, join_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import ReadFailure
-from recover.store.source import open_file, url_of
+from recover.store.source import list_again, open_file, url_of
 from recover.store.store import Store
 
 
@@ -121,8 +121,8 @@ class _Scan(Struct):
                 path = part.mapped_file.path
                 if isinstance(home, Unopened):
                     scans[number] = error = OSError(home.number, home.text, str(path))
-                    if _is_readable_here(ReadFailure(path, 0, 0, 0)):
-                        raise unreadable(home.host, error)
+                    if _is_readable_here(ReadFailure(path, 0, min(1, part.mapped_file.length), 0)):
+                        raise unreadable(home.host, path, error)
                     continue
                 if not self.session.is_local:
                     self.views.take(home.reads)
@@ -135,7 +135,7 @@ class _Scan(Struct):
                                         self.kept[-1].split(number, home.summary, home.digest))
                 for failure in found.unreadable:
                     if _is_readable_here(failure):
-                        raise unreadable(home.reads.host, failure)
+                        raise unreadable(home.reads.host, path, failure)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
                 if not is_again and self.progress is not None:
@@ -145,6 +145,7 @@ class _Scan(Struct):
 
 def _is_readable_here(failure: ReadFailure) -> bool:
     """Whether this machine can open a file afresh and read a range that a worker could not."""
+    list_again(failure.path)
     try:
         with open_file(failure.path) as reader:
             return len(reader.read(failure.offset, failure.wanted)) == failure.wanted

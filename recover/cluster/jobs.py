@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from recover.change.preconditions import StaleRefusal
 from recover.cluster.session import ConnectSession, Session
 from recover.findings.code import Refusal
 from recover.log.scan import LogView, dead_ranges
@@ -232,11 +233,11 @@ def invisible(host: str, path: str) -> Refusal:
     return Refusal(f"host {host} cannot see {path}", _MOUNT, host=host)
 
 
-def unreadable(host: str, error: OSError) -> Refusal:
+def unreadable(host: str, path: Path, error: OSError) -> Refusal:
     """Return the refusal for a file that an executor repeatedly failed to read, but this machine can: not the store's
     fault."""
-    return Refusal(f"host {host} cannot read {error.filename}, which this machine can: {error.strerror}", _MOUNT,
-                   host=host)
+    name = (url_of(path) or str(path)).partition("?")[0]
+    return Refusal(f"host {host} cannot read {name}, which this machine can: {error.strerror}", _MOUNT, host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
@@ -361,18 +362,22 @@ class Views(Struct):
         """Read everything that tasks read; `Refusal` (8) if this machine sees other bytes."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             every = [(path, *read) for path, reads in self.reads.items() for read in reads]
-            for _ in pool.map(lambda read: confirm(*read), every):
+            for _ in pool.map(lambda read: self.compare(*read), every):
                 pass
         self.reads.clear()
+
+    def compare(self, path: str, host: str, reads: FileReads) -> None:
+        """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
+        try:
+            _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
+        except Refusal as refusal:
+            if os.stat(path).st_mtime < self.began:
+                raise
+            raise StaleRefusal(f"{path} changed while the store was read", **refusal.facts) from refusal
 
     def _is_written_to(self, path: str) -> bool:
         """Whether a broker writes to the file: then a difference proves nothing, and mqtool changes nothing there."""
         return os.stat(path).st_mtime >= int(self.began)
-
-
-def confirm(path: str, host: str, reads: FileReads) -> None:
-    """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
-    _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
 
 
 def _compare(host: str, path: str, size: int, pieces: Iterable[tuple[int, int, int]]) -> None:

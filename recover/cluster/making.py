@@ -39,7 +39,7 @@ from recover.cluster.derived import (
     contents,
     listing,
 )
-from recover.cluster.jobs import TaskReads, confirm, enter, invisible, run_job, unreadable, watch
+from recover.cluster.jobs import TaskReads, enter, invisible, run_job, unreadable, watch
 from recover.cluster.session import Session
 from recover.cluster.splits import (
     PackedLater,
@@ -219,7 +219,7 @@ class SparkProducer:
             if isinstance(product, TaskReads):
                 ended += 1
                 for path, reads in product.files.items() if not self.session.is_local else ():
-                    confirm(path, product.host, reads)
+                    self.kept.views.compare(path, product.host, reads)
             elif isinstance(product, IndivisibleQueue):
                 found.pop(product.queue, None)
             elif product.queue in found:
@@ -275,7 +275,8 @@ class SparkProducer:
         for host, path, found in run_job(self.session, work, tasks, "files read back"):
             stop_if(interrupted)
             if isinstance(found, OSError):
-                raise unreadable(host, found)
+                file_crc(path)  # this machine's own error comes first
+                raise unreadable(host, path, found)
             if found != files[path]:
                 raise Refusal(f"{path} reads back on host {host} otherwise than it was written",
                               "Check the disk, and how that host mounts it.", host=host, file=str(path))

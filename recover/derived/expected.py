@@ -158,14 +158,16 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]
         return np.empty(0, dtype=EXPECTED)
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
+    in_rocksdb = bool(rocksdb_queue_folders(topics.store))
     with LogReader(log.queue) as reader:
         for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
+                end = -1 if in_rocksdb else int(row["phy_offset"] + row["size"])
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
                     if not is_safe_directory_name(key.topic):
                         continue
-                    if not topics.lmq_counts(key.topic):
+                    if key.topic in gone or not topics.lmq_counts(key.topic, end):
                         gone.add(key.topic)
                         continue
                     number = numbers.setdefault(key, len(numbers))

@@ -16,6 +16,7 @@ from formats.properties import QUEUE_ID_DIGITS, is_number
 from formats.record import SERVICE_TOPICS, Record, host_text
 from formats.record.message import (
     DLQ_PREFIX,
+    REPLY_SUFFIX,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
     TOPIC_CHECK_MAX,
@@ -38,6 +39,8 @@ _SYSTEM = frozenset({
 })
 """`TopicValidator.SYSTEM_TOPIC_SET`, and the topic in which proxies tell each other of their clients
 (`HeartbeatSyncer`); further ones begin with rmq_sys_."""
+_REPLY = "reply"
+"""MSG_TYPE of an answer to a request, which brokers hand to its client and store in CLUSTER_REPLY_TOPIC (`MixAll`)."""
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_LENGTH = struct.Struct(">h")
 """Head of a message inside a batch: size, magic, body CRC, flag, body length; the length of its properties follows the
@@ -125,12 +128,19 @@ def real_destination(stored: str, queue_id: int, values: dict[str, str]) -> tupl
     if stored.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         kind = "retry" if stored.startswith(RETRY_PREFIX) else "dead-letter"
         return values.get(props.RETRY_TOPIC) or stored, queue_id, kind
+    if may_hold_replies(stored) and values.get(props.MSG_TYPE) == _REPLY:
+        return stored, queue_id, "reply"
     return stored, queue_id, kind
 
 
 def has_real_topic(stored: str) -> bool:
     """Whether messages of this topic belong to other topics, which only their properties name."""
     return SERVICE_TOPICS.get(stored) in ("half", "delayed", "timer") or stored.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def may_hold_replies(stored: str) -> bool:
+    """Whether this can be the topic of a cluster's answers to requests; only their properties tell."""
+    return stored.endswith(REPLY_SUFFIX)
 
 
 def is_system(topic: str) -> bool:

@@ -21,6 +21,7 @@ from formats.properties import QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record.message import DEFAULT_MAX_SIZE, DLQ_PREFIX, RETRY_PREFIX
 from recover.change import disk
 from recover.change.lock import only_run
+from recover.change.model import refuse_existing
 from recover.export.messages import Message, decoded, is_system, unfolded
 from recover.findings.code import Refusal, UsageRefusal
 
@@ -181,19 +182,23 @@ def read_messages(path: Path) -> Iterator[Message | str]:
 
 
 class Place(NamedTuple):
-    """Progress of a run: messages of the source that are done, how many of them were sent, the last origin."""
+    """Progress of a run: messages of the source that are done, how many of them were sent, the last origin, and the
+    bytes of the file of refused ones."""
 
     done: int = 0
     sent: int = 0
     origin: str = ""
+    refused: int = 0
 
 
 class Position:
     """The position file: a head that identifies the source, then a synced line for every acknowledgement. The last
-    whole line counts. A long file is compacted. Without a path nothing is kept."""
+    whole line counts. A long file is compacted. Messages that the cluster refuses are kept beside it, in the file
+    `refused`, an export that can be sent. Without a path nothing is kept."""
 
     def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
         self.path = path
+        self.refused = None if path is None else path.with_name(path.name + ".refused")
         self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
         self.place, self.ended = Place(), False
         self._seen = b"" if path is None or not path.exists() else self._read(path)
@@ -210,8 +215,9 @@ class Position:
         lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
             if lines:
-                done, sent, origin, state = json.loads(lines[-1])
-                self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
+                done, sent, origin, refused, state = json.loads(lines[-1])
+                self.place = Place(int(done), int(sent), str(origin), int(refused))
+                self.ended = state == "stopped"
         except (ValueError, TypeError) as error:
             raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
         return head + content
@@ -224,7 +230,28 @@ class Position:
             only_run(held, self.path)
             if self.path.read_bytes() != self._seen:
                 raise Refusal(f"another run has used {self.path}", "Run the same command again: it continues there.")
+            self._cut_refused()
             self._rewrite("under way")
+
+    def _cut_refused(self) -> None:
+        """Remove the messages that the last run refused without recording their place: they are sent again."""
+        if self.refused is None or not self.refused.exists():
+            self.place = self.place._replace(refused=0)
+        elif self.went_on:
+            self.place = self.place._replace(refused=min(self.place.refused, self.refused.stat().st_size))
+            os.truncate(self.refused, self.place.refused)
+        else:
+            refuse_existing(self.refused)
+
+    def keep(self, refused: Sequence[Message]) -> int:
+        """Append messages that the cluster refused to their file; return its length, bytes."""
+        if self.refused is None or not refused:
+            return self.place.refused
+        with self.refused.open("ab") as stream:
+            stream.writelines(msgspec.json.encode(message) + b"\n" for message in refused)
+            stream.flush()
+            os.fsync(stream.fileno())
+            return stream.tell()
 
     def move(self, place: Place) -> None:
         """Record durably how far the run has come."""

@@ -20,7 +20,7 @@ from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
 from formats.sysflag import BATCH, COMPRESSED
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
-from recover.export.messages import COLUMNS, Counts, Message, count_key, real_destination
+from recover.export.messages import COLUMNS, Counts, Message, count_key, may_hold_replies, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal
@@ -335,7 +335,7 @@ class LineMaker:
         self._is_csv = not isinstance(writer, Ndjson)
         self._kept = threading.local()
         self.plain = np.array(
-            [choice.wanted.by_rows and real_destination(name, queue_id, {})[2] is None
+            [choice.wanted.by_rows and not may_hold_replies(name) and real_destination(name, queue_id, {})[2] is None
              for name, queue_id in choice.names], dtype=bool)
 
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:

@@ -349,8 +349,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-needs-newer-broker", "info",
         "{what} from {start} on: a broker older than {version} would cut the log there", "",
-        meaning="The log holds records in a form that older releases do not know, or is in several folders.",
-        cause="The store was written by a newer broker: topics longer than 127 bytes (5.1.0), several folders (4.9.2), IPv6 hosts (4.6.0).",
+        meaning="The log holds records in a form that older releases do not know, or is in several folders, or the configuration has a blank after its path.",
+        cause="The store was written by a newer broker: topics longer than 127 bytes (5.1.0), several folders (4.9.2), IPv6 hosts (4.6.0), a blank after the path (5.2.0).",
         broker="Releases from the named version on read them. Older ones treat the first one as damage, and cut the log there; several folders "
         "they take for one with a comma in its name: they find no log, and delete all queues.",
         action="Do not start an older broker on this store.",

@@ -20,6 +20,8 @@ TOPICS_GUESSED = (
 
 GUESS = "config-topics-are-a-guess"
 """Of a topics.json that recover made."""
+PARTLY_KEPT = "config-partly-kept"
+"""Of another config file that recover put together out of what could be read."""
 DLEDGER_LOG = "log of a DLedger group"
 QUEUE_DATABASE = "consume queues in RocksDB"
 """Two of the parts that `part-not-supported` names, which decide what else can be done."""
@@ -44,14 +46,15 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-empty-queues-left", "error",
-        "there is no commitlog, but {queue_files:queue file} and {index_files:index file} are left: do not start the "
-        "broker, is the log's disk mounted?",
+        "there is no commitlog, but the rest of the store shows that there was one ({queue_files:queue file}, {index_files:index file}): "
+        "do not start the broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
-        meaning="Queues and index refer to messages, but the log that holds them is not where it should be.",
+        meaning="Queues and index refer to messages, or the checkpoint has the time of one, but the log that holds them is not where "
+        "it should be.",
         cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
-        action="Find the log. Only if it is lost for good: move consumequeue/ and index/ out of the store.",
+        action="Find the log. Only if it is lost for good: move consumequeue/, index/ and checkpoint out of the store.",
         leads="stop",
     ),
     Code(
@@ -301,8 +304,8 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-lost", "warning",
         "{name} {problem} and its backup {backup_problem}; lost: {lost}. {start}",
-        "Put a copy from a file backup or from the other broker of the group into config/, or accept the loss and move "
-        "{name} out of the store.",
+        "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover {store} "
+        "keeps what can be read.",
         meaning="Neither the file nor its backup holds a complete text.",
         cause=_PERSISTED + " If it was written twice, the backup is as broken as the file.",
         broker=_LOAD,
@@ -343,6 +346,15 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause="An earlier `mqtool recover` of this store.",
         broker="It loads the file like its own, and drops the mark when it writes the next one.",
         action="Compare it with what you know before the start; `mqadmin updateTopic` corrects single topics.",
+    ),
+    Code(
+        PARTLY_KEPT, "info", "mqtool kept what could be read of {name} ({count:member}), and no broker has written it since; of "
+        "the rest is lost: {lost}", "",
+        meaning="An earlier recover found neither a complete file nor a backup with content, and wrote the members that it could read.",
+        cause="An earlier `mqtool recover` of this store.",
+        broker="It loads the file like its own, and drops the mark when it writes the next one.",
+        action="Complete it from a copy before the start, or set what is missing by hand after it (`mqadmin resetOffsetByTime` for "
+        "offsets). `mqtool journal` names the run whose saved bytes hold the file as it was.",
     ),
     Code(
         "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", RECOVER,

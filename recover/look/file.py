@@ -42,6 +42,7 @@ from recover.look.items import (
     next_record,
     table_of,
 )
+from recover.store.config_files import STATE_TEXT, ConfigText
 from recover.store.reader import FileReader
 from recover.store.source import open_file
 from recover.store.store import ABORT, LOCK
@@ -329,7 +330,8 @@ def _rocksdb(report: FileReport, reader: FileReader, start: int) -> Iterable[Ite
 
 
 def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
-    parsed = salvage(reader.read(0, _SMALL))
+    content = reader.read(0, _SMALL)
+    parsed = salvage(content)
     known = BY_NAME.get(_plain_name(Path(report.path).name))
     report.facts.update(
         state=parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(
@@ -341,6 +343,9 @@ def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item
     if known is not None:
         report.facts.update(kept_by=known.keeper, missing_keys=list(missing_keys(known, parsed.value)),
                             if_lost=known.lost)
+        state = ConfigText(Path(report.path), known, content).state
+        return [Item("text", 0, len(content), checks=(Check("whole text", state == "sound", STATE_TEXT[state]),),
+                     raw=content[:64])]
     return ()
 
 

@@ -23,11 +23,11 @@ from recover.change.lock import holder_of
 from recover.derived.index_files import index_geometry
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import LogReader
-from recover.look.store import end_of_log, queue_ends
+from recover.look.store import end_of_log
 from recover.store.columns import Rows
 from recover.store.reader import FileReader, LocalFile
 from recover.store.source import Entry, LocalTree, StorePath, read_small
-from recover.store.store import Store
+from recover.store.store import Store, queue_ends
 
 _LARGEST_TEXT = 64 << 20
 _AT_ONCE = 100_000

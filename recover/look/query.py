@@ -20,13 +20,13 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
-from recover.look.store import last_unit, log_is_gone
+from recover.look.store import log_is_gone
 from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import FileReader
 from recover.store.source import open_file
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG, Store, last_unit
 from recover.store.unread import unread_parts
 
 # --- The result of a search, and whether it was complete.

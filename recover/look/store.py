@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,16 +15,16 @@ from msgspec import Struct, structs, to_builtins
 from formats import properties as props
 from formats.basics import FormatError, is_index_name
 from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, newer_fields, process_id
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.index import IndexHeader
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
-from recover.broker.settings import BrokerSettings, load_settings
+from recover.broker.settings import BrokerSettings, has_blank_after_log, load_settings
 from recover.broker.versions import (
     NEWEST_COMPARED,
     OLDEST_COMPARED,
     SEVERAL_LOG_FOLDERS,
+    TRIMMED_TEXT,
     BrokerVersion,
     boundaries,
     generation_of,
@@ -44,9 +43,9 @@ from recover.look.items import next_data
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, ReadFailure
+from recover.store.reader import ReadFailure
 from recover.store.source import files_below, names_in, open_file, read_small
-from recover.store.store import COMMITLOG, QueueFolder, Store, has_journal, logs_beside_remedy
+from recover.store.store import COMMITLOG, Store, has_journal, logs_beside_remedy, queue_ends
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- Traces that releases leave, and those that are missing: which broker ran last.
@@ -345,8 +344,10 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
 
 
 def finds_log(store: Store, version: BrokerVersion) -> bool:
-    """False if the log is in several folders, and the release takes their names for the name of one."""
-    return len(store.commitlog_dirs) == 1 or version.has(SEVERAL_LOG_FOLDERS)
+    """False if the log is in several folders, and the release takes their names for the name of one, or a blank for a
+    part of the name."""
+    in_one = len(store.commitlog_dirs) == 1 or version.has(SEVERAL_LOG_FOLDERS)
+    return in_one and (version.has(TRIMMED_TEXT) or not has_blank_after_log(store.options.settings))
 
 
 def _mode(store: Store) -> Mode:
@@ -407,7 +408,8 @@ def _holds_data(mapped_file: MappedFile) -> bool:
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
-    """Yield a finding for queue or index files without any log: the state in which a start does the most harm.
+    """Yield a finding for queue files, index files or times of messages in the checkpoint without any log: the state in
+    which a start does the most harm.
 
     Files of zeros after the first are not a log: brokers create the next file ahead, and never remove the one before it
     while this one has no message. A run of ours that cut the whole log leaves such a file too, and its journal says so.
@@ -420,7 +422,9 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
-    if (queue_files or index_files) and not _is_cut_to_nothing(store):
+    checkpoint = store.checkpoint()
+    stored = checkpoint is not None and checkpoint.physic_msg_timestamp > 0
+    if (queue_files or index_files or stored) and not _is_cut_to_nothing(store):
         yield finding(NO_LOG, COMMITLOG, None, remedy=logs_beside_remedy(store, ""), queue_files=queue_files,
                       index_files=index_files)
 
@@ -507,34 +511,6 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
         if scans[0].record_count:
             break
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
-
-
-def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
-    """Yield each queue, the queue offset after its last unit, and the end in the log of that unit's message (None
-    without a unit). `OSError` if queues cannot be listed; read errors go to `unread`."""
-    for folder, queue in store.list_queues():
-        end, unit = last_unit(queue.files, unread)
-        yield folder, end, None if unit is None or is_pre_blank(unit) else unit.phy_offset + unit.size
-
-
-def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
-    """Return (queue offset after the last valid unit, that unit), by bisection: units have no gaps. Read errors go to
-    `unread`."""
-    for mapped_file in reversed(files):
-        first = mapped_file.file_from_offset // CQ_UNIT.size
-        try:
-            with open_file(mapped_file.path) as reader:
-                units = range(mapped_file.length // CQ_UNIT.size)
-                count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
-                if count:
-                    return first + count, _unit(reader, count - 1)
-        except OSError as error:
-            unread.append(error)
-    return (files[0].file_from_offset // CQ_UNIT.size if files else 0), None
-
-
-def _unit(reader: FileReader, number: int) -> CqUnit:
-    return CQ_UNIT.decode(reader.read(number * CQ_UNIT.size, CQ_UNIT.size))
 
 
 def index_ends(store: Store) -> list[tuple[int, int]]:

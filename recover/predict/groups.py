@@ -182,12 +182,11 @@ def _as_they_are(analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]]) -
         for row in by_queue[key]:
             assert row.max is not None
             row.lag = _between(offsets, row.committed, row.max)
-            if offsets.size and offsets[-1] >= max(row.committed, row.max):
+            if offsets.size and offsets[-1] >= row.max:
+                short.add(key)
                 row.lag = None
-                short.add(key)
-            if offsets.size and not row.max:
-                row.min = row.max = row.lag = None
-                short.add(key)
+                if not row.max:
+                    row.min = row.max = None
     return short
 
 

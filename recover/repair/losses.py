@@ -25,14 +25,22 @@ from recover.store.config_files import topic_text
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from recover.predict.prediction import Prediction
 
 
 def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
-    """By setting, the length of queue files that a plan creates where neither a file nor a setting tells it."""
-    folder = f"{store.relative(store.consumequeue_dir)}/"
-    makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
-    return unknown_sizes(store) if makes else {}
+    """By setting, the length of queue and extension files that a plan creates where neither a file nor a setting tells
+    it."""
+    def makes(folder: Path) -> bool:
+        inside = f"{store.relative(folder)}/"
+        return any(isinstance(step, Install) and step.file.startswith(inside) for step in plan.steps)
+
+    sizes = unknown_sizes(store) if makes(store.consumequeue_dir) else {}
+    if makes(store.consumequeue_ext_dir) and not store.ext_file_size_is_told:
+        sizes["mappedFileSizeConsumeQueueExt"] = store.ext_file_size
+    return sizes
 
 
 def unknown_sizes(store: Store) -> dict[str, int]:
@@ -42,8 +50,8 @@ def unknown_sizes(store: Store) -> dict[str, int]:
 
 def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
     """Sentences about assumed file lengths, by their setting."""
-    return [f"{name}={size}: no queue file and no setting determines it, and a broker with another value does not "
-            f"start on queue files of {size} bytes; set it with --broker-conf or --set" for name, size in sizes.items()]
+    return [f"{name}={size}: no file and no setting determines it, and a broker with another value does not start on "
+            f"files of {size} bytes; set it with --broker-conf or --set" for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.record import encode_blank
-from formats.record.rows import RECORD
+from formats.record.rows import BIT_INNER_BATCH, RECORD
 from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.content import stop_if
@@ -82,9 +82,11 @@ def write_store(
 
 class NewStore:
     """The rows that the new log keeps, and what is written: messages by topic, their bytes, bridged positions, and the
-    verify `report` of it. `assumed_settings`: by setting, a file length that nothing told."""
+    verify `report` of it. `assumed_settings`: by setting, a file length that nothing told. `batch`: topics whose batch
+    queues the first start of a broker writes."""
 
     report: VerifyReport
+    batch: list[str]
     assumed_settings: dict[str, int]
 
     def __init__(self, scanned: Scanned, wanted: Wanted, note: Callable[[str], None]) -> None:
@@ -151,7 +153,8 @@ class NewStore:
         kept = self.kept[np.searchsorted(self.kept, base) : np.searchsorted(self.kept, stop)]
         rows = scan.records() if scan is not None else np.empty(0, dtype=RECORD)
         is_kept = np.isin(rows["phy_offset"], kept)
-        taken, left = rows[is_kept], rows[~is_kept & with_place(rows)]
+        # brokers read a batch queue over positions without a unit
+        taken, left = rows[is_kept], rows[~is_kept & with_place(rows) & ((rows["bits"] & BIT_INNER_BATCH) == 0)]
         left = left[(left["queue_offset"] >= self.first[left["queue"]])
                     & (left["queue_offset"] <= self.last[left["queue"]])]
         starts = taken["phy_offset"].astype(np.int64)
@@ -210,11 +213,19 @@ class NewStore:
             opened.queue_file_size, self.assumed_settings = source.queue_file_size, {}
         fresh = structs.replace(options, include_deleted=True)
         write_derived(opened, RebuildOptions(scan=fresh), root, source)
-        made = plan_recover(Store.open(root, opened.options), RecoverOptions(scan=options, clamp_offsets=True))
-        self.report = made.before
-        if made.plan.steps:
-            apply_plan(root, seal(made.plan, root))
+        repair = plan_recover(Store.open(root, opened.options), RecoverOptions(scan=options, clamp_offsets=True))
+        self.report = repair.before
+        if repair.plan.steps:
+            apply_plan(root, seal(repair.plan, root))
             disk.remove_tree(root / JOURNAL_DIR)
+            self.report = verify(Store.open(root, opened.options), options)
+        made = Store.open(root, opened.options)
+        self.batch = sorted({topic for topic, _ in self.topics} & Topics(made).batch)
+        if self.batch:
+            # after an unclean stop a broker dispatches all records again, from the first file if no checkpoint names
+            # another one
+            disk.create_from_pieces(made.abort_path, (), disk.MODE)
+            disk.unlink(made.checkpoint_path)
             self.report = verify(Store.open(root, opened.options), options)
 
 

@@ -30,7 +30,7 @@ from recover.findings.model import FindingList
 from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
-from recover.store.source import read_small
+from recover.store.source import list_again, read_small
 from recover.store.store import CHECKPOINT, CONSUMEQUEUE, INDEX, Store
 
 PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)
@@ -185,6 +185,7 @@ def write_rebuild(
     with staged_folder(output) as made:
         files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.analysis, options, wanted, made)
+        list_again(store.root)
         if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part

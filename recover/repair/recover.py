@@ -16,7 +16,7 @@ from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, foreign_folders
 from recover.check.analysis import Analysis, ScanOptions
-from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
+from recover.check.config import MARK, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
@@ -81,7 +81,7 @@ class ConfigRepair:
             self._keep(chosen)
         elif self.pair.name == TOPICS_FILE and (self.pair.present or self.pair.shown):
             self._guess()
-        elif self.pair.present and not (main.emptied and backup.state in ("missing", "emptied")):
+        elif not self.pair.is_empty:
             self._put_together()
 
     def _keep(self, chosen: ConfigText) -> None:
@@ -126,7 +126,8 @@ class ConfigRepair:
         tables = [value.get(name) for name in tables_of(pair.known)]
         members = sum(len(table) for table in tables if isinstance(table, dict))
         if members:
-            self._write(dumps(value, detect_style(pair.main.content or pair.backup.content)))
+            mark = {} if pair.known.comes_back else MARK
+            self._write(dumps({**mark, **value}, detect_style(pair.main.content or pair.backup.content)))
             text = f"{members} members are readable and kept; the rest is lost: {pair.known.lost}"
             self._note("put-together", text, members=members)
         else:

@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from formats.basics import is_legal_topic, is_safe_directory_name
+from formats.basics import MAX_OFFSET, is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import SERVICE_TOPICS
+from formats.record.message import REPLY_SUFFIX
 from recover.store.source import names_in, read_small
-from recover.store.store import Store
+from recover.store.store import Store, queue_ends
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
@@ -186,6 +187,11 @@ class ConfigPair(Struct, frozen=True):
     @property
     def present(self) -> bool:
         return not (self.main.missing and self.backup.missing)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither copy has content: each is missing, or has an empty table."""
+        return (self.main.missing or bool(self.main.emptied)) and self.backup.state in ("missing", "emptied")
 
     @property
     def lost(self) -> str:
@@ -359,13 +365,20 @@ class Topics(Struct, dict=True):
 
     def users(self, logged: Iterable[str]) -> frozenset[str]:
         """Return the users' topics that have queues, or if none has, those of the log. A topics.json without any of
-        them belongs to another store."""
-        return frozenset(filter(is_users_topic, self.folders or logged))
+        them belongs to another store. A new one names the cluster's topic of replies."""
+        return frozenset(name for name in self.folders or logged
+                         if is_users_topic(name) and not name.endswith(REPLY_SUFFIX))
 
-    def lmq_counts(self, queue: str) -> bool:
-        """Whether units of this LMQ queue are expected: its folder exists, even if no broker finds the queue in it
-        by its name, or there is no folder at all."""
-        return self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
+    def lmq_counts(self, queue: str, end: int) -> bool:
+        """Whether units of this LMQ queue are expected, whose first message ends at `end`: its folder exists, even if
+        no broker finds the queue in it by its name, or there is no folder at all, or dispatch had not got that far."""
+        return (self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
+                or end >= self._dispatched_to)
+
+    @cached_property
+    def _dispatched_to(self) -> int:
+        """End in the log of the last message that a queue has a unit of."""
+        return max((end for _, _, end in queue_ends(self.store, []) if end is not None), default=MAX_OFFSET)
 
     @cached_property
     def _misnamed(self) -> frozenset[str]:

@@ -348,6 +348,12 @@ def url_of(path: Path) -> str | None:
     return tree.url_of(path.within)
 
 
+def list_again(path: Path) -> None:
+    """Have the remote store of a path listed, and its files opened, afresh when they are next used."""
+    if isinstance(path, StorePath) and isinstance(path.tree, RemoteTree):
+        _remote_tree(unquote(path.parts[0]), fresh=True)
+
+
 class RemoteTree(Tree):
     """All objects below an address, listed once.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -17,11 +18,12 @@ from msgspec import Struct, field, structs
 
 from formats.basics import FormatError, offset_in_name
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
-from formats.consumequeue import CQ_UNIT, file_size_for
+from formats.consumequeue import CQ_UNIT, CqUnit, file_size_for, is_pre_blank, is_valid
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.findings.model import shell_line
-from recover.store.mapped_files import MappedFileQueue, infer_file_size
+from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
+from recover.store.reader import FileReader
 from recover.store.source import (
     LocalTree,
     StorePath,
@@ -299,13 +301,22 @@ class Store:
     @cached_property
     def ext_file_size(self) -> int:
         """The size of a consumequeue_ext file in bytes: the most frequent length; as configured without files."""
+        return self._told_ext_file_size or DEFAULT_EXT_FILE_SIZE
+
+    @property
+    def ext_file_size_is_told(self) -> bool:
+        """False if `ext_file_size` is only the brokers' default, without a file or setting."""
+        return self._told_ext_file_size > 0
+
+    @cached_property
+    def _told_ext_file_size(self) -> int:
         found = _modes(entry.length for folder in _queue_folders(self.consumequeue_ext_dir)
                        for entry in entries(folder.path) if entry.is_file)
-        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        return max(found, default=0) or self._configured("mappedFileSizeConsumeQueueExt", 0)
 
     def _configured(self, setting: str, default: int) -> int:
         """Return a size that the user gave as a broker setting; the default if there is none, or it is impossible."""
-        text = self.options.settings.get(setting, "").strip()
+        text = self.options.settings.get(setting, "")
         return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
 
     def checkpoint(self, *, extend: bool = False) -> Checkpoint | None:
@@ -416,3 +427,31 @@ def check_journal_folder(root: Path) -> None:
         if not stat.S_ISDIR(mode):
             raise Refusal(f"{name} is {'a link' if stat.S_ISLNK(mode) else 'not a folder'}, and not made by mqtool",
                           f"move {JOURNAL_DIR} out of the store, then run the command again", file=name)
+
+
+def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:
+    """Yield each queue, the queue offset after its last unit, and the end in the log of that unit's message (None
+    without a unit). `OSError` if queues cannot be listed; read errors go to `unread`."""
+    for folder, queue in store.list_queues():
+        end, unit = last_unit(queue.files, unread)
+        yield folder, end, None if unit is None or is_pre_blank(unit) else unit.phy_offset + unit.size
+
+
+def last_unit(files: list[MappedFile], unread: list[OSError]) -> tuple[int, CqUnit | None]:
+    """Return (queue offset after the last valid unit, that unit), by bisection: units have no gaps. Read errors go to
+    `unread`."""
+    for mapped_file in reversed(files):
+        first = mapped_file.file_from_offset // CQ_UNIT.size
+        try:
+            with open_file(mapped_file.path) as reader:
+                units = range(mapped_file.length // CQ_UNIT.size)
+                count = bisect_left(units, True, key=lambda number: not is_valid(_unit(reader, number)))
+                if count:
+                    return first + count, _unit(reader, count - 1)
+        except OSError as error:
+            unread.append(error)
+    return (files[0].file_from_offset // CQ_UNIT.size if files else 0), None
+
+
+def _unit(reader: FileReader, number: int) -> CqUnit:
+    return CQ_UNIT.decode(reader.read(number * CQ_UNIT.size, CQ_UNIT.size))

@@ -102,7 +102,7 @@ def queues_in_rocksdb(store: Store) -> bool:
     kind = settings.get("storeType", "").strip()
     if kind:
         return kind == ROCKSDB_QUEUES
-    if settings.get("rocksdbCQDoubleWriteEnable", "").strip().lower() == "true":
+    if settings.get("rocksdbCQDoubleWriteEnable", "").lower() == "true":
         return False
     if store.queue_folders:
         return False

@@ -19,7 +19,7 @@ from tests.broker.judge import FILLER, REFUSED, broker_options, mqtool, parts
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.harm import gone
-from tests.support.stores import copy_store, real_store
+from tests.support.stores import copy_store, real_store, unpacked
 
 # --- A bridged gap as whole brokers and their consumers see it: by push and by pop, filtered, and inside system topics.
 
@@ -213,3 +213,15 @@ def _differences(ours: Units, theirs: Units) -> list[str]:
             at = odd[0]
             wrong.append(f"{name}: {len(odd)} units differ, first at {at}: {mine.get(at)} / {other.get(at)}")
     return wrong
+
+
+@pytest.mark.parametrize(("wanted", "messages"), [((), 200), (("--topic", "Batched", "--queue-offsets", "7:12"), 20)])
+def test_consumers_get_the_batches_of_an_exported_store(
+    wanted: tuple[str, ...], messages: int, tmp_path: Path,
+) -> None:
+    """Each batch is five messages; without abort 5.5.0 gives none of them, and markers would be messages."""
+    name, out = "kinds/clean-batch-5.5.0", tmp_path / "out"
+    assert mqtool("export", unpacked(name), "-o", out, "--format", "store", *wanted)[0] == 0
+    with WholeBroker("5.5.0", out, settings(name), kill=True) as broker:
+        (got,) = broker.consume([Subscription("Batched", due=messages)], idle=6)
+    assert len(got) == len({(one.queue_id, one.queue_offset) for one in got}) == messages

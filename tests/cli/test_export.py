@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -32,6 +33,9 @@ from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from formats.record import HEAD
 from formats.timer import TIMER_CHECK, TimerCheck
+from mqtool.commands.export import ExportForm, Filter, Reading
+from mqtool.options import BrokerChoice, EngineChoice
+from mqtool.printer import Printer
 from recover.export.select import Wanted, parse_time
 from recover.export.send import read_messages
 from recover.export.sources import scan_source, source_of
@@ -568,6 +572,45 @@ def test_only_a_message_that_clients_unpack_is_unfolded_from_a_store_as_from_a_f
     for key, bodies in (("k1", [b"one", b"one"]), ("k4", [b"\xff", b"\xff"]), ("u1", [b"one", b"one"])):
         found = exported(tmp_path / key, tmp_path / "store", "--unfold", "--key", key)
         assert [body_of(m) for m in found] == bodies
+
+
+def test_the_batch_queues_of_an_exported_store_are_left_to_the_first_start(tmp_path: Path) -> None:
+    root = unpacked("kinds/clean-batch-5.5.0")
+    for name, topic in (("all", "*"), ("batches", "Batched"), ("others", "Orders")):
+        result = mqtool("export", root, "-o", tmp_path / name, "--format", "store", "--topic", topic, "--json")
+        assert result.code == 0
+        told = any("writes the batch queues of Batched" in note for note in result.document["notes"])
+        assert told == (tmp_path / name / "abort").exists() == (topic != "Orders")
+        assert (tmp_path / name / "checkpoint").exists() == (topic == "Orders")
+    assert "markers" not in mqtool("export", root, "-o", tmp_path / "few", "--format", "store", "--topic", "Batched",
+                                   "--queue-offsets", "7:12").stderr
+
+
+def test_answers_to_requests_are_the_clusters_and_a_topic_of_that_name_is_its_users(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    writer.put("lab_REPLY_TOPIC", b"answer", {"MSG_TYPE": "reply", "CLUSTER": "lab"})
+    writer.put("lab_REPLY_TOPIC", b"mine", {"MSG_TYPE": "other"})
+    writer.put("Orders", b"reply", {"MSG_TYPE": "reply"})
+    writer.close()
+    for more, bodies in (((), [b"mine", b"reply"]), (("--include", "system"), [b"answer", b"mine", b"reply"])):
+        found = exported(tmp_path / f"out{len(more)}", tmp_path / "store", *more)
+        assert [body_of(m) for m in found] == bodies
+        assert [m["kind"] for m in found] == (["reply", None, None] if more else [None, None])
+        assert (tmp_path / f"out{len(more)}").read_bytes() == by_message(
+            tmp_path / f"reference{len(more)}", tmp_path / "store", *more)
+
+
+def test_a_log_that_changes_while_it_is_exported_does_not_fill_the_notes(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    synth_store(root, messages=3_000, mapped_file_size=2 << 20)
+    reading = Reading(Printer(), BrokerChoice(), EngineChoice(), Filter(), ExportForm())
+    source = source_of(Store.open(root))
+    reading.scanned_source(source)
+    (file,) = (root / "commitlog").iterdir()
+    os.truncate(file, 1_000)
+    assert len(list(reading.all([source]))) < 10
+    assert reading.incomplete
+    assert len(reading.notes) == 1_000 and reading.notes[-1] == "further ranges and records are not listed"
 
 
 def test_a_second_run_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from recover.broker.settings import KNOWN
 from recover.change.lock import store_lock
 from recover.log.judge import judge
 from recover.look.items import record_item
+from recover.store.config_files import STATE_TEXT, State
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
@@ -105,6 +107,21 @@ def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, cod
     result = mqtool("inspect", store, "--json")
     assert result.code == bits
     assert code in result.codes
+
+
+@pytest.mark.parametrize("length", [0, 1000, (64 << 10) + 4096])
+@pytest.mark.parametrize("file", [7 << 16, 15 << 16])
+def test_a_log_file_of_another_length_is_named_at_the_first_look(file: int, length: int, tmp_path: Path) -> None:
+    """Brokers do not start on it; between others a file that is too short lacks messages."""
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    path = root / "commitlog" / offset_to_name(file)
+    path.touch()
+    os.truncate(path, length)
+    done = mqtool("inspect", root, "--json")
+    (found,) = done.found("commitlog-bad-file-length")
+    assert found["file"].endswith(path.name) and found["facts"] == {"length": length, "expected": 64 << 10}
+    assert ("whole file" in found["remedy"]) is (file == 7 << 16 and length < 64 << 10)
+    assert done.code == exits.DERIVED
 
 
 @pytest.mark.parametrize(("field", "value", "code"), [
@@ -282,6 +299,23 @@ def test_content_tells_the_kind_of_a_file_out_of_place(path: str, kind: str, tmp
     assert mqtool("inspect", copy, "--json").document["kind"] == kind
 
 
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json.bak"])
+@pytest.mark.parametrize(("state", "change"), [
+    ("cut", lambda text: text[:122]), ("zeros", lambda text: bytes(len(text))), ("empty", lambda text: b""),
+    ("trailing-garbage", lambda text: text + b"}}"), ("trailing-zeros", lambda text: text + bytes(9)),
+])
+def test_a_config_file_that_is_not_whole_is_not_called_clean(
+    name: str, state: State, change: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(change((unpacked("clean-4.5.1") / "config" / name).read_bytes()))
+    done = mqtool("inspect", path, "--json")
+    (text,) = done.document["items"]
+    assert [(check["name"], check["ok"], check["detail"]) for check in text["checks"]] == [
+        ("whole text", False, STATE_TEXT[state])]
+    assert done.code == exits.DERIVED and "1 with failed checks: whole text" in done.document["summary"]
+
+
 def test_index_file_shows_header_and_entries() -> None:
     path = sorted((unpacked("killed-5.5.0") / "index").iterdir())[0]
     document = mqtool("inspect", path, "--limit", "0", "--json").document
@@ -434,6 +468,35 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
             key: value for key, value in named.document.items() if key not in own}
         steps = result.document["next"]
         assert all("--broker-conf" in step["command"] for step in steps if step["command"].startswith("mqtool"))
+
+
+@pytest.mark.parametrize("name", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
+def test_a_number_with_a_blank_after_it_is_none_to_a_broker(name: str, tmp_path: Path) -> None:
+    """MixAll.properties2Object drops what Integer.parseInt does not take: real 4.9.7 and 5.5.0 did not start."""
+    root = real_store("clean-4.5.1", tmp_path)
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000}
+    conf = _conf(tmp_path, storePathRootDir=root, **{**sizes, name: f"{sizes[name]} "})
+    for command in ("inspect", "verify"):
+        (found,) = mqtool(command, root, "--broker-conf", conf, "--json").found("settings-contradict-files")
+        assert found["facts"]["setting"] == name and f"'{sizes[name]} '" in found["message"]
+    told = mqtool("predict", root, "--broker-conf", conf, "--json")
+    assert told.code & exits.MESSAGES and not told.document["starts"]
+    assert f"{name}={sizes[name]}" in told.document["next"][0]["command"]
+
+
+@pytest.mark.parametrize(("version", "finds"), [("4.5.1", False), ("5.1.4", False), ("5.2.0", True), ("5.5.0", True)])
+def test_a_blank_after_the_path_of_the_log_is_part_of_its_name_before_5_2_0(
+    version: str, finds: bool, tmp_path: Path
+) -> None:
+    """Real 4.5.1, 4.9.7, 5.0.0 and 5.1.4 found no log there and deleted all queues; 5.2.0, 5.3.3 and 5.5.0 did not."""
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{root}/commitlog ", **sizes)
+    assert mqtool("verify", "--broker-conf", conf, "--json").found("commitlog-needs-newer-broker")
+    told = mqtool("predict", "--broker-conf", conf, "--broker", version, "--json")
+    assert told.code == (0 if finds else exits.MESSAGES)
+    assert ("Remove the blank" in told.document["next"][0]["command"]) is not finds
+    assert bool(told.document["deleted_files"]) is not finds
 
 
 def test_a_read_only_folder_beside_a_single_one_is_not_read(tmp_path: Path) -> None:

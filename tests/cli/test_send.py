@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from recover.export.messages import Message
-from recover.export.send import Outbox, Outgoing, Place, Position, RejectedMessage, Rules, _judged
+from recover.export.send import Outbox, Outgoing, Place, Position, RejectedMessage, Rules, _judged, read_messages
 from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -288,7 +289,37 @@ def test_a_message_that_the_cluster_refused_is_told_by_every_later_run(
         document = result.document
         assert (result.code, document["sent"], document["refused_messages"]) == (8, sent, 1), document
         assert "1 NOT taken" in document["summary"]
-        assert document["next"] == [], "no later run sends it"
+    # its message alone goes out with the command that is named
+    (step,) = document["next"]
+    words = [*shlex.split(step["command"])[1:], "--yes", "--json"]
+    assert Path(words[1]).read_bytes() == file.read_bytes().splitlines(keepends=True)[1]
+    cluster.seen = 9
+    for _ in range(2):
+        again = mqtool(*words).document
+        assert (again["planned"], again["sent"], again["exit_code"], again["next"]) == (1, 1, 0, [])
+
+
+def test_a_refused_message_is_kept_once_however_the_run_ends(tmp_path: Path) -> None:
+    file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--topic", "TopicA", "--limit", "3")
+    one, two, three = (message for message in read_messages(file) if not isinstance(message, str))
+    first = Position(tmp_path / "p", ABOUT)
+    first.begin()
+    first.move(Place(1, 0, "one", first.keep([one])))
+    first.keep([two])  # and killed
+    first.close()
+    second = Position(tmp_path / "p", ABOUT)
+    second.begin()
+    second.move(Place(3, 0, "three", second.keep([two, three])))
+    second.close()
+    assert second.refused is not None and [*read_messages(second.refused)] == [one, two, three]
+    second.refused.unlink()  # sent, and removed
+    last = Position(tmp_path / "p", ABOUT)
+    last.begin()
+    assert last.keep([one]) == len(file.read_bytes().splitlines(keepends=True)[0])
+    last.close()
+    (tmp_path / "p").unlink()
+    with pytest.raises(Refusal, match=r"p\.refused exists"):
+        Position(tmp_path / "p", ABOUT).begin()
 
 
 @pytest.mark.parametrize("text", [

@@ -15,6 +15,7 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
+from recover.change.journal import journal
 from recover.cluster import engine as engines, making
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import run_job
@@ -127,6 +128,22 @@ def _flip_in_each_log_file(root: Path) -> None:
     """Change a bit of the first message of each, and the next time change it back."""
     for path in (root / "commitlog").iterdir():
         flip(path, 150)
+
+
+def test_a_log_that_changes_before_the_plan_is_shown_is_no_other_file_of_a_worker(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _ = struck_store("clean-manyfiles-5.3.3", tmp_path, "queue-behind")
+    path, confirm = min((root / "commitlog").iterdir()), SparkEngine.confirm
+
+    def late(engine: SparkEngine) -> None:
+        flip(path, 150)
+        confirm(engine)
+
+    monkeypatch.setattr(SparkEngine, "confirm", late)
+    done = mqtool("recover", root, "--yes", "--json", *running.line())
+    assert done.code & 8 and not journal(root)
+    assert done.document["error"]["message"] == f"{path} changed while the store was read"
 
 
 def test_executors_that_come_later_with_another_mqtool_scan_nothing(

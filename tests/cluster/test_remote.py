@@ -19,9 +19,12 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
+from recover.cluster.engine import SparkEngine
+from recover.log.scan import LocalEngine
+from recover.repair import rebuild
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
-from tests.cluster.twice import SPARK, no_java, plain
+from tests.cluster.twice import SPARK, needs_spark, no_java, plain
 from tests.support.stores import real_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -59,6 +62,51 @@ def _said(document: dict[str, Any], place: str) -> Any:
     for finding in document.get("findings", ()):
         finding.pop("remedy")
     return plain(json.loads(json.dumps(document).replace(place, "STORE")), Path("/nowhere"))
+
+
+def files_at(endpoint: str) -> Any:
+    from pyarrow.fs import S3FileSystem
+
+    return S3FileSystem(endpoint_override=endpoint, scheme="http", region="us-east-1")
+
+
+@pytest.mark.parametrize("spark", [False, pytest.param(True, marks=needs_spark)])
+def test_files_built_from_a_log_on_s3_that_changed_meanwhile_are_removed(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: bool
+) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    place, write = uploaded(root, endpoint, f"meanwhile-{spark}".lower()), rebuild._write
+    name = f"meanwhile-{spark}/deep/store/commitlog/{min((root / 'commitlog').iterdir()).name}".lower()
+
+    def late(*arguments: Any) -> Any:
+        with files_at(endpoint).open_output_stream(name) as file:
+            file.write(b"another log")
+        return write(*arguments)
+
+    monkeypatch.setattr(rebuild, "_write", late)
+    done = mqtool("rebuild", place, "--output", tmp_path / "out", "--json", *(SPARK if spark else ()))
+    assert done.code & 8 and not (tmp_path / "out").exists()
+    said = done.document["error"]["message"]
+    assert "the log changed while it was read" in said or "became shorter while it was read" in said
+
+
+@pytest.mark.parametrize("spark", [False, pytest.param(True, marks=needs_spark)])
+def test_an_object_that_is_gone_is_not_said_to_be_readable_here(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: bool
+) -> None:
+    place = uploaded(real_store("clean-manyfiles-5.3.3", tmp_path), endpoint, f"gone-{spark}".lower())
+    engine: Any = SparkEngine if spark else LocalEngine
+    scan, name = engine.scan_log, f"gone-{spark}/deep/store/commitlog/00000000000000065536".lower()
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        files_at(endpoint).delete_file(name)
+        return scan(*arguments, **options)
+
+    monkeypatch.setattr(engine, "scan_log", late)
+    done = mqtool("verify", place, "--json", *(SPARK if spark else ()))
+    assert done.code == 8, done.stdout
+    said = done.document["error"]["message"]
+    assert "00000000000000065536" in said and "which this machine can" not in said and "%2F" not in said
 
 
 def test_a_store_on_s3_is_verified_as_one_on_a_disk(endpoint: str, broken: Path) -> None:

@@ -104,12 +104,12 @@ def test_a_value_that_no_broker_writes_is_damage(field: str, value: int, reason:
     assert (error.reason, error.offset) == (reason, HEAD.offset(field))
 
 
-@pytest.mark.parametrize("time", [0, -1, -1 << 63])
 @pytest.mark.parametrize("field", ["born_timestamp", "store_timestamp"])
-def test_a_time_before_1970_is_intact(field: str, time: int) -> None:
-    """A producer sends the born time; releases 4.9.7, 5.3.3 and 5.5.0 deliver messages with any value of both."""
-    change: dict[str, Any] = {field: time}
-    assert getattr(_check(encode(structs.replace(GOOD, **change)), None), field) == time
+@pytest.mark.parametrize("value", [0, -1, -(1 << 63)])
+def test_any_time_is_intact_because_brokers_deliver_the_message(field: str, value: int) -> None:
+    change: dict[str, Any] = {field: value}
+    record = structs.replace(GOOD, **change)
+    assert _check(encode(record)) == record
 
 
 @pytest.mark.parametrize("port", [0x10000, -1, -0x80000000])
@@ -184,9 +184,9 @@ def test_bytes_that_only_the_property_crc_covers_are_damage(at: int) -> None:
 
 @pytest.mark.parametrize("v6", [0x10, 0x20, 0x30])
 def test_offsets_of_ipv6_records_are_reported_where_they_are(v6: int) -> None:
-    hosts = [(bytes(16 if v6 & bit else 4), port) for bit, port in ((0x10, 1), (0x20, -1))]
+    hosts = [(bytes(16 if v6 & bit else 4), 1) for bit in (0x10, 0x20)]
     record = make_record("T", b"x", phy_offset=POSITION, born_timestamp=1, store_timestamp=1,
-                         born_host=hosts[0], store_host=hosts[1])
+                         born_host=hosts[0], store_host=(hosts[1][0], -1))
     error = _error(record)
     assert (error.reason, error.offset) == ("bad-store-port", HEADS[v6].offset("store_port"))
     assert record.sys_flag == v6

@@ -473,6 +473,10 @@ def test_from_5_4_0_on_a_config_file_that_cannot_be_read_is_deleted(
     (["consumerOffset.json"], "{}", ["config/consumerOffset.json"]),
     (["consumerOffset.json"], "empty, as its backup", ["config/consumerOffset.json"]),
     (["consumerOffset.json"], "without its table, beside its backup", ["config/consumerOffset.json"]),
+    *((["consumerOffset.json"], f"{how} beside a backup with an empty table", ["config/consumerOffset.json"])
+      for how in ("cut", "zeros", "missing")),
+    (["delayOffset.json"], "zeros beside a backup with an empty table", ["config/delayOffset.json"]),
+    (["consumerFilter.json"], "zeros beside a backup with an empty table", []),
     (["consumerFilter.json"], "missing", []), (["consumerFilter.json"], "{}", []),
     # real 5.3.3 and 4.9.7 delivered 20 delayed messages once more
     (["delayOffset.json"], "missing", ["config/delayOffset.json"]),
@@ -490,6 +494,10 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
             path.write_bytes(b"{}")
         elif how == "empty, as its backup":
             path.touch(), backup.touch()
+        elif "backup with an empty table" in how:
+            backup.write_bytes(b'{"offsetTable":{}}')
+            if "missing" not in how:
+                path.write_bytes(content[:122] if "cut" in how else bytes(len(content)))
         elif how != "missing":
             path.write_bytes(content.replace(b"offsetTable", b"offsetTabme"))
             backup.write_bytes(content)

@@ -218,8 +218,23 @@ def test_t28_config_file_gets_its_best_copy_and_nothing_is_made_up(
         kept = members(main)
         assert {key: kept[key] for key in readable} == readable
         assert is_guessed or kept == {key: whole[key] for key in kept}
+        notes = {"topics.json": ["config-topics-are-a-guess"], "consumerOffset.json": ["config-partly-kept"]}
+        assert [item.code for item in ConfigReport(analysed(root)[1]).findings] == notes.get(name, [])
     assert codes(root) == left
     assert all(pair.starts for pair in ConfigReport(analysed(root)[1]).pairs), "whatever is left, every broker starts"
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
+def test_a_backup_with_an_empty_table_does_not_take_the_place_of_what_can_be_read(store: Make, name: str) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / f"{name}.bak"
+    whole = members(main)
+    main.write_bytes(main.read_bytes()[: main.stat().st_size * 2 // 3])
+    backup.write_bytes(b'{"%s":{}}' % BY_NAME[name].required[0].encode())
+    assert codes(root) == ["config-lost"]
+    (choice,) = repair(root).choices
+    assert choice["action"] == "put-together" and choice["members"] > 0
+    assert members(main) == members(backup) == {key: whole[key] for key in members(main)}
 
 
 NAMED = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")

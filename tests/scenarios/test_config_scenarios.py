@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.synth import StoreWriter
 from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.timer import MAGIC_BLANK, TIMER_LOG_BLANK, TIMER_LOG_UNIT, TimerLogBlank, TimerLogUnit, decode
 from mqtool import exits
 from recover.store.config_files import read_config
+from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support import plain_reader as plain
@@ -65,6 +67,21 @@ def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_writte
         path.write_text(json.dumps(written))
         assert "config-topics-are-a-guess" not in store.look().document["finding_counts"]
         path.write_bytes(made)
+
+
+def test_t28_offsets_of_which_a_part_is_left_are_named_before_the_start(drill: Start) -> None:
+    store = drill("clean-4.5.1")
+    path = store.root / "config" / "consumerOffset.json"
+    path.write_bytes(path.read_bytes()[:122])
+    path.with_name("consumerOffset.json.bak").unlink()
+    store.struck()
+    found = store.finds("config-lost", "config/consumerOffset.json", 122, exit_code=exits.DERIVED)
+    assert "mqtool recover" in found["remedy"] and found["facts"]["readable"] == 2
+    with store.recovered() as done:
+        for later in (done, store.run("predict").document):
+            (start,) = [step for step in later["next"] if step["command"] == "start the broker"]
+            assert "config/consumerOffset.json, of which mqtool kept what could be read" in start["why"]
+        assert store.finds("config-partly-kept", exit_code=0)["facts"]["count"] == 2
 
 
 @pytest.mark.parametrize("queues", ["all", "none"])
@@ -272,3 +289,19 @@ def test_t40_the_same_settings_over_records_with_checksums_are_fine(drill: Start
     with store.recovered(0, starts=False):
         assert store.verify(*options).code == 0
         assert store.run("predict", "--broker", "5.3.3", *options).document["lost_messages"] == 0
+
+
+def test_the_topic_of_replies_that_a_new_broker_names_makes_no_other_topic_deleted(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    writer.put("Orders", b"one")
+    writer.put("lab_REPLY_TOPIC", b"answer", {"MSG_TYPE": "reply"})
+    writer.close()
+    topics = tmp_path / "store" / "config" / "topics.json"
+    table = json.loads(topics.read_bytes())
+    del table["topicConfigTable"]["Orders"]
+    topics.write_text(json.dumps(table))
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    document = mqtool("verify", tmp_path / "store", "--json").document
+    codes = {finding["code"] for finding in document["findings"]}
+    assert "topic-deleted" not in codes
+    assert document["consumequeue"]["missing"] == 2

@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import overwrite
+from fixtures.synth import StoreWriter
 from formats.consumequeue import CQ_UNIT
 from formats.record import HEAD
 from mqtool import exits
@@ -273,22 +274,52 @@ def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill:
     assert not store.verify("--include-deleted").found("topic-deleted")
 
 
+def test_t39_light_queue_that_dispatch_did_not_reach_is_not_deleted(folder: Path) -> None:
+    """A power cut takes the newest units and the folders of queues that they began; a start dispatches them anew."""
+    writer, root = StoreWriter(folder / "s"), folder / "s"
+    for number in range(60):
+        writer.put("Carrier", b"m%d" % number, lmq=("%LMQ%old",))
+    for number in range(20):
+        writer.put("Carrier", b"n%d" % number, lmq=("%LMQ%old", "%LMQ%new"))
+    writer.close(clean=False)
+    before = queue_bytes(root)
+    shutil.rmtree(root / "consumequeue" / "%LMQ%new")
+    for topic in ("Carrier", "%LMQ%old"):
+        write_at(root / "consumequeue" / topic / "0" / file_name(0), 60 * 20, bytes(20 * 20))
+    found = mqtool("verify", root, "--json")
+    assert not found.found("topic-deleted")
+    assert {item["facts"]["topic"]: item["facts"]["count"] for item in found.found("consumequeue-missing-units")} == {
+        "Carrier": 20, "%LMQ%old": 20, "%LMQ%new": 20}
+    assert mqtool("recover", root, "--yes").code == exits.CORRECTED
+    assert queue_bytes(root) == before
+    # one that older messages name has been deleted
+    shutil.rmtree(root / "consumequeue" / "%LMQ%new")
+    assert mqtool("verify", root, "--json").found("topic-deleted")
+
+
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
-def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start, folder: Path, command: str) -> None:
-    store = drill("clean-plain-4.9.7")
-    size = next((store.root / "consumequeue").glob("*/*/*")).stat().st_size
-    shutil.rmtree(store.root / "consumequeue")
+@pytest.mark.parametrize(("name", "part", "setting", "usual"), [
+    ("clean-plain-4.9.7", "consumequeue", "mappedFileSizeConsumeQueue", 6_000_000),
+    # real 4.5.1 and 5.3.3 of another length do not start on these
+    ("killed-ext-4.5.1", "consumequeue_ext", "mappedFileSizeConsumeQueueExt", 48 << 20),
+])
+def test_length_of_queue_files_that_nothing_tells_is_an_assumption(
+    drill: Start, folder: Path, name: str, part: str, setting: str, usual: int, command: str
+) -> None:
+    store = drill(name)
+    size = next((store.root / part).glob("*/*/*")).stat().st_size
+    shutil.rmtree(store.root / part)
     done = store.run(command, "--dry-run").document
-    (said,) = [text for text in done["assumptions"] if "mappedFileSizeConsumeQueue" in text]
-    assert "6000000" in said and "mappedFileSizeConsumeQueue=6000000" in done["summary"]
-    assert "mappedFileSizeConsumeQueue=6000000" in mqtool(command, store.root, "--dry-run").stdout
+    (said,) = [text for text in done["assumptions"] if setting in text]
+    assert str(usual) in said and f"{setting}={usual}" in done["summary"]
+    assert f"{setting}={usual}" in mqtool(command, store.root, "--dry-run").stdout
     conf = folder / "broker.conf"
-    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
-    for options in (["--broker-conf", conf], ["--set", f"mappedFileSizeConsumeQueue={size}"]):
+    conf.write_text(f"{setting}={size}\n")
+    for options in (["--broker-conf", conf], ["--set", f"{setting}={size}"]):
         told = store.run(command, "--dry-run", *options).document
-        assert "mappedFileSizeConsumeQueue" not in " ".join([*told["assumptions"], told["summary"]])
-    assert store.run(command, "--broker-conf", conf, "--yes").code == 1
-    assert {path.stat().st_size for path in (store.root / "consumequeue").glob("*/*/*")} == {size}
+        assert setting not in " ".join([*told["assumptions"], told["summary"]])
+    assert store.run(command, "--broker-conf", conf, "--yes").code & exits.CORRECTED
+    assert {path.stat().st_size for path in (store.root / part).glob("*/*/*")} == {size}
 
 
 # --- T24: queues that begin after their own end, because a file of theirs was renamed, or is not theirs.

@@ -116,6 +116,13 @@ def test_no_queue_files_are_expected_where_queues_are_in_rocksdb(
     assert said.code == UNREAD and said.document["starts"] is None
 
 
+def test_no_files_are_expected_of_light_queues_that_are_in_rocksdb(folder: Path) -> None:
+    root = real_store("kinds/killed-combined-5.5.0", folder)
+    shutil.rmtree(root / "consumequeue" / "Orders")
+    found = mqtool("verify", root, "--json").found("consumequeue-missing-units")
+    assert {item["facts"]["topic"] for item in found} == {"Orders"}
+
+
 def test_recover_mends_beside_queues_in_rocksdb_and_leaves_abort(folder: Path) -> None:
     root = to_rocksdb(real_store(KILLED, folder))
     damage("checkpoint-zero", root)

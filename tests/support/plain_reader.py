@@ -98,7 +98,6 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
     content, at = file[position:position + size], 40
     if size < 91 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0):
         return None
-    born_time, = struct.unpack_from(">q", content, at)
     at += 8 + (16 if sys_flag & 0x10 else 4)
     born_port, store_time = struct.unpack_from(">iq", content, at)
     at += 12 + (16 if sys_flag & 0x20 else 4)
