@@ -281,7 +281,9 @@ def scan_for(
     most `limit`.
 
     With `lists` (a topic) all are counted, and messages for that topic that are stored under another one are included.
+    A key is also searched in the messages of a batch, which is found once.
     """
+    wanted = structs.replace(wanted, unfold=wanted.key is not None)
     answer = Answer("scan" if lists is None else "list")
     for line in scanned.unread:
         answer.incomplete(line)
@@ -290,7 +292,11 @@ def scan_for(
         ranges = count(answer.damaged_ranges, "damaged range")
         answer.notes.append(f"{ranges} of the log may have held more")
     elsewhere = 0
+    last: bytes | None = None
     for message, content in selected(scanned, wanted, answer.incomplete):
+        if content is last:
+            continue
+        last = content
         if topic not in (None, message.stored_topic) or queue not in (None, message.stored_queue):
             continue
         if only_stale and message.state != "stale":
@@ -299,6 +305,9 @@ def scan_for(
         if not limit or len(answer.messages) < limit:
             record = decode(content, check_crc=False)
             answer.messages.append(Found(record, message.state == "stale", message.state == "superseded"))
+            if message.sys_flag != record.sys_flag:
+                answer.notes.append(f"the message is in the batch at {record.phy_offset}; `mqtool export --unfold` "
+                                    "splits it")
             continue
         answer.more = True
         if lists is None:

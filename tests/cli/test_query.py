@@ -178,6 +178,17 @@ def test_lmq_queue_leads_to_the_record_of_its_topic() -> None:
     assert any("TopicLmq" in note for note in result.document["notes"])
 
 
+@pytest.mark.parametrize("id", ["key-421", "FD0000000000000000000000000000023C424E0E2F2A758E73DA01A5"])
+def test_a_scan_finds_a_message_in_a_batch_and_names_the_batch(id: str) -> None:
+    root, note = unpacked("kinds/clean-batch-5.5.0"), "in the batch at 117100; `mqtool export --unfold` splits it"
+    assert found(root, "--topic", "Batched", "--key", id) == []
+    for search in (("query", root, "--key", id), ("query", root, "--msg-id", id), ("trace", root, id)):
+        document = mqtool(*search, "--scan", "--json").document
+        (hit,) = document["messages"] if search[0] == "query" else document["lives"][0]["events"]
+        assert (hit["phy_offset"], hit["queue_offset"]) == (117_100, 0)
+        assert any(note in line for line in document["notes"])
+
+
 def test_nothing_found_is_0_and_names_the_scan() -> None:
     result = mqtool("query", unpacked(STORE), "--topic", "TopicA", "--key", "no such key")
     assert result.code == 0
