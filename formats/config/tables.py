@@ -27,7 +27,7 @@ class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
     `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `lmq_offsets`: (topic, group) -> the next
-    offset of that light queue. The last pulled offsets (5.5.0) are checked, but not kept.
+    offset of that LMQ queue. The last pulled offsets (5.5.0) are checked, but not kept.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class ConsumerOffsets(Struct):
 
 
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
-    """Read consumerOffset.json or lmqConsumerOffset.json: a broker with light queues keeps both tables in the
+    """Read consumerOffset.json or lmqConsumerOffset.json: a broker with LMQ queues keeps both tables in the
     latter."""
     result = ConsumerOffsets()
     for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", {})):
@@ -70,6 +70,8 @@ def readable_members(name: str, value: Json) -> Json:
     """
     if name not in _TABLES or not isinstance(value, dict):
         return value
+    plain: Object = {key: _plain(each) for key, each in value.items() if key != "@type"}
+    value = plain if plain != value else value
     changed: Object = {}
     for table, readable in _TABLES[name].items():
         members = value.get(table)
@@ -83,6 +85,13 @@ def readable_members(name: str, value: Json) -> Json:
             _is_number(version.get(field), 64) for field in ("counter", "stateVersion", "timestamp"))):
         changed["dataVersion"] = {}
     return {**value, **changed} if changed else value
+
+
+def _plain(value: Json) -> Json:
+    """Return the value without the types and references in it, which fastjson refuses."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _plain(each) for key, each in value.items() if key not in ("@type", "$ref")}
 
 
 def _offsets(_table: str, members: Object) -> Object:
@@ -221,7 +230,7 @@ CONFIG_FILES = (
                "the consume offsets of all groups; groups start over at the newest or the oldest message", stops=True),
     ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
                ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"),
-               "the consume offsets of light queues and, with these enabled, of all groups", "4.9.3", stops=True),
+               "the consume offsets of LMQ queues and, with these enabled, of all groups", "4.9.3", stops=True),
     ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
                "the delivery progress of each delay level; delayed messages are delivered again", stops=True),
     ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),

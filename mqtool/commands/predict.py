@@ -35,7 +35,7 @@ from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
 from recover.look.query import unread_notes
-from recover.look.store import NO_LOG, log_is_gone, settings_of
+from recover.look.store import NO_LOG, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
 
@@ -128,8 +128,6 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     document["groups"] = to_builtins(groups)
     document["assumptions"] = [*assumed, *document["assumptions"]]
     found = prediction.findings()
-    if not prediction.unsupported:
-        found += log_is_gone(opened)
     # whether a log is meant to begin late is a question for a person, and no cost of the start
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view) if item.severity != "info"]

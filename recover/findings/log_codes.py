@@ -402,8 +402,6 @@ _ALL = (
            "Only 5.5 with checkCommitLogOffsetOnRecover notices; others read it as a message."),
     Reason("bad-queue-id", "The queue id is negative.", _BIT, _PASSES),
     Reason("bad-queue-offset", "The queue offset is negative.", _BIT, _PASSES),
-    Reason("bad-born-timestamp", "The born time is 0 or negative.", _BIT, _PASSES),
-    Reason("bad-store-timestamp", "The store time is 0 or negative.", _BIT, _PASSES),
     Reason("bad-born-port", "The producer's port is negative or above 65535.", _BIT, _PASSES),
     Reason("bad-store-port", "The broker's port is negative or above 65535.", _BIT, _PASSES),
     Reason("bad-blank-size", "The size in the end mark is not the number of bytes left in the file.", _BIT,

@@ -376,13 +376,13 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not log.files:
-        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker sets another"
+        return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
     pointers = Pointers(store)
     starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"
-    return chosen, f"broker {chosen} is assumed: {why}; --broker sets another"
+    return chosen, f"broker {chosen}: {why}; --broker sets another"
 
 
 def settings_of(
@@ -408,7 +408,8 @@ def _holds_data(mapped_file: MappedFile) -> bool:
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
-    """Yield a finding for queue or index files without any log: the state in which a start does the most harm.
+    """Yield a finding for queue files, index files or times of messages in the checkpoint without any log: the state in
+    which a start does the most harm.
 
     Files of zeros after the first are not a log: brokers create the next file ahead, and never remove the one before it
     while this one has no message. A run of ours that cut the whole log leaves such a file too, and its journal says so.
@@ -421,7 +422,9 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
-    if (queue_files or index_files) and not _is_cut_to_nothing(store):
+    checkpoint = store.checkpoint()
+    stored = checkpoint is not None and checkpoint.physic_msg_timestamp > 0
+    if (queue_files or index_files or stored) and not _is_cut_to_nothing(store):
         yield finding(NO_LOG, COMMITLOG, None, remedy=logs_beside_remedy(store, ""), queue_files=queue_files,
                       index_files=index_files)
 

@@ -14,8 +14,9 @@ from fixtures.lab.report import Logged
 from fixtures.lab.whole import WholeBroker
 from fixtures.synth import StoreWriter
 from formats.basics import offset_to_name
+from formats.record import HEAD
 from tests.broker.cases import Case, cases, marked
-from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
+from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records, spoil
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support import plain_reader as plain
@@ -48,6 +49,22 @@ def _struck(folder: Path, store: str, hit: Logged, name: str) -> Path:
 def _mended(root: Path) -> None:
     assert mqtool("recover", root, "--mend-bits", "--yes").document["plan"]["loss"] == []
     assert mqtool("verify", root).code & 4 == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("field", ["born_timestamp", "store_timestamp"])
+def test_a_message_with_a_negative_time_is_delivered_before_and_after_recover(
+    field: str, version: str, tmp_path: Path
+) -> None:
+    """Bridged, it would be lost: nothing but the time is wrong, and no broker looks at that."""
+    store = "clean-4.5.1"
+    (hit,) = some_records(store, "TopicA", 1)
+    for name, command in (("left", "verify"), ("recovered", "recover")):
+        root = real_store(store, tmp_path / name)
+        spoil(root, [hit], HEAD.offset(field), 0x80)
+        assert mqtool(command, root, *(["--yes"] if command == "recover" else [])).code & 4 == 0
+        seen = start(Case(store, SOUND, version), root)
+        assert hit.phy_offset in {message.phy_offset for _, message in seen.messages()}
 
 
 @pytest.mark.parametrize(("version", "name"), marked([(v, n) for v in VERSIONS for n in ("REAL_QID", "REAL_TOPIC")], 1))

@@ -367,7 +367,6 @@ BREAKING_ONE_RULE = {
     "own offset": record(phy_offset=7),
     "length sum": patched(record(), 0, (len(record()) - 1).to_bytes(4, "big")),
     "queue id": _head_field("queue_id", -1), "queue offset": _head_field("queue_offset", -1),
-    "born timestamp": _head_field("born_timestamp", 0), "store timestamp": _head_field("store_timestamp", 0),
     "born port": _head_field("born_port", 1 << 16), "store port": _head_field("store_port", -1),
     "topic": record(topic="a b"), "properties": record(properties=b"no name"),
     "DELAY": record(topic=TOPIC_SCHEDULE, properties={"DELAY": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"}),

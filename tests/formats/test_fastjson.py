@@ -265,6 +265,11 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
     ("subscriptionGroup.json", '{"subscriptionGroupTable":{"a":null},"forbiddenTable":{"b":{"c":1},"d":{"e":"x"}}}',
      {"subscriptionGroupTable": {}, "forbiddenTable": {"b": {"c": 1}}}),
     ("consumerFilter.json", '{"filterDataByTopic":[1]}', None),
+    ("delayOffset.json", '{"$ref":"$","offsetTable":{1:2}}', None),
+    ("delayOffset.json", '{"@type":"a.B","offsetTable":{1:2,"$ref":"$"}}', {"offsetTable": {1: 2}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{"@type":"a.B",0:1}}}', {"offsetTable": {"a": {0: 1}}}),
+    ("topics.json", '{"topicConfigTable":{"a":{"@type":"a.B","perm":6}},"dataVersion":{"$ref":"$"}}',
+     {"topicConfigTable": {"a": {"perm": 6}}, "dataVersion": {}}),
 ])
 def test_members_that_no_broker_reads_are_left_out(name: str, text: str, left: Json) -> None:
     value = loads(text.encode())

@@ -296,6 +296,18 @@ def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
         assert store.run("recover", "--max-loss", 1000, "--yes").code & GONE == GONE
 
 
+def test_t18_checkpoint_alone_shows_that_the_log_is_gone(drill: Start) -> None:
+    store = drill(PLAIN)
+    for part in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(store.root / part)
+    assert store.finds("commitlog-empty-queues-left", exit_code=4)
+    for version in store.brokers:
+        said = store.run("predict", "--broker", version)
+        assert (said.code, len(said.found("commitlog-empty-queues-left"))) == (4, 1)
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code & GONE == GONE
+
+
 # --- T38: no log at all -------------------------------------------------------------------------------------
 
 
