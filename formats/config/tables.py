@@ -27,7 +27,7 @@ class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
     `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `lmq_offsets`: (topic, group) -> the next
-    offset of that light queue. The last pulled offsets (5.5.0) are checked, but not kept.
+    offset of that LMQ queue. The last pulled offsets (5.5.0) are checked, but not kept.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class ConsumerOffsets(Struct):
 
 
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
-    """Read consumerOffset.json or lmqConsumerOffset.json: a broker with light queues keeps both tables in the
+    """Read consumerOffset.json or lmqConsumerOffset.json: a broker with LMQ queues keeps both tables in the
     latter."""
     result = ConsumerOffsets()
     for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", {})):
@@ -230,7 +230,7 @@ CONFIG_FILES = (
                "the consume offsets of all groups; groups start over at the newest or the oldest message", stops=True),
     ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
                ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"),
-               "the consume offsets of light queues and, with these enabled, of all groups", "4.9.3", stops=True),
+               "the consume offsets of LMQ queues and, with these enabled, of all groups", "4.9.3", stops=True),
     ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
                "the delivery progress of each delay level; delayed messages are delivered again", stops=True),
     ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),

@@ -219,14 +219,15 @@ class Rule(Struct, frozen=True):
         largest = (1 << (8 * HEAD.field(self.where).size - 1)) - 1
         return f"at least {least}" if most == largest else f"{least} to {most}"
 
-    def repairs(self, stored: bytes) -> Iterator[bytes]:
-        """Yield the values, if few, that the field of an intact record may have had; `stored` are its bytes now."""
-        if not isinstance(self.values, range):
-            yield from (value.to_bytes(len(stored), "big", signed=True) for value in self.values or ())
+    def repairs(self) -> Iterator[bytes]:
+        """Yield the possible leading bytes of the field in an intact record, if few: candidates for a repair."""
+        if self.values is None:
             return
-        possible = int.from_bytes(stored, "big") & (1 << (self.values.stop - 1).bit_length()) - 1
-        if possible < _NOISE:
-            yield possible.to_bytes(len(stored), "big")
+        size = HEAD.field(self.where).size
+        if not isinstance(self.values, range):
+            yield from (value.to_bytes(size, "big", signed=True) for value in self.values)
+        elif unused := size - -(-(self.values.stop - 1).bit_length() // 8):
+            yield bytes(unused)
 
 
 # --- Rules that are functions.
@@ -455,8 +456,6 @@ def _deliverable(it: Candidate) -> Result | None:
 _NUMBERS = range(1 << 63)
 _INTS = range(1 << 31)
 _PORTS = range(1 << 16)
-_NOISE = 1 << 47
-"""A time (ms) of the year 6429. A larger number is not a right one with a wrong sign: its other bits are wrong, too."""
 
 RULES: tuple[Rule, ...] = (
     Rule("room", "short", "total_size", "size and magic are present", FRAME, ALWAYS, test=_room),

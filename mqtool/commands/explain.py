@@ -110,8 +110,10 @@ def _one(out: Printer, name: str) -> None:
     item = CODES.get(name) or REASONS.get(name)
     if item is None:
         near = get_close_matches(name, (*CODES, *REASONS), n=3)
-        raise UsageRefusal(f"unknown code or reason {name!r}",
-                           f"Did you mean {', '.join(near)}?" if near else "`mqtool explain` lists them all.")
+        remedy = f"Did you mean {', '.join(near)}?" if near else "`mqtool explain` lists them all."
+        if Path(name).is_file():
+            remedy = f"To explain a broker's log: {shell_line('mqtool', 'explain', '--log', name)}"
+        raise UsageRefusal(f"unknown code or reason {name!r}", remedy)
     out.answer(**_document(item))
     if isinstance(item, Code):
         out.show(Text.assemble(severity_text(item.severity, item.name), (f"  {item.severity}", "dim")))

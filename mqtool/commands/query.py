@@ -73,7 +73,7 @@ class Search(Struct, frozen=True, kw_only=True):
             raise UsageRefusal("nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
                                "or --phy-offset; `mqtool query --help` has examples.")
         if way == "list" and str(self.topic).startswith(LMQ_PREFIX):
-            raise UsageRefusal(f"{self.topic} is a light queue: its messages are stored under other topics",
+            raise UsageRefusal(f"{self.topic} is an LMQ queue: its messages are stored under other topics",
                                "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
         if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
             raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "

@@ -194,7 +194,7 @@ def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
 
 
 def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """The number of messages in a loss statement; positions of light queues are the same messages again."""
+    """The number of messages in a loss statement; positions of LMQ queues are the same messages again."""
     own = light = 0
     for item in loss:
         messages = int(item.get("messages", 0))

@@ -306,7 +306,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
         shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
     offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
     if not (offsets.main.table or lmq.main.table):
-        # a broker with light queues keeps all offsets in the file of those
+        # a broker with LMQ queues keeps all offsets in the file of those
         name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
         if groups:
             shown[name] = f"there were groups: {few(groups)}"

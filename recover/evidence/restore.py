@@ -201,10 +201,8 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
     layout = HEADS[head.sys_flag & sysflag.HOSTS_V6]
     if len(damaged) >= layout.size:
         for rule in grammar.RULES:
-            if rule.values is not None:
-                field = layout.field(rule.where)
-                stored = damaged[field.offset : field.offset + field.size]
-                yield from ((field.name, field.offset, content) for content in rule.repairs(stored))
+            for beginning in rule.repairs():
+                yield rule.where, layout.offset(rule.where), beginning
     for bit in (sysflag.BORNHOST_V6, sysflag.STOREHOST_V6):
         yield _field("sys_flag", head.sys_flag ^ bit)
     for position in lost:

@@ -247,7 +247,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "with enableLmq={given} a broker reads {own}, which holds no offset; all offsets of the groups ({count}) are in {other}, and a start "
         "would forget them",
         "Set enableLmq={right} in the broker's configuration, with which {other} was written.",
-        meaning="With light queues (enableLmq=true) a broker keeps the offsets of all groups in lmqConsumerOffset.json, without them in "
+        meaning="With LMQ queues (enableLmq=true) a broker keeps the offsets of all groups in lmqConsumerOffset.json, without them in "
         "consumerOffset.json, and reads that one file alone.",
         cause="Another broker's configuration, the setting was changed over an existing store, or one of the files was not copied.",
         broker="Each group starts over, at the newest or the oldest message.",
@@ -537,9 +537,9 @@ PREDICT_CODES: tuple[Code, ...] = (
         "mqtool rebuild-consumequeue {store} --dry-run",
         one="broker {broker} would leave one unit of an LMQ queue missing: its consumers do not get the message; "
             "consumers of its own topic do",
-        meaning="The messages are in the log and in the queues of their own topics; light queues (LMQ) that they name "
+        meaning="The messages are in the log and in the queues of their own topics; LMQ queues that they name "
                 "have no unit of them.",
-        cause="The units are gone, and a start makes none for light queues without enableMultiDispatch=true, or puts "
+        cause="The units are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
               "them into other queues without enableLmq=true.",
         broker="It notices nothing.",
         action="Start it with the settings that it had. If it had these, rebuild the consume queues before the start.",

@@ -376,13 +376,13 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not log.files:
-        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker sets another"
+        return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
     pointers = Pointers(store)
     starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"
-    return chosen, f"broker {chosen} is assumed: {why}; --broker sets another"
+    return chosen, f"broker {chosen}: {why}; --broker sets another"
 
 
 def settings_of(

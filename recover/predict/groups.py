@@ -126,7 +126,7 @@ def offsets_in_rocksdb(store: Store) -> list[str]:
 
 
 def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:
-    """The offset files that this broker reads: with light queues it keeps all groups in a separate one. All that exist,
+    """The offset files that this broker reads: with LMQ queues it keeps all groups in a separate one. All that exist,
     if the setting is not given or only the other exists; `assumed` says so."""
     found = [pair for pair in pairs if pair.name in OFFSET_FILES and pair.present]
     own = LMQ_OFFSETS_FILE if settings.flag("enableLmq") else OFFSETS_FILE

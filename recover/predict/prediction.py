@@ -34,7 +34,7 @@ class Prediction(Struct):
     `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest is the state when dispatch has caught
     up. `cut_at`: where recovery ended the log; `max_phy` is the same, except where no log file can have the name of the
     last one. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log, without a right
-    unit in their own queue; `missing_lmq_units`: of light queues. `duplicated_offsets`: queue offsets of messages in
+    unit in their own queue; `missing_lmq_units`: of LMQ queues. `duplicated_offsets`: queue offsets of messages in
     the log that the next messages get again. `misaligned_units`: appended at an index that is not their message's queue
     offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are
     deleted and not recreated. `config_lost`: config files whose content the broker starts without, or without a part of

@@ -18,6 +18,7 @@ from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, held_records, record_count
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, count
+from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows
@@ -211,10 +212,13 @@ def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
     for question in (COMMITLOG, *written):
         held = report.analysis.elsewhere.get(question)
         if held is not None:
+            to_files = "" if held.what != QUEUE_DATABASE else (
+                " For other brokers, mqtool export {store} --format store -o DIR writes a store with queue files.")
             raise Refusal(
                 f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
                 "checked against it, and nothing is written in its place",
-                f"Leave the store as it is: a broker with the settings under which {held.part} was written reads it.",
+                f"Leave the store as it is: a broker with the settings under which {held.part} was written reads it."
+                f"{to_files}",
                 part=held.part,
             )
 

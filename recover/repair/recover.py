@@ -39,9 +39,9 @@ from recover.repair.losses import (
     refuse_missing_files,
     refuse_unread,
 )
-from recover.repair.rebuild import derived_steps
+from recover.repair.rebuild import PARTS, derived_steps
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
-from recover.store.store import CONSUMEQUEUE, Store
+from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
 
 # --- Repair of config files: cut, restored from the backup, merged from what can be read, or guessed. ---------------
 #
@@ -349,6 +349,9 @@ def _in_order(
         bridged=changes.bridged_queues,
         # a broker leaves units alone if its check passed their records or did not read them
         unmended=after.damaged if as_broker else (),
+        # without a checkpoint the recovery that writes batch queues reads the whole log
+        parts=PARTS[:-1] if store.has_abort and _batch_queues_missing(before)
+        and "checkpoint-missing" in before.findings.counts() else PARTS,
     )
     repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets)
     steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
@@ -364,7 +367,14 @@ def _in_order(
 def _needs_a_start(before: VerifyReport) -> list[str]:
     """The unread parts that still need a broker's own recovery."""
     unread = {item.file or "" for item in before.findings if item.bits & UNSUPPORTED}
+    unread |= _batch_queues_missing(before)
     return sorted(unread | {held.part for held in before.analysis.elsewhere.values()})
+
+
+def _batch_queues_missing(before: VerifyReport) -> set[str]:
+    """Batch queues that are not there: a broker writes them after an unclean stop."""
+    return {item.file for item in before.findings
+            if item.code == "part-missing" and item.file and item.file.startswith(BATCHCONSUMEQUEUE)}
 
 
 def _abnormal_is_better(

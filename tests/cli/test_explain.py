@@ -299,3 +299,10 @@ def test_a_log_and_a_code_or_no_file_are_refused(tmp_path: Path) -> None:
     assert mqtool("explain", "bad-body-crc", "--log", KEPT[0]).code == 16
     assert mqtool("explain", "--log", tmp_path).code == 8
     assert mqtool("explain", "--log", tmp_path / "none.log").code == 8
+
+
+def test_a_log_that_is_given_as_a_code_leads_to_its_option(tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    log.write_text("java.lang.RuntimeException: Lock failed,MQ already started\n")
+    done = mqtool("explain", log)
+    assert done.code == 16 and f"mqtool explain --log {log}" in done.stderr

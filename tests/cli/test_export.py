@@ -582,6 +582,10 @@ def test_the_batch_queues_of_an_exported_store_are_left_to_the_first_start(tmp_p
         told = any("writes the batch queues of Batched" in note for note in result.document["notes"])
         assert told == (tmp_path / name / "abort").exists() == (topic != "Orders")
         assert (tmp_path / name / "checkpoint").exists() == (topic == "Orders")
+    # with one of them repaired, no broker would write the queues
+    done = mqtool("recover", tmp_path / "all", "--yes", "--json").document
+    assert done["abort_stays_for"] == ["batchconsumequeue/Batched"]
+    assert (tmp_path / "all" / "abort").exists() and not (tmp_path / "all" / "checkpoint").exists()
     assert "markers" not in mqtool("export", root, "-o", tmp_path / "few", "--format", "store", "--topic", "Batched",
                                    "--queue-offsets", "7:12").stderr
 

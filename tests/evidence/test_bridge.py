@@ -146,17 +146,14 @@ def test_a_field_of_the_head_is_restored_to_the_very_bytes(field: str) -> None:
         assert encode(restored.record) == placed.raw
 
 
-@pytest.mark.parametrize(("field", "bit"), [
-    *((port, bit) for port in ("born_port", "store_port") for bit in (16, 23, 31)),
-    ("born_timestamp", 63), ("store_timestamp", 63),
-])
-def test_a_port_or_time_is_restored_from_what_no_port_or_time_has(field: str, bit: int) -> None:
-    """Brokers deliver a message with a negative time: to bridge it is to deliver less than they do."""
+@pytest.mark.parametrize("bit", [16, 23, 31])
+@pytest.mark.parametrize("field", ["born_port", "store_port"])
+def test_a_port_is_restored_from_what_no_port_has(field: str, bit: int) -> None:
     for placed in placed_records("clean-5.3.3")[5:200:13]:
         record = placed.record
-        place = HEADS[record.sys_flag & HOSTS_V6].field(field)
+        at = HEADS[record.sys_flag & HOSTS_V6].offset(field)
         damaged = bytearray(placed.raw)
-        damaged[place.offset + place.size - 1 - bit // 8] ^= 1 << bit % 8
+        damaged[at + 3 - bit // 8] ^= 1 << bit % 8
         position = LostPosition(
             QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None
         )
@@ -165,13 +162,10 @@ def test_a_port_or_time_is_restored_from_what_no_port_or_time_has(field: str, bi
         assert encode(restored.record) == placed.raw
 
 
-@pytest.mark.parametrize(("field", "content"), [("body", b"\x80"), ("store_timestamp", bytes.fromhex("9FFE"))])
-def test_a_damaged_body_or_more_than_the_sign_of_a_time_is_not_guessed(field: str, content: bytes) -> None:
+def test_a_damaged_body_is_not_guessed() -> None:
     placed = placed_records("clean-5.3.3")[50]
     record = placed.record
-    layout = HEADS[record.sys_flag & HOSTS_V6]
-    at = layout.size if field == "body" else layout.offset(field)
     damaged = bytearray(placed.raw)
-    damaged[at : at + len(content)] = bytes(one ^ other for one, other in zip(damaged[at:], content, strict=False))
+    damaged[100] ^= 1
     position = LostPosition(QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None)
     assert restore(bytes(damaged), placed.phy_offset, [position]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -137,6 +138,19 @@ def test_recover_mends_beside_queues_in_rocksdb_and_leaves_abort(folder: Path) -
                          ids=lambda change: change[0])
 def test_no_queue_files_are_written_into_a_rocksdb_folder(folder: Path, change: tuple[str, ...]) -> None:
     refuses(to_rocksdb(real_store(CLEAN, folder)), *change)
+
+
+def test_file_queues_of_a_store_with_queues_in_rocksdb_are_written_by_export(folder: Path) -> None:
+    """The way back from queues in RocksDB; a real 5.3.3 delivered all messages and LMQ queues of the result."""
+    root = real_store("kinds/clean-rocksdb-5.5.0", folder)
+    refused = mqtool("rebuild-consumequeue", root, "--yes", "--json")
+    assert refused.code & REFUSED
+    named = f"mqtool export {root} --format store -o DIR"
+    assert named in refused.document["error"]["remedy"]
+    assert mqtool(*shlex.split(named.replace("DIR", str(folder / "out")))[1:]).code == exits.CLEAN
+    checked = verify(folder / "out").document
+    assert checked["exit_code"] == exits.CLEAN
+    assert checked["consumequeue"]["right"] > checked["commitlog"]["messages"] > 0
 
 
 def test_rebuild_into_another_folder_refuses_too(folder: Path) -> None:

@@ -98,7 +98,6 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
     content, at = file[position:position + size], 40
     if size < 91 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0):
         return None
-    born_time, = struct.unpack_from(">q", content, at)
     at += 8 + (16 if sys_flag & 0x10 else 4)
     born_port, store_time = struct.unpack_from(">iq", content, at)
     at += 12 + (16 if sys_flag & 0x20 else 4)
@@ -118,7 +117,7 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
     text = content[at + 2:]
     if length < 0 or length != len(text) or (body and crc31(body) != body_crc):
         return None
-    if queue_id < 0 or queue_offset < 0 or born_time <= 0 or store_time <= 0:
+    if queue_id < 0 or queue_offset < 0:
         return None
     if not (0 <= born_port <= 65535 and 0 <= store_port <= 65535):
         return None
