@@ -158,7 +158,8 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]
         return np.empty(0, dtype=EXPECTED)
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
-    in_rocksdb = bool(rocksdb_queue_folders(topics.store))
+    # a folder that cannot be listed has no queue
+    in_rocksdb = bool(topics.folders and rocksdb_queue_folders(topics.store))
     with LogReader(log.queue) as reader:
         for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
