@@ -16,9 +16,12 @@ from typing import IO, Any
 import pytest
 
 from mqtool import exits
+from mqtool.commands import changes
 from recover.check.report import VerifyReport, verify
+from recover.repair.losses import RecoverPlan
+from recover.repair.recover import plan_recover
 from tests.cli.runner import mqtool
-from tests.support.stores import real_store, unpacked, write_at
+from tests.support.stores import real_store, strike, unpacked, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- recover and truncate on copies of real stores: plan, question, change, proof, way back.
@@ -49,6 +52,24 @@ def test_dry_run_shows_plan_and_loss_and_writes_nothing(damaged: Path) -> None:
     assert "what is lost: 8 messages" in result.stdout
     assert "Dry run" in result.stdout
     assert f"mqtool recover {damaged}" in result.stdout
+
+
+def test_a_recover_meanwhile_is_named_before_what_it_makes_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    strike("log-misnamed", root)
+
+    def plan(*arguments: Any) -> RecoverPlan:
+        made = plan_recover(*arguments)
+        monkeypatch.undo()
+        assert mqtool("recover", root, "--yes").code == 1
+        return made
+
+    monkeypatch.setattr(changes, "plan_recover", plan)
+    refused = mqtool("recover", root, "--yes", "--json")
+    assert refused.code & exits.OPERATIONAL
+    assert refused.document["error"]["message"].endswith(" changed while the store was read")
 
 
 @pytest.mark.parametrize("command", ["recover", "rebuild", "rebuild-index"])
