@@ -359,7 +359,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
     # after damage is bridged, a small log may consist of the bridge alone
     bridged = log.tally.fillers or log.tally.markers
     units = 0 if lost or log.tally.messages or bridged else _index_units_behind(index)
-    units = units or units_of_older_log(store, log)
+    units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in analysis.foreign:
