@@ -163,7 +163,7 @@ def conclude(
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
         raise Refusal(f"{done}, but the result could not be checked: {failed.message}",
-                      f"{failed.remedy} `mqtool verify {{store}}` checks it.".lstrip()) from error
+                      f"`mqtool verify {{store}}` checks it. {failed.remedy}".rstrip()) from error
     if after_verify is not None:
         after_verify(report.analysis)
     out.findings = report.findings

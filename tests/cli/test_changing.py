@@ -171,6 +171,7 @@ def test_a_result_that_cannot_be_checked_is_said_to_be_made(damaged: Path, monke
     assert done.code == exits.OPERATIONAL and done.document["applied"] and not done.document["findings"]
     assert re.search(r"^\d+ steps done, .*, but the result could not be checked: ", done.document["error"]["message"])
     assert done.document["next"][-1]["command"] == f"mqtool verify {damaged}"
+    assert done.document["error"]["remedy"].startswith(f"`mqtool verify {damaged}` checks it. ")
     assert mqtool("verify", damaged, "--json").code == 0
 
 
