@@ -18,6 +18,7 @@ import pytest
 from mqtool import exits
 from mqtool.commands import changes
 from recover.check.report import VerifyReport, verify
+from recover.findings.code import Refusal
 from recover.repair.losses import RecoverPlan
 from recover.repair.recover import plan_recover
 from tests.cli.runner import mqtool
@@ -164,14 +165,14 @@ def test_a_result_that_cannot_be_checked_is_said_to_be_made(damaged: Path, monke
     def once(*arguments: Any) -> VerifyReport:
         for look in looks:
             return look(*arguments)
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(damaged / LOG))
+        raise Refusal("Spark gave up", "Spark's own log: /tmp/spark.log")
 
     monkeypatch.setattr("mqtool.changing.verify", once)
     done = mqtool("recover", damaged, "--yes", "--json")
     assert done.code == exits.OPERATIONAL and done.document["applied"] and not done.document["findings"]
     assert re.search(r"^\d+ steps done, .*, but the result could not be checked: ", done.document["error"]["message"])
     assert done.document["next"][-1]["command"] == f"mqtool verify {damaged}"
-    assert done.document["error"]["remedy"].startswith(f"`mqtool verify {damaged}` checks it. ")
+    assert done.document["error"]["remedy"] == f"`mqtool verify {damaged}` checks it. Spark's own log: /tmp/spark.log"
     assert mqtool("verify", damaged, "--json").code == 0
 
 
