@@ -58,8 +58,6 @@ class SparkEngine:
         log = assemble(queue, scan.run(self.settings.split_size))
         log.has_keys = with_keys
         self.views.check_damage(log)
-        for kept in self.kept:
-            kept.settle(log)
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
