@@ -521,9 +521,14 @@ def test_messages_of_a_deleted_topic_keep_their_places_in_light_queues(anew: boo
     assert units == [record.phy_offset for record in (newer if anew else [*older, *newer])]
 
 
-def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> None:
-    """The second message with queue offset 0 leaves the order only if the unit there leads to the first."""
+@pytest.mark.parametrize("cells", [slice(1, 2), slice(0, 1), slice(0, 4), None])
+def test_a_queue_that_began_again_after_one_message_is_sound(cells: slice | None, tmp_path: Path) -> None:
+    """The second message with queue offset 0 leaves the order only if the unit there leads to the first.
+
+    `cells`: of the queue, which are lost; None: all of it is.
+    """
     writer = StoreWriter(tmp_path / "s")
+    writer.put("O", b"o" * 100)
     older = writer.put("T", b"t" * 100)
     writer.delete_topic("T")
     records = [writer.put("T", b"n" * 100) for _ in range(4)]
@@ -531,8 +536,12 @@ def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> 
     report = mqtool("verify", root, "--json")
     assert (report.code, report.document["commitlog"]["superseded"]) == (0, 1)
     queue = root / "consumequeue" / "T" / "0" / offset_to_name(0)
-    write_at(queue, CQ_UNIT.size, bytes(CQ_UNIT.size))
-    assert mqtool("recover", root, "--yes").code == 1
+    if cells is None:
+        gone("consumequeue/T")(root)
+    else:
+        write_at(queue, cells.start * CQ_UNIT.size, bytes((cells.stop - cells.start) * CQ_UNIT.size))
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 1
+    assert mqtool("recover", root, "--yes", "--set", "mappedFileSizeConsumeQueue=2000").code == 1
     assert [unit.phy_offset for unit in CQ_UNIT.decode_all(queue.read_bytes())][:4] == [
         record.phy_offset for record in records]
     write_at(queue, 0, CQ_UNIT.encode(CqUnit(older.phy_offset, older.total_size, 0)))
