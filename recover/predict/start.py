@@ -44,7 +44,17 @@ from recover.check.log import (
     possible_copy_findings,
     unknown_size_findings,
 )
-from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, queue_types
+from recover.check.parts import (
+    FOREIGN,
+    MOSTLY_GONE,
+    UNKNOWN,
+    Needed,
+    foreign_files,
+    has_timer,
+    needed_parts,
+    queue_types,
+    units_of_older_log,
+)
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
 from recover.derived.expected import deleted_topics, expect
 from recover.derived.index_files import list_index_files
@@ -435,6 +445,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
+    if units := units_of_older_log(store, log):
+        gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
