@@ -33,16 +33,17 @@ from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.analysis import Analysis
 from recover.check.config import TOPICS_FILE, config_databases
-from recover.check.log import needs_newer_broker
+from recover.check.log import first_timestamp, needs_newer_broker
 from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import INDEXED, record_count
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
+from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
-from recover.look.store import log_is_gone
+from recover.look.store import index_headers, log_is_gone
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
@@ -399,7 +400,9 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
-    units = 0 if lost or log.tally.messages or log.tally.fillers or log.tally.markers else _index_units_behind(index)
+    bridged = log.tally.fillers or log.tally.markers
+    units = 0 if lost or log.tally.messages or bridged else _index_units_behind(index)
+    units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in analysis.foreign:
@@ -424,6 +427,23 @@ def _named_in(analysis: Analysis, start: int, stop: int) -> int:
 def _index_units_behind(index: IndexReport | None) -> int:
     findings = () if index is None else index.findings
     return sum(item.facts["count"] for item in findings if item.code in ("index-beyond-log", "index-lost-units"))
+
+
+def units_of_older_log(store: Store, log: LogView) -> int:
+    """Return how many units the index has for messages of another log before this one, 0 if these are not more than
+    this one's messages: a broker that finds no log begins one, deletes the queues, and leaves the index.
+
+    Of such an index file the last message is older than the first of the log, which holds no record in its place.
+    """
+    if log.tally.fillers or log.tally.markers or log.valid_to == log.min_offset:
+        return 0
+    first, units = first_timestamp(log), 0
+    with LogReader(log.queue) as reader:
+        for _, header in index_headers(store, []):
+            place, is_older = header.end_phy_offset, 0 < header.begin_timestamp <= header.end_timestamp < first
+            if is_older and place >= max(log.min_offset, header.begin_phy_offset) and reader.find(place) is None:
+                units += header.index_count - 1
+    return units if units > log.tally.messages else 0
 
 
 def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:

@@ -21,7 +21,7 @@ from mqtool import exits
 from mqtool.text import count
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, manifest, messages
+from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, counts, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
 from tests.support.harm import gone
 from tests.support.stores import write_at
@@ -294,6 +294,23 @@ def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
     assert store.finds("commitlog-mostly-gone", exit_code=4)["facts"]["index_units"] > 0
     with assert_unchanged(store.root):
         assert store.run("recover", "--max-loss", 1000, "--yes").code & GONE == GONE
+
+
+def test_t18_index_of_an_older_log_beside_a_new_one_is_kept(drill: Start) -> None:
+    store, older = drill(MANY_FILES), drill(PLAIN)
+    store.run("truncate", "--to", store.records()[10].record.phy_offset, "--max-loss", "all", "--yes")
+    shutil.rmtree(store.root / "index")
+    # brokers that find no log leave it there (observed: 4.9.7, 5.3.3)
+    shutil.copytree(older.root / "index", store.root / "index")
+    facts = store.finds("commitlog-mostly-gone", exit_code=6)["facts"]
+    assert (facts["messages"], facts["lost"], facts["index_units"]) == (10, 0, counts(PLAIN)["index_entries"])
+    said = store.run("predict", "--broker", "5.3.3")
+    assert (said.code, said.document["next"][0]["command"].split(":")[0]) == (4, "Look for the log")
+    for command in ("recover", "rebuild-index"):
+        with assert_unchanged(store.root):
+            assert store.run(command, "--yes").code & GONE == GONE
+    assert store.run("recover", "--max-loss", "all", "--yes").code == 1
+    assert store.run("predict", "--broker", "5.3.3").code == 0
 
 
 def test_t18_checkpoint_alone_shows_that_the_log_is_gone(drill: Start) -> None:
