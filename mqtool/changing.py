@@ -35,7 +35,7 @@ from recover.change.copy_store import check_target, copy_store, relocated, sourc
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_changeable, check_space
-from recover.change.preconditions import seal
+from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.analysis import Analysis
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
@@ -163,7 +163,7 @@ def conclude(
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
         raise Refusal(f"{done}, but the result could not be checked: {failed.message}",
-                      f"{failed.remedy} `mqtool verify {{store}}` checks it.".lstrip()) from error
+                      f"`mqtool verify {{store}}` checks it. {failed.remedy}".rstrip()) from error
     if after_verify is not None:
         after_verify(report.analysis)
     out.findings = report.findings
@@ -221,7 +221,11 @@ class Change(Struct):
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
-        made = self._made(store, asked, planner)
+        try:
+            made = self._made(store, asked, planner)
+        except (Refusal, OSError):
+            refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
+            raise
         plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:

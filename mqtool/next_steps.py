@@ -317,6 +317,8 @@ STATES: tuple[State, ...] = (
     State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)),
           lambda it: [it.remedy(item) for item in it.named(*SETTINGS)]),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
+    State("predicted", lambda it: any(item.severity == "error" for item in it.named(OWNERS)),
+          lambda it: it.by_hand(OWNERS)),
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
     State("planned checked", lambda it: bool(it.named("broker-running") and (it.code or it.phase == "planned")),

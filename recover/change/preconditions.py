@@ -73,9 +73,7 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     """Bind the plan to this store as it is now. `seen`: files and folders as the scan found them; `Refusal` if one has
     changed since, now or when the plan is carried out."""
     seen = seen or {}
-    for file, stamp in seen.items():
-        if stamp_of(root / file) != stamp:
-            raise StaleRefusal(f"{file} changed while the store was read", file=file)
+    refuse_if_changed(root, seen)
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
     gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
@@ -86,6 +84,13 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
                     if not gone or gone.isdisjoint(folders_above(name)))
     sealed = structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
     return structs.replace(sealed, id=_id_of(sealed))
+
+
+def refuse_if_changed(root: Path, seen: Mapping[str, Stamp]) -> None:
+    """`Refusal` naming the first of the files and folders that is not as the scan found it."""
+    for file, stamp in seen.items():
+        if stamp_of(root / file) != stamp:
+            raise StaleRefusal(f"{file} changed while the store was read", file=file)
 
 
 def _id_of(plan: Plan) -> str:

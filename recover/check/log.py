@@ -130,7 +130,7 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         return
     stated = java_integer(store.options.settings.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated
-    first, newest = _first_timestamp(log), log.tally.newest_timestamp
+    first, newest = first_timestamp(log), log.tally.newest_timestamp
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
     # no broker keeps messages for less than an hour
     remedy = (logs_beside_remedy(store) or (None if age else _NO_RETENTION)) if late else None
@@ -156,7 +156,7 @@ def expiring_files(store: Store, log: LogView, settings: BrokerSettings) -> Iter
                       keeps=max(ages) // _HOUR_MS + 72)
 
 
-def _first_timestamp(log: LogView) -> int:
+def first_timestamp(log: LogView) -> int:
     """Store time (ms) of the first record; read from the file, as the scan of a sound log keeps no rows."""
     with LogReader(log.queue) as reader:
         size = int.from_bytes(reader.read(log.min_offset, 4), "big")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,21 +33,22 @@ from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.analysis import Analysis
 from recover.check.config import TOPICS_FILE, config_databases
-from recover.check.log import needs_newer_broker
-from recover.check.timer import check_timer
+from recover.check.log import first_timestamp, needs_newer_broker
+from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import INDEXED, record_count
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
+from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
-from recover.look.store import log_is_gone
+from recover.look.store import index_headers, log_is_gone
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
 from recover.store.source import files_below, names_in, open_file, read_small
-from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
+from recover.store.store import ABORT, CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
     has_rocksdb,
@@ -309,27 +311,69 @@ class _Rights(NamedTuple):
     mode: int
 
 
+_BESIDE = (LOCK, CHECKPOINT, TIMERWHEEL)
+
+
 def check_owners(store: Store) -> Iterator[Finding]:
-    """A finding for each part with files that differ in owner or mode from most files of the store, or of the part."""
-    parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
-    found = {part: _files(part) for part in parts}
-    in_all = _usual([rights for files in found.values() for rights in files.values()])
-    for part, files in found.items():
-        usual = in_all or _usual([*files.values()])
-        odd = sorted((name for name, rights in files.items() if rights != usual), key=lambda name: name.split("/"))
-        if usual is None or not odd:
-            continue
-        first, names = files[odd[0]], [store.relative(part / name) for name in odd]
-        yield finding(
-            "file-owner-or-mode", store.relative(part), None, count=len(odd), first=names[0],
-            names=few(names), has=_text(first), usual=_text(usual),
-            owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
-        )
+    """A finding for each part with files that differ in owner or mode from most files of the store, or of the part, or
+    with folders in which the broker's user cannot create files.
+
+    `closed`: how many of them this user, the owner of most files, may not open as a start does; `stops`: whether that
+    keeps 4.9.7 and 5.3.3 from starting; `user`: its id.
+    """
+    parts = [*store.commitlog_dirs, store.consumequeue_dir, store.consumequeue_ext_dir, store.batchconsumequeue_dir,
+             store.index_dir, store.root / TIMERLOG, store.config_dir]
+    found = {store.relative(part): _rights(store, part, files_below(part, folders=True)) for part in parts}
+    beside = ((name, store.path(name).lstat()) for name in _BESIDE if name in names_in(store.root))
+    found["."] = _rights(store, store.root, beside)
+    every = [rights for names in found.values() for rights in names.values()]
+    owner = _usual([rights._replace(mode=0) for rights in every if stat.S_ISREG(rights.mode)])
+    for is_kind, mode in ((stat.S_ISREG, 0o644), (stat.S_ISDIR, 0o755)):
+        in_all = _usual([rights for rights in every if is_kind(rights.mode)])
+        for part, names in found.items():
+            some = {name: rights for name, rights in names.items() if is_kind(rights.mode)}
+            closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
+            usual = in_all or _usual([*some.values()]) or (owner._replace(mode=mode) if owner and closed else None)
+            odd = sorted((name for name, rights in some.items() if (
+                rights != usual if is_kind is stat.S_ISREG else _lacks(owner, rights, _ALL))),
+                key=lambda name: name.split("/"))
+            if usual is None or not odd:
+                continue
+            yield finding(
+                "file-owner-or-mode", part, None, count=len(odd), first=odd[0],
+                names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
+                usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{stat.S_IMODE(usual.mode):o}",
+                closed=len(closed),
+                stops=any(_wanted(name, some[name]) != _READ for name in closed), user=owner.uid if owner else None,
+            )
 
 
-def _files(part: Path) -> dict[str, _Rights]:
-    return {name: _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
-            for name, status in files_below(part) if stat.S_ISREG(status.st_mode)}
+_READ, _LIST, _WRITE, _ALL = 4, 5, 6, 7
+
+
+def _wanted(name: str, rights: _Rights) -> int:
+    """The permissions that a start needs: config files are only read, except timercheck, all others written."""
+    if stat.S_ISDIR(rights.mode):
+        return _ALL if name == "." else _LIST
+    return _READ if name.startswith(f"{CONFIG}/") and name != CHECK_FILE else _WRITE
+
+
+def _lacks(user: _Rights | None, rights: _Rights, wanted: int) -> bool:
+    """Whether the user lacks one of these permissions; root lacks none."""
+    if user is None or user.uid == 0:
+        return False
+    shift = 6 if rights.uid == user.uid else 3 if rights.gid == user.gid else 0
+    return rights.mode >> shift & wanted != wanted
+
+
+def _rights(store: Store, top: Path, below: Iterable[tuple[str, os.stat_result]]) -> dict[str, _Rights]:
+    """Rights by name of a folder and of the files and folders `below` it."""
+    part = store.relative(top)
+    try:
+        listed = [(part, top.stat()), *((name if part == "." else f"{part}/{name}", status) for name, status in below)]
+    except OSError:
+        return {}
+    return {name: _Rights(status.st_uid, status.st_gid, status.st_mode) for name, status in listed}
 
 
 def _usual(rights: list[_Rights]) -> _Rights | None:
@@ -340,7 +384,7 @@ def _usual(rights: list[_Rights]) -> _Rights | None:
 
 
 def _text(rights: _Rights) -> str:
-    return f"owner {rights.uid}:{rights.gid}, mode {rights.mode:o}"
+    return f"owner {rights.uid}:{rights.gid}, mode {stat.S_IMODE(rights.mode):o}"
 
 
 MOSTLY_GONE = "commitlog-mostly-gone"
@@ -356,7 +400,9 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
-    units = 0 if lost or log.tally.messages or log.tally.fillers or log.tally.markers else _index_units_behind(index)
+    bridged = log.tally.fillers or log.tally.markers
+    units = 0 if lost or log.tally.messages or bridged else _index_units_behind(index)
+    units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in analysis.foreign:
@@ -381,6 +427,23 @@ def _named_in(analysis: Analysis, start: int, stop: int) -> int:
 def _index_units_behind(index: IndexReport | None) -> int:
     findings = () if index is None else index.findings
     return sum(item.facts["count"] for item in findings if item.code in ("index-beyond-log", "index-lost-units"))
+
+
+def units_of_older_log(store: Store, log: LogView) -> int:
+    """Return how many units the index has for messages of another log before this one, 0 if these are not more than
+    this one's messages: a broker that finds no log begins one, deletes the queues, and leaves the index.
+
+    Of such an index file the last message is older than the first of the log, which holds no record in its place.
+    """
+    if log.tally.fillers or log.tally.markers or log.valid_to == log.min_offset:
+        return 0
+    first, units = first_timestamp(log), 0
+    with LogReader(log.queue) as reader:
+        for _, header in index_headers(store, []):
+            place, is_older = header.end_phy_offset, 0 < header.begin_timestamp <= header.end_timestamp < first
+            if is_older and place >= max(log.min_offset, header.begin_phy_offset) and reader.find(place) is None:
+                units += header.index_count - 1
+    return units if units > log.tally.messages else 0
 
 
 def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:

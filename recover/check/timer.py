@@ -33,7 +33,7 @@ TIMERLOG = "timerlog"
 TIMERWHEEL = "timerwheel"
 TIMER_TOPIC = b"rmq_sys_wheel_timer"
 _CHECK = "timercheck"
-_CHECK_FILE = f"{CONFIG}/{_CHECK}"
+CHECK_FILE = f"{CONFIG}/{_CHECK}"
 _CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
@@ -90,12 +90,12 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         for mapped_file in queue.files:
             yield from _check_file(store, log, mapped_file, state)
         if state.units and check is None:
-            yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
+            yield finding("timer-check-wrong", CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
             until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
             problem = (f"states that everything was delivered up to {until}, but {state.ahead} units are due before "
                        f"that and later than the newest message ({newest_of_log})")
-            yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
+            yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
                           value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
         if check is not None:
@@ -116,7 +116,7 @@ def _too_low(check: timer.TimerCheck) -> Iterator[Finding]:
                               ("master_timer_queue_offset", "the master took up the timer queue to {}", taken_up)):
         value = getattr(check, name)
         if value < least:
-            yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset(name),
+            yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset(name),
                           problem=f"says that {says.format(value)}, which no broker writes", value=value)
 
 
@@ -134,7 +134,7 @@ def _delivered_later(log: LogView, check: timer.TimerCheck, state: _State) -> It
                 delivered = props.TIMER_DEQUEUE_MS in found and log.queues[row["queue"]][0] != TIMER_TOPIC
                 if delivered and is_number(due, TIME_DIGITS) and int(due) > limit:
                     yield finding(
-                        "timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
+                        "timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                         problem=f"states that everything was delivered up to {moment(check.last_read_timestamp)}, but "
                                 f"a message that was due at {moment(int(due))} was delivered",
                         value=check.last_read_timestamp, phy_offset=int(row["phy_offset"]))
@@ -312,7 +312,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
                 found += [int(row["phy_offset"]) for row in rows[which][-_READ:]
                           if _due(reader, int(row["phy_offset"]), int(row["size"])) > delivered]
     if again and master >= max(0, check.last_timer_queue_offset):
-        yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("master_timer_queue_offset"),
+        yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("master_timer_queue_offset"),
                       problem=f"says that the timer queue was taken up to {master}, but pending messages from there on "
                               f"have units already ({len(again)}, the first at {again[0]})",
                       value=master, phy_offset=again[0], units=len(again))
@@ -321,7 +321,7 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
                       reached=reached)
     elif reached > 0 and not state.units:
         yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what="timer messages", stops=False,
-                      problem=f"{_CHECK_FILE} states that it was written up to {reached}")
+                      problem=f"{CHECK_FILE} states that it was written up to {reached}")
 
 
 def waiting_timers(store: Store, log: LogView) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from formats.native.walk import crc_name
 from recover.cluster.jobs import Job, Views, check_executors, unreadable
@@ -17,7 +17,7 @@ from recover.cluster.making import SparkProducer, store_for_executors
 from recover.cluster.session import Session, SparkSettings, running_session, session_for, without_token
 from recover.cluster.splits import RowsElsewhere, ScanTask, Unopened, scan_splits, unpack_split, unpacked, without_rows
 from recover.derived.expected import Producer
-from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
+from recover.log.file_scan import ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import Again, OpenError, join_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
@@ -54,13 +54,56 @@ class SparkEngine:
         while self.kept:
             self.kept.pop().job.forget()
         with_keys |= self.makes
-        scan = _Scan(session, queue, progress, open_error, ColumnStore(memory), self.views, with_keys, self.kept)
-        log = assemble(queue, scan.run(self.settings.split_size))
+        scan = partial(self._scan, session, ColumnStore(memory), with_keys, progress)
+        parts = [splits_of(file, queue.file_size, self.settings.split_size) for file in queue.files]
+        first = scan([(part, None) for own in parts for part in own])
+        log = assemble(queue, join_files(parts, first, partial(scan, is_again=True), open_error))
         log.has_keys = with_keys
         self.views.check_damage(log)
-        for kept in self.kept:
-            kept.settle(log)
         return log
+
+    def _scan(
+        self, session: Session, columns: ColumnStore, with_keys: bool, progress: ProgressCallback | None,
+        parts: Sequence[Again], *, is_again: bool = False,
+    ) -> list[SplitScan | OSError]:
+        """Scan some splits. The rows of rescanned splits are returned at once: they are few.
+
+        A check of the log alone needs no rows except those near damage, whose splits are rescanned.
+        """
+        if not parts:
+            return []
+        tasks = [ScanTask(number, _absolute(part), entry, with_keys, session.attempts, session.is_local, SEED)
+                 for number, (part, entry) in enumerate(parts)]
+        job = Job(session, scan_splits, tasks, "scan of the log", keeps=with_keys and not is_again)
+        if not is_again:
+            self.kept.append(RowsElsewhere(job, columns, self.views))
+        scans: dict[int, SplitScan | OSError] = {}
+        with closing(job.answers(iter if is_again else without_rows)) as answers:
+            for number, content, *rows in answers:
+                part, home = parts[number][0], unpacked(content)
+                path = part.mapped_file.path
+                if isinstance(home, Unopened):
+                    scans[number] = error = OSError(home.number, home.text, str(path))
+                    if _is_readable_here(ReadFailure(path, 0, min(1, part.mapped_file.length), 0)):
+                        raise unreadable(home.host, path, error)
+                    continue
+                if not session.is_local:
+                    self.views.take(home.reads)
+                scans[number], found = home.scan, home.scan.scan
+                home.scan.part, found.mapped_file = part, part.mapped_file
+                found.unreadable = [ReadFailure(path, failure.offset, failure.wanted, failure.got, failure.cause)
+                                    for failure in found.unreadable]
+                if home.summary is not None:
+                    found.splits.append(columns.keep(*unpack_split(rows[0])) if is_again else
+                                        self.kept[-1].split(number, home.summary, home.digest))
+                for failure in found.unreadable:
+                    if _is_readable_here(failure):
+                        raise unreadable(home.reads.host, path, failure)
+                session.tasks += 1
+                session.size += part.stop - part.start
+                if not is_again and progress is not None:
+                    progress(part.stop - part.start, found.record_count)
+        return [scans[number] for number in range(len(parts))]
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
         """See `Engine`: executors, if they scanned the log and see the store as the
@@ -84,63 +127,6 @@ class SparkEngine:
         session = running_session()
         own = {"name": "spark", "master": without_token(self.settings.master or "") or None, "crc": crc_name()}
         return own if session is None else own | session.json()
-
-
-class _Scan(Struct):
-    session: Session
-    queue: MappedFileQueue
-    progress: ProgressCallback | None
-    open_error: OpenError | None
-    columns: ColumnStore
-    views: Views
-    with_keys: bool
-    kept: list[RowsElsewhere]
-
-    def run(self, split_size: int) -> list[FileScan]:
-        """Return the scans of all files that could be opened, in name order."""
-        parts = [splits_of(file, self.queue.file_size, split_size) for file in self.queue.files]
-        first = self._scan([(part, None) for own in parts for part in own])
-        return join_files(parts, first, partial(self._scan, is_again=True), self.open_error)
-
-    def _scan(self, parts: Sequence[Again], *, is_again: bool = False) -> list[SplitScan | OSError]:
-        """Scan some splits. The rows of rescanned splits are returned at once: they are few.
-
-        A check of the log alone needs no rows except those near damage, whose splits are rescanned.
-        """
-        if not parts:
-            return []
-        tasks = [ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, self.session.is_local,
-                          SEED) for number, (part, entry) in enumerate(parts)]
-        job = Job(self.session, scan_splits, tasks, "scan of the log", keeps=self.with_keys and not is_again)
-        if not is_again:
-            self.kept.append(RowsElsewhere(job, self.columns, self.views))
-        scans: dict[int, SplitScan | OSError] = {}
-        with closing(job.answers(iter if is_again else without_rows)) as answers:
-            for number, content, *rows in answers:
-                part, home = parts[number][0], unpacked(content)
-                path = part.mapped_file.path
-                if isinstance(home, Unopened):
-                    scans[number] = error = OSError(home.number, home.text, str(path))
-                    if _is_readable_here(ReadFailure(path, 0, min(1, part.mapped_file.length), 0)):
-                        raise unreadable(home.host, path, error)
-                    continue
-                if not self.session.is_local:
-                    self.views.take(home.reads)
-                scans[number], found = home.scan, home.scan.scan
-                home.scan.part, found.mapped_file = part, part.mapped_file
-                found.unreadable = [ReadFailure(path, failure.offset, failure.wanted, failure.got, failure.cause)
-                                    for failure in found.unreadable]
-                if home.summary is not None:
-                    found.splits.append(self.columns.keep(*unpack_split(rows[0])) if is_again else
-                                        self.kept[-1].split(number, home.summary, home.digest))
-                for failure in found.unreadable:
-                    if _is_readable_here(failure):
-                        raise unreadable(home.reads.host, path, failure)
-                self.session.tasks += 1
-                self.session.size += part.stop - part.start
-                if not is_again and self.progress is not None:
-                    self.progress(part.stop - part.start, found.record_count)
-        return [scans[number] for number in range(len(parts))]
 
 
 def _is_readable_here(failure: ReadFailure) -> bool:

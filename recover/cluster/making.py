@@ -43,11 +43,10 @@ from recover.cluster.jobs import TaskReads, enter, invisible, run_job, unreadabl
 from recover.cluster.session import Session
 from recover.cluster.splits import (
     PackedLater,
-    Piece,
     RowsElsewhere,
     checked,
     has_retry_left,
-    pieces_of,
+    renumbered,
     tasks_of,
     unpack_split,
 )
@@ -70,18 +69,18 @@ _CHUNK = 2
 
 
 class SentSplit(Struct, frozen=True):
-    """A split of the log, with its number, that no executor kept."""
+    """A split of the log, with its number, whose rows the driver has."""
 
     number: int
     rows: PackedLater | bytes
 
 
 def pack_elements(
-    pieces: dict[int, list[Piece]], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
+    kept: dict[int, int], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
     elements: Iterable[Any],
 ) -> Iterator[Chunk]:
-    """Yield chunks of elements kept by executors (see `pieces`, by task) and of splits that were sent; pass on sent
-    chunks.
+    """Yield chunks of elements kept by executors (`kept`: their split numbers by task) and of splits that were sent;
+    pass on sent chunks.
 
     `digests`: what each of these tasks read for the driver; `numbers`: queue numbers of the log.
     """
@@ -95,7 +94,7 @@ def pack_elements(
                 chunks.append(element)
             else:
                 for task, home, rows in checked(digests, [element]):
-                    yield from pieces_of(home, rows, pieces[task], numbers)
+                    yield kept[task], renumbered(home, rows, numbers)
 
     yield from pack(splits())
     yield from chunks
@@ -155,8 +154,8 @@ class SparkProducer:
         self.session = session
         self.kept = kept
         self.store = store
-        self.sources = kept.sources(log)
-        self.digests = {task: kept.digests[task] for task in self.sources.pieces}
+        self.by_task, self.here = kept.sources(log)
+        self.digests = {task: kept.digests[task] for task in self.by_task}
         self.numbers = {key: number for number, key in enumerate(log.queues)}
         self.rows_a_task = max(1, min(ROWS_A_TASK, split_size // _BYTES_A_ROW))
         self._products: list[Any] = []
@@ -310,13 +309,13 @@ class SparkProducer:
     def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk], tasks: int = 0) -> Any:
         """Return an RDD of chunks, a partition for each group or file; at most `tasks` tasks pack them, if given."""
         context = self.session.context
-        more: list[Any] = [SentSplit(number, PackedLater(split)) for number, split in self.sources.sent]
+        more: list[Any] = [SentSplit(number, PackedLater(split)) for number, split in self.here]
         rdds = [self.kept.job.rdd]
         if more or sent:
             # use the serializer of kept elements, or the union would have executors serialize those again
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
         # a single step from kept elements to the shuffle: each further one would occupy another Python worker
-        packing = partial(pack_elements, self.sources.pieces, self.digests, self.numbers, pack)
+        packing = partial(pack_elements, self.by_task, self.digests, self.numbers, pack)
         elements = context.union(rdds)
         return (elements.coalesce(tasks) if tasks else elements).mapPartitions(packing).partitionBy(partitions, int)
 

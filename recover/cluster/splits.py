@@ -2,8 +2,7 @@
 
 For a sound store only summaries reach the driver. Rows come from the executors' disks, or by scanning again: if an
 executor was lost, or if Spark cannot persist for us. Files may be built for another log than the one that was scanned,
-since damage in it may be repaired by then. So each split of such a log is traced to rows of a scanned one, and splits
-that cannot be traced are sent.
+since damage in it may be repaired by then: splits whose rows the driver has, as near damage, are sent to executors.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field, msgpack
+from msgspec import Struct, msgpack
 
 from formats.native.index import key_counts
 from formats.native.rows import TOTALS, new_tally, tally_rows
-from formats.record.rows import NOT_IN_QUEUE, RECORD
+from formats.record.rows import RECORD
 from recover.cluster.jobs import Job, TaskReads, Views, enter, run_job, watch
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
@@ -268,7 +267,6 @@ _MOST_AT_ONCE = 32
 _MOST_ASKED = 2048
 _TASK_BYTES = 256 << 20
 _TASK_ITEMS = 512
-_TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
 def tasks_of(items: Sequence[Item], sizes: Sequence[int]) -> list[tuple[int, list[Item]]]:
@@ -283,23 +281,6 @@ def tasks_of(items: Sequence[Item], sizes: Sequence[int]) -> list[tuple[int, lis
     return tasks
 
 
-class Piece(Struct, frozen=True):
-    """Split `number` of a log as rows [start, stop) of a scanned split, of which rows `changed` have other `bits`."""
-
-    number: int
-    start: int
-    stop: int
-    changed: Rows
-    bits: Rows
-
-
-class Sources(Struct):
-    """The origin of a log's rows: pieces of scanned splits by task, and splits that have to be sent."""
-
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)
-    sent: list[tuple[int, Split]] = field(default_factory=list)
-
-
 class RowsElsewhere:
     """See `Holder`: holds the rows of the splits that a job scanned.
 
@@ -312,8 +293,6 @@ class RowsElsewhere:
         self.digests: dict[int, int] = {}
         self._here: dict[int, Split] = {}
         self._came: set[int] = set()
-        self._in_order: list[Split] = []
-        self._queues: list[tuple[bytes, int]] = []
         self._at_once = 1
         self._lock = threading.Lock()
 
@@ -321,11 +300,6 @@ class RowsElsewhere:
         """Create a split whose rows that task has."""
         self.digests[task] = digest
         return Split.elsewhere(summary, self, task)
-
-    def settle(self, log: LogView) -> None:
-        """Set the log that was joined from these and other splits."""
-        self._in_order = sorted((split for split in log.splits() if split.holder is self), key=lambda item: item.first)
-        self._queues = log.queues
 
     def fetch_rows(self, split: Split) -> None:
         """Fetch the rows of a split, and those of some after it. `Refusal` (8) if the files changed since."""
@@ -372,58 +346,21 @@ class RowsElsewhere:
         then = partial(answered, questions_of, {task: self.digests[task] for task in questions_of})
         return list(watch(self.job.session, lambda: self.job.run(then, [*questions_of]), label))
 
-    def sources(self, log: LogView) -> Sources:
-        """Return the origin of a log's rows; splits are numbered in log order, without empty ones."""
-        found = Sources()
-        firsts = np.array([split.first for split in self._in_order], dtype=np.int64)
-        known = {key: number for number, key in enumerate(log.queues)}
-        numbers = np.array([known.get(key, -1) for key in self._queues], dtype=np.int32)
+    def sources(self, log: LogView) -> tuple[dict[int, int], list[tuple[int, Split]]]:
+        """Return the number of each split of a log whose rows only a task has, by that task, and the other splits, with
+        their numbers; they are numbered in log order, without empty ones."""
+        kept: dict[int, int] = {}
+        here: list[tuple[int, Split]] = []
         for number, split in enumerate(split for split in log.splits() if split.size):
-            at = int(np.searchsorted(firsts, split.first, side="right")) - 1
-            piece = _traced(number, split, self._in_order[at], numbers) if at >= 0 else None
-            if piece is None:
-                found.sent.append((number, split))
+            if split.summary is not None and split.holder is self:
+                kept[split.place] = number
             else:
-                found.pieces.setdefault(self._in_order[at].place, []).append(piece)
-        return found
+                here.append((number, split))
+        return kept, here
 
 
-def _traced(number: int, split: Split, scanned: Split, numbers: Rows) -> Piece | None:
-    """Return the split as a piece of a scanned one; `numbers`: queue numbers in its log. None if it is not one."""
-    if split.summary is not None and (split.holder, split.place) == (scanned.holder, scanned.place):
-        return Piece(number, 0, split.size, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint16))
-    if split.last > scanned.last:
-        return None
-    records, others = split.records, scanned.records
-    start = int(np.searchsorted(others["phy_offset"], int(records["phy_offset"][0])))
-    stop = start + records.size
-    if split is not scanned:
-        part = others[start:stop]
-        if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
-            return None
-        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
-            return None
-        if (records["queue"] != numbers[part["queue"]]).any():
-            return None
-        first = int(scanned.records["hashes"][:start].astype(np.int64).sum())
-        if not np.array_equal(split.hashes, scanned.hashes[first : first + split.hashes.size]):
-            return None
-    changed = np.flatnonzero((records["bits"] & NOT_IN_QUEUE) != 0).astype(np.int32)
-    return Piece(number, start, stop, changed, records["bits"][changed])
-
-
-def pieces_of(
-    home: Home, rows: bytes, pieces: list[Piece], numbers: dict[tuple[bytes, int], int]
-) -> Iterator[tuple[int, Split]]:
-    """On an executor: yield the splits of the log that are pieces of this one, with the log's queue numbers."""
-    records, hashes = unpack_split(rows)
-    mapping = np.array([numbers.get(key, -1) for key in home.scan.scan.queues], dtype=np.int32)
-    records["queue"] = mapping[records["queue"]] if mapping.size else records["queue"]
-    ends = np.cumsum(records["hashes"], dtype=np.int64)
-    for piece in pieces:
-        part = records[piece.start : piece.stop]
-        if piece.changed.size:
-            part = part.copy()
-            part["bits"][piece.changed] = piece.bits
-        first = int(ends[piece.start - 1]) if piece.start else 0
-        yield piece.number, Split(part, hashes[first : int(ends[piece.stop - 1])])
+def renumbered(home: Home, rows: bytes, numbers: dict[tuple[bytes, int], int]) -> Split:
+    """On an executor: return a split with a log's queue numbers; -1 for queues that the log does not have."""
+    split = Split(*unpack_split(rows))
+    split.renumber(np.array([numbers.get(key, -1) for key in home.scan.scan.queues], dtype=np.int32))
+    return split

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native import index as native
 from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, STAND_IN
 from recover.log.scan import SEED
-from recover.store.columns import Asking, Rows, Split
+from recover.store.columns import Asking, Result, Rows, Split, ask
 
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
@@ -78,10 +78,32 @@ def head_of(phy_offset: int, key_hash: int, split: Split) -> tuple[int, tuple[in
     return int(split.records["store_timestamp"][row]), (keys, every)
 
 
-def place_of(number: int, records: Rows, ends: Rows) -> Place:
-    """Return the place of key `number` of a split; `ends`: the number of keys up to each record, 0 first."""
+def place_of(number: int, records: Rows, take: Rows) -> Place:
+    """Return the place of key `number` of a split under `take`."""
+    ends = _key_ends(records, take)
     row = int(np.searchsorted(ends, number, side="right")) - 1
     return Place(row, number - int(ends[row]), int(records["hashes"][:row].sum(dtype=np.int64)))
+
+
+def _key_ends(records: Rows, take: Rows) -> Rows:
+    """Return the number of keys up to each record, 0 first (int64)."""
+    return np.r_[0, np.cumsum(native.wanted_of(records, take))]
+
+
+def number_of(phy_offset: int, key_hash: int, take: Rows, split: Split) -> int | None:
+    """Return how many keys of a split come before the first one with that hash of the record at `phy_offset`; None if
+    `take` leaves it out, or there is none."""
+    found = IndexStream([split]).find_key(phy_offset, key_hash)
+    if found is None:
+        return None
+    _, row, key = found
+    start, stop = _key_ends(split.records, take)[row : row + 2].tolist()
+    return start + key if start + key < stop else None
+
+
+def time_of(number: int, take: Rows, split: Split) -> int:
+    """Return the store timestamp (ms) of the record of key `number` of a split."""
+    return int(split.records["store_timestamp"][place_of(number, split.records, take).row])
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -114,10 +136,7 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
     take = np.array([span.rule], dtype=np.uint8)
-    place = START
-    if span.first:
-        place = place_of(span.first, records, np.r_[0, np.cumsum(native.wanted_of(records, take))])
-    row, key, first_hash = state[PLACE] = place
+    row, key, first_hash = state[PLACE] = place_of(span.first, records, take) if span.first else START
     state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
     part = records, np.asarray(split.hashes), take
     number, total = span.number, 0
@@ -470,7 +489,6 @@ class KeyNumbers:
         counts = [stream.expected(number) if rule is None else stream.key_count(number, rule)
                   for number in range(len(stream.splits))]
         self.starts = np.cumsum([0, *counts], dtype=np.int64)
-        self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 
     @property
     def total(self) -> int:
@@ -478,23 +496,29 @@ class KeyNumbers:
 
     def place(self, number: int) -> tuple[int, Place]:
         """Return the split number and place of key `number` (below `total`)."""
-        split = int(np.searchsorted(self.starts, number, side="right")) - 1
-        return split, place_of(number - int(self.starts[split]), self.stream.splits[split].records, self._ends(split))
+        split, own = self._within(number)
+        return split, place_of(own, self.stream.splits[split].records, self.stream.take(split))
 
     def find(self, phy_offset: int, key_hash: int) -> int | None:
         """Return the number of a record's first key with that hash; None if there is none."""
-        found = self.stream.find_key(phy_offset, key_hash)
-        if found is None:
-            return None
-        split, row, key = found
-        ends = self._ends(split)
-        number = int(ends[row]) + key
-        return int(self.starts[split]) + number if number < int(ends[row + 1]) else None
+        for split in self.stream.overlapping(phy_offset, phy_offset):
+            number = self._ask(split, partial(number_of, phy_offset, key_hash, self.stream.take(split)))
+            return None if number is None else int(self.starts[split]) + number
+        return None
 
     def timestamp(self, number: int) -> int:
         """Return the store timestamp (ms) of a key's record."""
-        split, place = self.place(number)
-        return int(self.stream.splits[split].records["store_timestamp"][place.row])
+        split, own = self._within(number)
+        return self._ask(split, partial(time_of, own, self.stream.take(split)))
+
+    def _within(self, number: int) -> tuple[int, int]:
+        """Return the split that holds a key, and the number of the key there."""
+        split = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return split, number - int(self.starts[split])
+
+    def _ask(self, split: int, question: Callable[[Split], Result]) -> Result:
+        (found,) = ask([(self.stream.splits[split], question)])
+        return found
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""
@@ -526,8 +550,3 @@ class KeyNumbers:
                 if np.searchsorted(places, first) < np.searchsorted(places, last):
                     return True
         return False
-
-    def _ends(self, split: int) -> Rows:
-        if self._open[0] != split:
-            self._open = split, np.r_[0, np.cumsum(self.stream.wanted(split))]
-        return self._open[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -210,27 +210,22 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
     folder = store.consumequeue_ext_dir / files.topic / str(files.queue_id)
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
     wrong = {mapped_file.file_from_offset for mapped_file in files.mapped_files.wrong_lengths()}
+    last = int(image.positions.max()) // size * size if image.positions.size else 0
     for base in sorted({*image.touched(), *wrong}):
-        mapped_file = on_disk.get(base)
+        name, mapped_file = store.relative(folder / offset_to_name(base)), on_disk.get(base)
         old = files.content(mapped_file) if mapped_file is not None else b""
         new = image.patched(base, old)
         if mapped_file is not None and base not in wrong:
-            yield from patches(store.relative(mapped_file.path), old, new)
-        elif new or mapped_file is None:
-            yield Install(store.relative(folder / offset_to_name(base)), spool.padded(new, size))
+            yield from patches(name, old, new)
+        elif mapped_file is not None and not new and base >= last:  # no later file depends on it
+            yield Retire(name)
         else:
-            yield from _empty_file_steps(store.relative(folder / offset_to_name(base)), base, image, size, spool)
+            yield Install(name, spool.padded(new, size))
     yield from _odd_steps(store, files.mapped_files)
 
 
 def _odd_steps(store: Store, files: MappedFileQueue) -> Iterator[Step]:
     return (Retire(store.relative(odd.path)) for odd in files.odd if odd.is_file)
-
-
-def _empty_file_steps(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
-    """Return the step for an empty file of wrong length: retire it, or recreate it if a later file depends on it."""
-    needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
-    return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]
 
 
 class QueueCells(Struct, frozen=True):

@@ -432,7 +432,8 @@ def without_older_topics(
 # it; a queue that was really recreated has no such unit.
 #
 # A record out of the order of its queue is damaged, unless a unit is at the very place that it names: then a broker
-# continued from there, or began again after a single message, and the record is right.
+# continued from there, or began again after a single message, and the record is right. Without units, it began again if
+# the record stands between those with 0 and 1, which leave it no other place.
 
 
 def correct_generations_by_units(log: LogView, store: Store) -> LogView:
@@ -473,13 +474,13 @@ def _undo_false_restarts(log: LogView, store: Store) -> bool:
 
 
 def _confirm_places(log: LogView, store: Store) -> bool:
-    """Clear misnumbered records that the unit at their own place confirms, and supersede others with that place; return
-    whether there were any."""
+    """Clear misnumbered records that the unit at their own place confirms, or that begin their queue again, and
+    supersede others with that place; return whether there were any."""
     confirmed: dict[tuple[int, int], int] = {}
     for split in log.splits(BIT_MISNUMBERED):
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
-            if _is_named(log, store, row, int(row["queue_offset"])):
+            if _is_named(log, store, row, int(row["queue_offset"])) or _begins_again(log, store, row):
                 confirmed[int(row["queue"]), int(row["queue_offset"])] = int(row["phy_offset"])
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
     offsets = [offset for _, offset in confirmed]
@@ -490,6 +491,19 @@ def _confirm_places(log: LogView, store: Store) -> bool:
         older = [confirmed.get((queue, offset), start) != start for queue, offset, start in places]
         records["bits"][near[older]] |= BIT_SUPERSEDED
     return bool(confirmed)
+
+
+def _begins_again(log: LogView, store: Store, row: np.void) -> bool:
+    """Whether a record with queue offset 0 stands between those with 0 and 1 of its queue, and no unit names the first
+    one."""
+    if row["queue_offset"]:
+        return False
+    own = np.concatenate([
+        split.records[(split.records["queue"] == row["queue"]) & with_place(split.records)]
+        for split in log.splits_of([int(row["queue"])])
+    ])
+    at = int(np.searchsorted(own["phy_offset"], row["phy_offset"]))
+    return own["queue_offset"][max(0, at - 1) : at + 1].tolist() == [0, 1] and not _is_named(log, store, own[at - 1], 0)
 
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:

@@ -142,12 +142,13 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-mostly-gone", "error",
-        "{messages:message} can be read, but queues point to {lost} that are missing (index units that point to none: "
-        "{index_units}): do not start the broker, is this the log's disk?",
+        "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:unit} for some): "
+        "do not start the broker, is this the log's disk?",
         "Look for the log: another disk, a backup, a slave. To continue with what is left: `mqtool recover {store} "
         "--max-loss all --dry-run`",
         meaning="Queues or index point to far more messages than the log holds: the files here are probably not their log.",
-        cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
+        cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten. Or a broker started on a "
+        "wrong path: it began a new log, and deleted the queues; only index files still name the messages.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
         leads="stop",

@@ -112,13 +112,16 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "file-owner-or-mode", "warning",
-        "{count} files in {file} have another owner or mode ({has}) than their neighbours ({usual}): {names}",
-        "chown {owner} and chmod {mode} on {names}, like their neighbours.",
-        one="{names} has another owner or mode ({has}) than its neighbours ({usual})",
-        meaning="A broker creates all its files with one owner and one mode. Their content was checked as usual.",
+        "{count} files or folders in {file} have another owner or mode ({has}) than most ({usual}): {names}",
+        "chown {owner} and chmod {mode} on {names}, like the others.",
+        one="{names} has another owner or mode ({has}) than most ({usual})",
+        meaning="A broker creates all its files with one owner and one mode. Their content was checked as usual. The user of the broker is "
+        "taken to be the owner of most files.",
         cause="A copy or a repair as another user, root for instance.",
-        broker="It does not start, or cannot write, if its user may not open a file for writing.",
-        action="Give the files owner and mode of their neighbours before the start. mqtool changes neither.",
+        broker="It does not start if its user may not open a file of the log, the queues, the index or the timer, checkpoint or lock for "
+        "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
+        "folder that it may not write to.",
+        action="Give the files owner and mode of the others before the start. mqtool changes neither.",
     ),
     Code(
         "part-unreadable", "error", "{part} could not be read: {error}",

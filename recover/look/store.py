@@ -460,7 +460,7 @@ class Pointers:
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()
         self.unread: list[OSError] = []
-        self.index_files = list(_index_headers(store, self.unread))
+        self.index_files = list(index_headers(store, self.unread))
         ends = _ends(self.index_files)
         # start of the last message that the header of an index file names
         self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
@@ -515,14 +515,15 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
 
 def index_ends(store: Store) -> list[tuple[int, int]]:
     """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
-    return _ends(_index_headers(store, []))
+    return _ends(index_headers(store, []))
 
 
 def _ends(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:
     return [(header.end_phy_offset, header.end_timestamp) for _, header in headers if header.index_count > 1]
 
 
-def _index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:
+def index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:
+    """Name and header of each index file; errors of reading are added to `unread`."""
     for file in list_index_files(store.index_dir).files:
         header = file.header(unread)
         if header is not None and is_index_name(file.name):

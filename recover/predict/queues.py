@@ -22,14 +22,14 @@ UNIT = CQ_UNIT.size
 
 
 class QueueFile:
-    """`size` bytes of the queue from byte `start` on, `wrote` of them before the write position; `path` is None if
-    dispatch created it. Content is read on demand and not kept."""
+    """`size` bytes of the queue from byte `start` on, `wrote` of them before the write position, `stored` at most as
+    they are on the disk; `path` is None if dispatch created it. Content is read on demand and not kept."""
 
     def __init__(self, start: int, size: int, path: Path | None = None) -> None:
         self.start = start
         self.size = size
         self.path = path
-        self.wrote = size if path is not None else 0
+        self.wrote = self.stored = size if path is not None else 0
         self.first_in_queue = False
         self._frozen: Rows | None = None if path is not None else _none()
         self._appended_at = -1
@@ -74,6 +74,7 @@ class QueueFile:
         """Write units at the write position; they must fit."""
         if not self._parts:
             self._appended_at = self.wrote // UNIT
+            self.stored = min(self.stored, self.wrote)
         self._parts.append(units)
         self.wrote += units.size * UNIT
 

@@ -44,8 +44,19 @@ from recover.check.log import (
     possible_copy_findings,
     unknown_size_findings,
 )
-from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, queue_types
+from recover.check.parts import (
+    FOREIGN,
+    MOSTLY_GONE,
+    UNKNOWN,
+    Needed,
+    foreign_files,
+    has_timer,
+    needed_parts,
+    queue_types,
+    units_of_older_log,
+)
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
+from recover.derived.expected import deleted_topics, expect
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES, Severity
@@ -304,8 +315,8 @@ class _Start:
             )
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
-        new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})
-        prediction.revived_topics = self.topics.deleted(new_topics)
+        new_topics = {topic for topic, _ in self.states.keys() - found.keys()}
+        prediction.revived_topics = [name for name in deleted_topics(self.log.view, self.topics) if name in new_topics]
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:
@@ -351,7 +362,8 @@ def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSet
     not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
     if not _has_timer_service(settings):
         not_read.add(TIMER_METRICS_FILE)
-    return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
+    expected = {key.topic for key in expect(log, topics).queues()}
+    return [pair for pair in judged_pairs(store, topics, log, expected=expected) if pair.shown or (
         pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
         and pair.name not in not_read)]
 
@@ -433,6 +445,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
+    if units := units_of_older_log(store, log):
+        gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):

@@ -170,9 +170,10 @@ _AT_ONCE = 500_000
 """Queue units compared with the log in one batch."""
 _DELIVERY = np.dtype([
     ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
+    ("stored", "?"),
 ])
 """A unit that leads to a message: `own` is the queue offset in the message, `known` means a scan saw its bytes as they
-are."""
+are, `stored` that the unit is on the disk, not only written by this start."""
 
 
 Stretch = tuple[int, int, int]
@@ -372,14 +373,15 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
     # a unit in the place of another of its queue: the message must be somewhere in the queue
     moved = doubtful["own"] != doubtful["offset"]
     doubtful = doubtful[~(moved & np.isin(_hashed(doubtful, place=False), _hashed(same, place=False)))]
+    doubtful = doubtful[doubtful["stored"] | ~_are_older(doubtful, now)]
     if not doubtful.size:
         return
     changed = now[~now["known"] | ~np.isin(_hashed(now), _hashed(was))]
     changed = changed[np.isin(changed["queue"], doubtful["queue"])]
     digests = {(queue, offset, _digest(after, phy_offset, size))
-               for queue, offset, _, phy_offset, size, _ in changed.tolist()}
+               for queue, offset, _, phy_offset, size, *_ in changed.tolist()}
     anywhere = {(queue, digest) for queue, _, digest in digests}
-    for queue, offset, own, phy_offset, size, _ in doubtful.tolist():
+    for queue, offset, own, phy_offset, size, *_ in doubtful.tolist():
         digest = _digest(before, phy_offset, size)
         if (queue, offset, digest) in digests or (offset != own and (queue, digest) in anywhere):
             continue
@@ -389,6 +391,25 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
             continue
         if not topic.startswith(LMQ_PREFIX) or (topic, offset) in props.multi_dispatch(record.property_map()):
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
+
+
+def _are_older(messages: Rows, delivered: Rows) -> Rows:
+    """Which messages precede a restart of their queue: two messages later in the log that are delivered at the same or
+    lower places, one after the other (bool array). A single one may have a damaged queue offset.
+
+    Without units, brokers dispatch the older messages first, and skip those after the restart.
+    """
+    older = np.zeros(messages.size, dtype=bool)
+    in_place = delivered[delivered["own"] == delivered["offset"]]
+    in_place = in_place[np.argsort(in_place["queue"], kind="stable")]
+    for queue in np.unique(messages["queue"]):
+        at = np.flatnonzero(messages["queue"] == queue)
+        rows = in_place[slice(*np.searchsorted(in_place["queue"], [queue, queue + 1]))]
+        starts = rows[:-1][np.diff(rows["offset"]) == 1]
+        lowest = np.append(np.minimum.accumulate(starts["offset"][::-1])[::-1], np.iinfo(np.int64).max)
+        following = np.searchsorted(starts["phy_offset"], messages["phy_offset"][at], side="right")
+        older[at] = lowest[following] <= messages["own"][at]
+    return older
 
 
 def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Record) -> bool:
@@ -429,6 +450,7 @@ def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueS
             part = np.zeros(chosen.size, dtype=_DELIVERY)
             part["queue"], part["offset"] = number, base + chosen
             part["phy_offset"], part["size"] = units["phy_offset"][chosen], units["size"][chosen]
+            part["stored"] = (chosen + 1) * UNIT <= queue_file.stored
             parts.append(part)
     found = np.concatenate(parts)
     found = found[np.argsort(found["phy_offset"], kind="stable")]
@@ -460,7 +482,7 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
         part["own"] = np.where(multi[part["queue"]], part["offset"], rows["queue_offset"][hit])
     base, read = log.files[index].file_from_offset, log.read_at(index)
     for one in np.flatnonzero(~seen).tolist():
-        queue, offset, _, phy_offset, size, _ = units[one].tolist()
+        queue, offset, _, phy_offset, size, *_ = units[one].tolist()
         try:
             record = judge(read, phy_offset - base, base, base + log.file_size)
         except FormatError:

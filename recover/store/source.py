@@ -239,8 +239,9 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name, relative to `top`, and own status of everything below it except folders; links are not followed.
+def files_below(top: Path, *, strict: bool = False, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield name, relative to `top`, and own status of everything below it, without `folders` except these; links are
+    not followed.
 
     A folder that cannot be listed counts as empty; with `strict` it raises `OSError`.
     """
@@ -265,8 +266,9 @@ def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[str, os.st
             with suppress(OSError):
                 if item.is_dir(follow_symlinks=False):
                     left.append(f"{folder}{item.name}/")
-                else:
-                    yield folder + item.name, item.stat(follow_symlinks=False)
+                    if not folders:
+                        continue
+                yield folder + item.name, item.stat(follow_symlinks=False)
 
 
 # --- Stores on s3:// and hdfs://. Only what is read is fetched; sequential reads come in large ranges, several at a

@@ -53,7 +53,7 @@ SPARK = (*LOCAL, "--conf", "mqtool.splitSize=100003")
 def bare(folder: Path, name: str = "s") -> Path:
     """A store that has lost everything that derives from its log, and some of its log."""
     root = folder / name
-    synth_store(root, messages=4_000, mapped_file_size=1 << 20, tags=False)
+    synth_store(root, messages=4_000, mapped_file_size=1 << 19, tags=False)
     for part in ("consumequeue", "index"):
         shutil.rmtree(root / part)
         (root / part).mkdir()
@@ -269,7 +269,7 @@ def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, mon
 
     monkeypatch.setattr(SparkProducer, "queues", vanishing)
     before = contents(root)
-    result = mqtool("recover", root, "--yes", "--json", *LOCAL)
+    result = mqtool("recover", root, "--yes", "--json", *SPARK)
     assert result.code & 8
     assert "went away" in result.document["error"]["message"]
     name = f"commitlog/{last.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from recover.check.report import verify
 from recover.cluster import splits
 from recover.cluster.jobs import Job, Views
 from recover.cluster.splits import RowsElsewhere, digest_of, summary_of
+from recover.derived.index_rebuild import rebuild_index
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
@@ -146,6 +148,16 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert engine.answered <= positions
 
 
+def test_no_rows_come_to_find_where_an_index_file_begins_and_ends(large: Path) -> None:
+    store, engine = opened(large), Elsewhere(1 << 19)
+    made = {}
+    for log in (engine.scan_log(store.commitlog), LocalEngine().scan_log(store.commitlog)):
+        files = rebuild_index(store, log, fresh=True, zone=UTC).files
+        made[len(made)] = [(file.name, file.units, file.end_timestamp) for file in files]
+    assert made[0] == made[1] and len(made[0]) > 2
+    assert not engine.brought
+
+
 def with_index_files(root: Path, count: int) -> Path:
     """A store with so many index files of 20 units."""
     synth_store(root, messages=10 * count, mapped_file_size=1 << 18, body=20, index_slots=7, index_entries=21)
@@ -175,7 +187,7 @@ def test_one_index_file_among_many_is_judged_the_same_wherever_rows_are(recipe: 
     assert planned(root, Elsewhere(1 << 14)) == planned(root)
 
 
-def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp_path: Path) -> None:
+def test_a_split_of_one_scan_is_not_one_of_another_scan_that_has_its_number(tmp_path: Path) -> None:
     root = synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root
     (whole,) = [split for scan in LocalEngine().scan_log(opened(root).commitlog).files for split in scan.splits]
     half = Split(whole.records[:300], whole.hashes[: int(whole.records["hashes"][:300].sum())])
@@ -187,11 +199,10 @@ def test_a_split_of_one_scan_is_no_piece_of_another_scan_that_has_its_number(tmp
         scan = FileScan(MappedFile(root, 0, 1 << 20), 1 << 20)
         scan.splits, scan.queues = [holder.split(0, summary, 0)], [(b"t", number) for number in range(64)]
         logs.append(assemble(MappedFileQueue((), 1 << 20, [scan.mapped_file]), [scan]))
-        holder.settle(logs[-1])
         holders.append(holder)
-    assert [*holders[1].sources(logs[1]).pieces] == [0]
-    found = holders[1].sources(logs[0])
-    assert not found.pieces and [number for number, _ in found.sent] == [0]
+    assert holders[1].sources(logs[1]) == ({0: 0}, [])
+    kept, here = holders[1].sources(logs[0])
+    assert not kept and [number for number, _ in here] == [0]
 
 
 def test_the_parts_of_a_split_sum_up_to_the_whole_and_another_row_or_queue_is_another_digest(tmp_path: Path) -> None:

@@ -477,6 +477,31 @@ def test_a_part_whose_files_all_differ_from_the_rest_of_the_store_is_found(drill
     store.finds("file-owner-or-mode", "commitlog", None, exit_code=exits.DERIVED)
 
 
+@pytest.mark.parametrize(("name", "mode", "code", "starts"), [
+    (".", 0o755, 4, False), ("commitlog", 0o700, 4, False), ("commitlog", 0o755, 2, True),
+    ("commitlog/00000000000001048576", 0o644, 4, False), ("consumequeue/TopicA", 0o700, 4, False),
+    ("index/20261121015910758", 0o644, 4, False), ("checkpoint", 0o644, 4, False), ("lock", 0o644, 4, False),
+    ("timerwheel", 0o644, 4, False), ("config/timercheck", 0o644, 4, False), ("config/topics.json", 0o600, 4, True),
+    ("config/topics.json", 0o644, 2, True),
+])
+def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
+    drill: Start, name: str, mode: int, code: int, starts: bool
+) -> None:
+    """Each seen on 5.3.3 that ran as another user; it reads the backup of a config file that it may not open."""
+    if os.geteuid():
+        pytest.skip("NOT RUN: another owner needs root")
+    store = drill("clean-5.3.3")
+    for path in (store.root, *store.root.rglob("*")):
+        os.chown(path, 12345, 12345)
+    assert store.run("predict", "--broker", "5.3.3").code == 0
+    os.chown(store.root / name, 0, 0)
+    (store.root / name).chmod(mode)
+    said = store.run("predict", "--broker", "5.3.3")
+    assert (said.code, said.document["starts"]) == (code, starts)
+    assert store.look().code == exits.DERIVED
+    assert "chown 12345:12345" in said.document["next"][0]["command"]
+
+
 def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(drill: Start) -> None:
     store = drill("clean-5.3.3")
     for path in store.root.rglob("*"):

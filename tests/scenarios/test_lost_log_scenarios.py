@@ -21,7 +21,7 @@ from mqtool import exits
 from mqtool.text import count
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, manifest, messages
+from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, counts, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
 from tests.support.harm import gone
 from tests.support.stores import write_at
@@ -296,6 +296,23 @@ def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
         assert store.run("recover", "--max-loss", 1000, "--yes").code & GONE == GONE
 
 
+def test_t18_index_of_an_older_log_beside_a_new_one_is_kept(drill: Start) -> None:
+    store, older = drill(MANY_FILES), drill(PLAIN)
+    store.run("truncate", "--to", store.records()[10].record.phy_offset, "--max-loss", "all", "--yes")
+    shutil.rmtree(store.root / "index")
+    # brokers that find no log leave it there (observed: 4.9.7, 5.3.3)
+    shutil.copytree(older.root / "index", store.root / "index")
+    facts = store.finds("commitlog-mostly-gone", exit_code=6)["facts"]
+    assert (facts["messages"], facts["lost"], facts["index_units"]) == (10, 0, counts(PLAIN)["index_entries"])
+    said = store.run("predict", "--broker", "5.3.3")
+    assert (said.code, said.document["next"][0]["command"].split(":")[0]) == (4, "Look for the log")
+    for command in ("recover", "rebuild-index"):
+        with assert_unchanged(store.root):
+            assert store.run(command, "--yes").code & GONE == GONE
+    assert store.run("recover", "--max-loss", "all", "--yes").code == 1
+    assert store.run("predict", "--broker", "5.3.3").code == 0
+
+
 def test_t18_checkpoint_alone_shows_that_the_log_is_gone(drill: Start) -> None:
     store = drill(PLAIN)
     for part in ("commitlog", "consumequeue", "index"):
@@ -521,9 +538,14 @@ def test_messages_of_a_deleted_topic_keep_their_places_in_light_queues(anew: boo
     assert units == [record.phy_offset for record in (newer if anew else [*older, *newer])]
 
 
-def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> None:
-    """The second message with queue offset 0 leaves the order only if the unit there leads to the first."""
+@pytest.mark.parametrize("cells", [slice(1, 2), slice(0, 1), slice(0, 4), None])
+def test_a_queue_that_began_again_after_one_message_is_sound(cells: slice | None, tmp_path: Path) -> None:
+    """The second message with queue offset 0 leaves the order only if the unit there leads to the first.
+
+    `cells`: of the queue, which are lost; None: all of it is.
+    """
     writer = StoreWriter(tmp_path / "s")
+    writer.put("O", b"o" * 100)
     older = writer.put("T", b"t" * 100)
     writer.delete_topic("T")
     records = [writer.put("T", b"n" * 100) for _ in range(4)]
@@ -531,8 +553,12 @@ def test_a_queue_that_began_again_after_one_message_is_sound(tmp_path: Path) -> 
     report = mqtool("verify", root, "--json")
     assert (report.code, report.document["commitlog"]["superseded"]) == (0, 1)
     queue = root / "consumequeue" / "T" / "0" / offset_to_name(0)
-    write_at(queue, CQ_UNIT.size, bytes(CQ_UNIT.size))
-    assert mqtool("recover", root, "--yes").code == 1
+    if cells is None:
+        gone("consumequeue/T")(root)
+    else:
+        write_at(queue, cells.start * CQ_UNIT.size, bytes((cells.stop - cells.start) * CQ_UNIT.size))
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 1
+    assert mqtool("recover", root, "--yes", "--set", "mappedFileSizeConsumeQueue=2000").code == 1
     assert [unit.phy_offset for unit in CQ_UNIT.decode_all(queue.read_bytes())][:4] == [
         record.phy_offset for record in records]
     write_at(queue, 0, CQ_UNIT.encode(CqUnit(older.phy_offset, older.total_size, 0)))

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fixtures.damage import of_area, walk
+from fixtures.synth import StoreWriter
+from formats.basics import offset_to_name
+from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
@@ -22,6 +25,7 @@ from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.source import open_file
 from recover.store.store import Store
+from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
@@ -190,6 +194,30 @@ def test_an_older_record_in_the_place_of_a_newer_message_is_not_asked_for(drill:
     done = store.run("recover", "--yes")
     assert done.document["applied"]
     assert plain.delivered(unpacked("killed-v2-ipv6-5.3.3")).items() <= plain.delivered(store.root).items()
+
+
+@pytest.mark.parametrize(("newer", "stored", "taken"), [(3, 0, True), (2, 0, True), (1, 0, False), (3, 2, False)])
+def test_a_deleted_topic_gives_way_to_the_one_created_again(
+    newer: int, stored: int, taken: bool, tmp_path: Path
+) -> None:
+    """Unless units lead to its messages, or the restart is one message, whose queue offset may be damaged."""
+    writer = StoreWriter(tmp_path / "s")
+    older = [writer.put("T", b"t" * 100) for _ in range(5)]
+    writer.put("O", b"o" * 100)
+    writer.delete_topic("T")
+    records = [writer.put("T", b"n" * 100) for _ in range(newer)]
+    writer.put("O", b"o" * 100)
+    root = writer.close(clean=False).root
+    queue = root / "consumequeue" / "T" / "0" / offset_to_name(0)
+    units = b"".join(CQ_UNIT.encode(CqUnit(each.phy_offset, each.total_size, 0)) for each in older[:stored])
+    queue.write_bytes(units.ljust(100 * CQ_UNIT.size, b"\0"))
+    if not stored:
+        shutil.rmtree(root / "consumequeue")
+    done = mqtool("recover", root, "--yes", "--json", "--set", "mappedFileSizeConsumeQueue=2000")
+    assert done.code == (exits.CORRECTED if taken else exits.OPERATIONAL | exits.DERIVED)
+    if taken:
+        led_to = [unit.phy_offset for unit in CQ_UNIT.decode_all(queue.read_bytes()) if unit.size]
+        assert led_to == [record.phy_offset for record in records]
 
 
 def test_whole_files_are_not_given_up_as_old_ones(drill: Start) -> None:
