@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, field
 
+from formats.record import Record
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
 from recover.check.analysis import Analysis
@@ -124,6 +125,16 @@ def loss_of_unproven(
     if indexed:
         statement.add(None, None, None, (last, last), "beyond-log", indexed)
     return record_count(positions) + indexed, statement.entries()
+
+
+def loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return an entry per queue for the messages of which only units still hold the tag and the keys: a repair makes
+    these match the record."""
+    statement = Statement()
+    for record in records:
+        offset, time = record.queue_offset, record.store_timestamp
+        statement.add(record.topic_name, record.queue_id, (offset, offset), (time, time), "bad-properties")
+    return statement.entries()
 
 
 class Statement:

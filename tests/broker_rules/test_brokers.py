@@ -189,37 +189,91 @@ def patched(content: bytes, offset: int, value: bytes) -> bytes:
 
 
 ALL = ("4.5.1", "4.9.7", "5.0.0", "5.3.1", "5.3.2", "5.5.0")
+FAILS, ENDS, PASSES = (-1, False), (0, True), (None, True)
+"""What a check returns: size and whether it is sound. A message that passes has its own size, a blank has 0."""
+
+
+def blank(size: int) -> bytes:
+    return struct.pack(">ii", size, MAGIC_BLANK)
+
+
+def everywhere(expected: tuple[int | None, bool]) -> dict[str, tuple[int | None, bool]]:
+    return dict.fromkeys(ALL, expected)
+
+
+BODY_LENGTH, HOST = HEAD.offset("body_length"), (bytes(range(16)), 10911)
+WITH_CRC = record(property_crc=True)
+DUPLICATED, FORCED = {"duplicationEnable": "true"}, {"forceVerifyPropCRC": "true"}
+#: The body's own checksum is wrong, that of the properties right.
+WRONG_BODY_CRC = encode(with_property_crc(structs.replace(
+    make_record("T", b"hello", store_timestamp=STORED, property_crc=True), body_crc=crc31(b"hullo"))))
+CHECKED: dict[str, tuple[bytes, dict[str, str], dict[str, tuple[int | None, bool]]]] = {
+    "size larger than what is left fails before the magic from 5.3.2": (
+        blank(4096), {}, {"5.3.1": ENDS, "5.3.2": FAILS}),
+    "blank larger than remaining is failure from 5.3.2": (blank(17), {}, {"5.3.2": FAILS}),
+    "blank as large as remaining is an end of file": (blank(16), {}, {"5.3.2": ENDS}),
+    "blank smaller than remaining is an end of file": (blank(3), {}, everywhere(ENDS)),
+    "blank of a negative size is an end of file": (blank(-3), {}, everywhere(ENDS)),
+    "v2 is a message from 5.1.0": (record(topic="t" * 200), {}, {"5.0.0": FAILS, "5.1.0": PASSES}),
+    "v2 with a short topic": (record(magic=MAGIC_V2), {}, {"5.1.0": PASSES}),
+    "ipv6 hosts are read from 4.6.0": (
+        record(born_host=HOST, store_host=HOST), {}, {"4.5.1": FAILS, "4.6.0": PASSES}),
+    "body longer than the record fails": (
+        patched(record(), BODY_LENGTH, struct.pack(">i", 5000)) + bytes(6000), {}, everywhere(FAILS)),
+    "body crc decides": (patched(record(), 90, b"X"), {}, everywhere(FAILS)),
+    "body crc that is switched off": (
+        patched(record(), 90, b"X"), {"checkCRCOnRecover": "false"}, everywhere(PASSES)),
+    "empty body has no crc": (patched(record(body=b""), 8, b"\0\0\0\1"), {}, everywhere(PASSES)),
+    "negative body length counts as no body": (
+        patched(record(body=b""), BODY_LENGTH, struct.pack(">i", -1)), {}, everywhere(PASSES)),
+    "negative topic length fails": (patched(record(body=b""), 88, b"\xff"), {}, everywhere(FAILS)),
+    **{f"dup info {text!r} in 5.x": (
+        record(properties={"DUP_INFO": text}), DUPLICATED, {"5.3.3": PASSES if passes else FAILS, "4.9.7": PASSES})
+       for text, passes in (("a_b", True), ("_b", True), ("a_b_", True), ("a_", False), ("a__b", False), ("a", False),
+                            ("_", False))},
+    "dup info is not asked of records without properties": (record(properties=b""), DUPLICATED, {"5.3.3": PASSES}),
+    "dup info is asked of records with properties": (record(), DUPLICATED, {"5.3.3": FAILS}),
+    "forced property crc": (WITH_CRC, FORCED, {"5.3.3": PASSES}),
+    "forced property crc covers the head": (patched(WITH_CRC, 12, b"\1"), FORCED, {"5.3.3": FAILS}),
+    "property crc is not looked at unless forced": (patched(WITH_CRC, 12, b"\1"), {}, {"5.3.3": PASSES}),
+    "forced property crc replaces that of the body": (WRONG_BODY_CRC, FORCED, {"5.3.3": PASSES}),
+    "body crc beside a property crc": (WRONG_BODY_CRC, {}, {"5.3.3": FAILS}),
+}
+
+
+@pytest.mark.parametrize("clause", CHECKED)
+def test_each_release_takes_or_refuses_what_it_looks_at(clause: str) -> None:
+    content, given, expected = CHECKED[clause]
+    for version, (size, passes) in expected.items():
+        found = check_bytes(content + ROOM, rules(version, True, **given))
+        assert found.ok is passes, version
+        assert found.size == (size if size is not None else len(content)), version
+
+
+SCHEDULED = {"topic": TOPIC_SCHEDULE}
+DELAYED = record(**SCHEDULED, properties={"DELAY": "3", "TAGS": "TagA"})
+
+
+@pytest.mark.parametrize(("content", "some", "expected"), [
+    pytest.param(DELAYED, rules("5.3.3"), STORED + 10_000, id="delay level gives the deliver time"),
+    pytest.param(DELAYED, rules("5.3.3", messageDelayLevel="7s"), STORED + 7_000, id="by the broker's own table"),
+    pytest.param(record(**SCHEDULED, properties={"DELAY": "0", "TAGS": "TagA"}), rules("5.3.3"), tags_code("TagA"),
+                 id="level 0 is none"),
+    pytest.param(DELAYED, rules("4.9.7"), tags_code("TagA"), id="recovery of 4.9 has no delay table yet"),
+    pytest.param(DELAYED, rules("4.9.7", recovering=False), STORED + 10_000, id="dispatch of 4.9 has it"),
+    pytest.param(DELAYED, rules("4.5.1"), STORED + 10_000, id="recovery of 4.5 has it"),
+    pytest.param(record(properties=b"TAGS\x01Tag\x01A\x02"), rules("4.9.0"), 0,
+                 id="old parser drops values with a separator up to 4.9.0"),
+    pytest.param(record(properties=b"TAGS\x01Tag\x01A\x02"), rules("4.9.1"), tags_code("Tag\x01A"), id="from 4.9.1"),
+])
+def test_tags_code_of_a_unit(content: bytes, some: CheckRules, expected: int) -> None:
+    assert check_bytes(content + ROOM, some).tags_code == expected
 
 
 def test_four_bytes_are_no_room_from_5_3_2_and_an_underflow_before() -> None:
     for version in ("5.3.1", "5.3.2"):
         found = check_bytes(b"\0\0\0\7", rules(version))
-        assert (found.size, found.ok) == (-1, False)
-
-
-def test_size_larger_than_what_is_left_fails_before_the_magic_from_5_3_2() -> None:
-    blank = struct.pack(">ii", 4096, MAGIC_BLANK)
-    assert verdict(blank, "5.3.1") == (0, True)
-    assert verdict(blank, "5.3.2") == (-1, False)
-
-
-def test_blank_larger_than_remaining_is_failure_from_5_3_2() -> None:
-    blank = struct.pack(">ii", 17, MAGIC_BLANK)
-    assert verdict(blank, "5.3.2") == (-1, False)
-    assert verdict(struct.pack(">ii", 16, MAGIC_BLANK), "5.3.2") == (0, True)
-
-
-def test_blank_smaller_than_remaining_is_an_end_of_file_everywhere() -> None:
-    for version in ALL:
-        assert verdict(struct.pack(">ii", 3, MAGIC_BLANK), version) == (0, True)
-        assert verdict(struct.pack(">ii", -3, MAGIC_BLANK), version) == (0, True)
-
-
-def test_v2_is_a_message_from_5_1_0() -> None:
-    content = record(topic="t" * 200)
-    assert verdict(content, "5.0.0") == (-1, False)
-    assert verdict(content, "5.1.0") == (len(content), True)
-    assert verdict(record(topic="T", magic=MAGIC_V2), "5.1.0")[1]
+        assert (found.size, found.ok) == FAILS
 
 
 def test_size_beyond_any_array_kills_brokers_up_to_5_3_1() -> None:
@@ -238,46 +292,10 @@ def test_large_size_kills_a_small_heap_only() -> None:
     assert rules("4.9.7").heap == LARGEST_JAVA_ARRAY
 
 
-def test_ipv6_hosts_are_read_from_4_6_0() -> None:
-    host = (bytes(range(16)), 10911)
-    content = record(born_host=host, store_host=host)
-    assert verdict(content, "4.6.0") == (len(content), True)
-    assert not verdict(content, "4.5.1")[1]
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_body_longer_than_the_record_fails(version: str) -> None:
-    content = patched(record(), HEAD.offset("body_length"), struct.pack(">i", 5000)) + bytes(6000)
-    assert verdict(content, version) == (-1, False)
-
-
 def test_dispatch_skips_the_body_instead_of_reading_it() -> None:
     damaged = record(body=b"hello")[:88] + b"jello" + record()[93:]
     assert not check_bytes(damaged + ROOM, rules("5.3.3")).ok
     assert check_bytes(damaged + ROOM, rules("5.3.3", recovering=False)).ok
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_body_crc_decides_unless_switched_off(version: str) -> None:
-    damaged = patched(record(), 90, b"X")
-    assert verdict(damaged, version) == (-1, False)
-    assert verdict(damaged, version, checkCRCOnRecover="false")[1]
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_empty_body_has_no_crc(version: str) -> None:
-    assert verdict(patched(record(body=b""), 8, b"\0\0\0\1"), version)[1]
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_negative_body_length_counts_as_no_body(version: str) -> None:
-    content = record(body=b"")
-    assert verdict(patched(content, HEAD.offset("body_length"), struct.pack(">i", -1)), version) == (len(content), True)
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_negative_topic_length_fails(version: str) -> None:
-    assert verdict(patched(record(body=b""), 88, b"\xff"), version) == (-1, False)
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -304,57 +322,10 @@ def test_lengths_that_do_not_add_up_are_a_half_message(version: str, change: int
     assert found.consumed == len(content)
 
 
-@pytest.mark.parametrize(
-    ("text", "passes"),
-    [("a_b", True), ("_b", True), ("a_b_", True), ("a_", False), ("a__b", False), ("a", False), ("_", False)],
-)
-def test_dup_info_has_two_parts_with_duplication_in_5_x(text: str, passes: bool) -> None:
-    content = record(properties={"DUP_INFO": text})
-    assert verdict(content, "5.3.3", duplicationEnable="true")[1] is passes
-    assert verdict(content, "4.9.7", duplicationEnable="true")[1]
-
-
-def test_dup_info_is_not_asked_of_records_without_properties() -> None:
-    assert verdict(record(properties=b""), "5.3.3", duplicationEnable="true")[1]
-    assert not verdict(record(), "5.3.3", duplicationEnable="true")[1]
-
-
-def test_delay_level_gives_the_deliver_time() -> None:
-    content = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "3", "TAGS": "TagA"})
-    assert check_bytes(content + ROOM, rules("5.3.3")).tags_code == STORED + 10_000
-    assert check_bytes(content + ROOM, rules("5.3.3", messageDelayLevel="7s")).tags_code == STORED + 7_000
-    zero = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "0", "TAGS": "TagA"})
-    assert check_bytes(zero + ROOM, rules("5.3.3")).tags_code == tags_code("TagA")
-
-
-def test_recovery_of_4_9_has_no_delay_table_yet() -> None:
-    content = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "3", "TAGS": "TagA"}) + ROOM
-    assert check_bytes(content, rules("4.9.7")).tags_code == tags_code("TagA")
-    assert check_bytes(content, rules("4.9.7", recovering=False)).tags_code == STORED + 10_000
-    assert check_bytes(content, rules("4.5.1")).tags_code == STORED + 10_000
-
-
-def test_forced_property_crc_replaces_that_of_the_body_from_5_2_0() -> None:
-    content = record(property_crc=True)
-    assert verdict(content, "5.3.3", forceVerifyPropCRC="true")[1]
-    assert not verdict(patched(content, 12, b"\1"), "5.3.3", forceVerifyPropCRC="true")[1]
-    assert verdict(patched(content, 12, b"\1"), "5.3.3")[1]
-    # the body's own checksum is not looked at any more
-    other = make_record("T", b"hello", store_timestamp=STORED, property_crc=True)
-    wrong = encode(with_property_crc(structs.replace(other, body_crc=crc31(b"hullo"))))
-    assert not verdict(wrong, "5.3.3")[1] and verdict(wrong, "5.3.3", forceVerifyPropCRC="true")[1]
-
-
 def test_forced_property_crc_fails_where_there_is_none() -> None:
     found = check_bytes(record() + ROOM, rules("5.3.3", forceVerifyPropCRC="true"))
     assert (found.size, found.reason) == (-1, "no-property-crc")
     assert verdict(record(), "4.9.7", forceVerifyPropCRC="true")[1]
-
-
-def test_old_parser_drops_values_with_a_separator_up_to_4_9_0() -> None:
-    content = record(properties=b"TAGS\x01Tag\x01A\x02") + ROOM
-    assert check_bytes(content, rules("4.9.0")).tags_code == 0
-    assert check_bytes(content, rules("4.9.1")).tags_code == tags_code("Tag\x01A")
 
 
 def _head_field(name: str, value: int) -> bytes:

@@ -129,16 +129,6 @@ def test_plan_is_not_saved_inside_the_store(damaged: Path) -> None:
     assert result.code == 16
 
 
-def test_recovered_copy_leaves_the_source_alone(damaged: Path, tmp_path: Path) -> None:
-    target = tmp_path / "copy"
-    with assert_unchanged(damaged):
-        result = mqtool("recover", damaged, "--output", target, "--yes", "--json")
-    assert result.code & 1
-    assert mqtool("verify", target, "--json").document["commitlog"]["messages"] == 2966
-    with assert_unchanged(damaged):
-        assert mqtool("recover", damaged, "--output", target, "--yes").code & 8
-
-
 def test_the_broker_is_to_be_started_on_what_was_repaired_and_not_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -268,29 +258,10 @@ def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> Non
         assert_same_tree(digest, tree_digest(folder))
 
 
-def test_recovered_copy_of_a_store_in_pieces_is_in_one_place(tmp_path: Path) -> None:
-    from fixtures.shapes import multi_path
-
-    root = tmp_path / "store"
-    multi_path(root)
-    parts = [item for suffix in ("a", "b") for item in ("--commitlog", tmp_path / f"store-log-{suffix}")]
-    assert mqtool("recover", root, *parts, "--output", tmp_path / "copy", "--yes").code == 0
-    assert mqtool("verify", tmp_path / "copy", "--json").document["commitlog"]["messages"] == 400
-
-
 def test_a_start_that_only_deletes_files_is_said_to_lose_no_message() -> None:
     result = mqtool("predict", unpacked("killed-5.5.0"), "--broker", "5.3.3")
     assert result.code == exits.CLEAN
     assert "Broker 5.3.3 would start and lose no message, but delete 2 files" in result.stdout
-
-
-def test_a_start_beside_a_missing_log_file_is_not_said_to_lose_no_message(tmp_path: Path) -> None:
-    root = real_store("killed-5.5.0", tmp_path)
-    (root / "commitlog" / f"{1 << 20:020d}").unlink()
-    told = mqtool("predict", root).stdout
-    assert "Do not start it" in told
-    assert "lose no message" not in told
-
 
 
 def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing(damaged: Path, tmp_path: Path) -> None:

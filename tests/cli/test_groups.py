@@ -153,6 +153,9 @@ def test_an_offset_above_the_end_is_a_finding_that_clamping_ends(
     (found,) = result.document["findings"]
     assert (found["code"], found["facts"]["group"]) == ("consumer-offset-above-max", facts["group"])
     assert "--clamp-offsets" in found["remedy"]
+    assert f"queue {facts['queue_id']} ends at {facts['max']}, the offset is {facts['offset']}" in found["message"]
+    with assert_unchanged(root):
+        assert mqtool("recover", root, "--yes").code == exits.DERIVED
     assert "--clamp-offsets" in result.document["next"][0]["command"]
     place = facts["group"], facts["topic"], facts["queue_id"]
     row = rows_of(root, "--broker", broker, code=2)[place]

@@ -246,6 +246,7 @@ def test_the_dry_run_of_apply_sees_another_run_that_is_not_complete(half_done: P
     save_plan(seal(Plan("rebuild", [WriteFile(CHECKPOINT, b"x" * 4096)]), half_done), plan)
     with assert_unchanged(half_done):
         refused_alike(["apply", plan], "is unfinished", "resume")
+        assert mqtool("recover", half_done, "--yes").code & 8, "a second run on top of half of one"
 
 
 @pytest.fixture

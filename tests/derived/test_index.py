@@ -448,12 +448,3 @@ def test_names_follow_the_zone_and_never_meet(store: StoreCopy) -> None:
     assert [file.name[:10] for file in tokyo.files] == ["2026112110"] * 3
     names = [file.name for file in rebuilt(unpacked("killed-v2-ipv6-5.3.3"), fresh=True).files]
     assert names == sorted(set(names)) and len(names) == 6
-
-
-def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
-    root = store("clean-plain-4.9.7")
-    own = index_bytes(root)
-    shutil.rmtree(root / "index")
-    plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
-    write(plan, root / "index")
-    assert list(index_bytes(root).values()) == list(own.values())

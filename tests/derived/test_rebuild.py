@@ -12,7 +12,7 @@ from fixtures.damage import damage
 from fixtures.lab.packed import settings
 from formats.basics import offset_to_name
 from formats.checkpoint import Checkpoint, decode, encode
-from recover.change.carry_out import apply_plan, undo
+from recover.change.carry_out import apply_plan
 from recover.change.model import Plan
 from recover.change.preconditions import seal
 from recover.check.analysis import ScanOptions
@@ -23,9 +23,8 @@ from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.analysed import carry_out, opened
-from tests.support.harm import gone
 from tests.support.stores import unpacked
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_unchanged, tree_digest
 
 # --- Rebuilds of whole stores: in place only what is wrong, from scratch all of it, and never on the wrong ground.
 
@@ -51,18 +50,6 @@ def wrong_derived(root: Path) -> list[str]:
     """Codes of what is wrong in queues, index and checkpoint."""
     found = verify(store_of(root)).findings
     return [item.code for item in found if item.bits and item.code.startswith((CONSUMEQUEUE, INDEX, CHECKPOINT))]
-
-
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-ext-5.5.0", "killed-lmq-4.9.7"])
-def test_derived_parts_that_are_gone_come_back(name: str, store: Copy) -> None:
-    root = store(name)
-    gone("consumequeue", "consumequeue_ext", "index", "checkpoint")(root)
-    before = tree_digest(root)
-    apply(root, plan_of(root))
-    assert wrong_derived(root) == []
-    assert plan_of(root).steps == ()
-    undo(root)
-    assert_same_tree(before, tree_digest(root))
 
 
 def test_only_the_named_parts_are_touched(store: Copy) -> None:
@@ -131,19 +118,6 @@ def test_output_equals_the_store(name: str, tmp_path: Path, store: Copy) -> None
     }
     newest = verify(store_of(root)).analysis.log.tally.newest_timestamp
     assert decode((tmp_path / "out" / "checkpoint").read_bytes()).physic_msg_timestamp <= newest
-
-
-def test_output_serves_as_the_store_s_own_parts(tmp_path: Path, store: Copy) -> None:
-    root = store("killed-plain-4.5.1")
-    damage("all-queues-missing", root)
-    shutil.rmtree(root / "index")
-    out = tmp_path / "out"
-    done = write_rebuild(store_of(root), RebuildOptions(), out)
-    assert done.corrected
-    moved = Store.open(root, StoreOptions(consumequeue=out / "consumequeue", index=out / "index"))
-    report = verify(moved)
-    assert report.json()["consumequeue"]["missing"] == report.json()["index"]["missing"] == 0
-    assert [item.code for item in report.findings if item.bits and item.code.startswith(("consume", "index-"))] == []
 
 
 def test_output_of_one_queue_holds_no_other(tmp_path: Path, store: Copy) -> None:

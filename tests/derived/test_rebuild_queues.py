@@ -145,19 +145,6 @@ def test_an_lmq_queue_comes_back_when_deleted_ones_are_wanted(store: Copy) -> No
     assert queue_tree(root) == before
 
 
-def test_one_queue_alone(store: Copy) -> None:
-    root = store("clean-5.3.3")
-    before = queue_tree(root)
-    shutil.rmtree(root / "consumequeue" / "TopicA")
-    assert rebuild(root, topic="TopicA", queue=2) == 1
-    after = queue_tree(root)
-    assert {path for path in before if path not in after} == {
-        f"consumequeue/TopicA/{number}/{offset_to_name(0)}" for number in (0, 1, 3)
-    }
-    assert rebuild(root, topic="TopicA") == 3
-    assert queue_tree(root) == before
-
-
 def test_lost_positions_repeat_the_unit_in_front(store: Copy) -> None:
     """The log is damaged in the middle: what lies after keeps its queue offset."""
     root = store("clean-5.3.3")

@@ -19,7 +19,7 @@ from recover.evidence.lost import LostPosition
 from recover.evidence.restore import flipped_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, is_intact, placed_records
-from tests.support.stores import real_store
+from tests.support.stores import log_place, real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
 # --- One flipped bit in a message: its checksum names the bit, verify tells of it, recover --mend-bits turns it
@@ -102,15 +102,16 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
     mqtool("recover", store, "--yes")
     sound = contents(store)
     choice = random.Random(name)
-    records = [it for it in placed_records(name) if it.record.body and it.phy_offset < 1 << 20]
-    hit = choice.sample(records, 3)
+    records = placed_records(name)
+    first = choice.choice([n for n in range(200, 400) if all(it.record.body for it in records[n : n + 2])])
+    hit = [*records[first : first + 2], records[-1]]  # two beside one another, and the last one
     for it in hit:
-        at = it.phy_offset + it.raw.index(it.record.body) + choice.randrange(len(it.record.body))
-        flip_bit(store, store / LOG, at, choice.randrange(8))
+        log, at = log_place(store, it.phy_offset + it.raw.index(it.record.body) + choice.randrange(len(it.record.body)))
+        flip_bit(store, log, at, choice.randrange(8))
     damaged = tree_digest(store)
 
     told = mqtool("verify", store, "--json")
-    assert told.code & 4
+    assert told.code & 4 and len(told.document["commitlog"]["damaged"]) == 2
     flips = told.found("commitlog-flipped-bit")
     assert sorted(item["facts"]["start"] for item in flips) == sorted(it.phy_offset for it in hit)
     assert all(item["severity"] == "info" and item["facts"]["field"] == "body" for item in flips)
@@ -132,32 +133,6 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
     assert contents(store) == sound
     assert mqtool("undo", store, "--yes").code == 0
     assert_same_tree(damaged, tree_digest(store))
-
-
-def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    sound, records = contents(store), placed_records("clean-4.5.1")
-    first = next(n for n in range(200, 400) if all(len(it.record.body) > 8 for it in records[n : n + 3]))
-    for it in records[first : first + 3]:
-        flip_bit(store, store / LOG, it.phy_offset + it.raw.index(it.record.body) + 3, 2)
-    told = mqtool("verify", store, "--json").document
-    assert len(told["commitlog"]["damaged"]) == 1
-    flips = [item["facts"]["start"] for item in told["findings"] if item["code"] == "commitlog-flipped-bit"]
-    assert flips == [it.phy_offset for it in records[first : first + 3]]
-    result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
-    assert (result.code, result.document["damaged_messages"]) == (1, 0)
-    assert contents(store) == sound
-
-
-def test_a_last_message_is_put_back_too(tmp_path: Path) -> None:
-    store = real_store("clean-5.3.3", tmp_path)
-    last = placed_records("clean-5.3.3")[-1]
-    log = sorted((store / "commitlog").iterdir())[last.phy_offset >> 20]
-    before = log.read_bytes()
-    at = (last.phy_offset & (1 << 20) - 1) + last.raw.index(last.record.body)
-    flip_bit(store, log, at, 5)
-    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
-    assert log.read_bytes() == before
 
 
 def test_inspect_names_the_bit_of_a_damaged_record(tmp_path: Path) -> None:
@@ -229,6 +204,25 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
     log = (store / LOG).read_bytes()
     assert mqtool("recover", store, "--yes").code == 1
     assert (store / LOG).read_bytes() == log
+    assert mqtool("verify", store).code == 0
+
+
+def test_a_message_with_another_tag_and_other_keys_than_its_units_is_damaged(tmp_path: Path) -> None:
+    store, hit = real_store(STORE, tmp_path), _with("KEYS")
+    at = hit.phy_offset + len(hit.raw) - len(hit.record.properties)
+    foreign = (b"KEYS\x01" + b"customer 12 in stock 33 " * 40)[: len(hit.record.properties)]
+    with (store / LOG).open("r+b") as log:
+        log.seek(at)
+        log.write(foreign)
+
+    told = mqtool("verify", store, "--json")
+    (item,) = told.found("commitlog-contradicted-properties")
+    assert told.code == 6 and told.document["commitlog"]["damaged_messages"] == 1
+    assert (item["file"], item["offset"], item["facts"]["start"]) == (LOG, at, hit.phy_offset)
+    # its units are made to match it, and with them the last trace is gone
+    assert mqtool("recover", store, "--dry-run").code == 6
+    made = mqtool("recover", store, "--yes", "--json")
+    assert (made.code, made.document["damaged_messages"]) == (5, 1)
     assert mqtool("verify", store).code == 0
 
 

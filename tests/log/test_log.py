@@ -20,7 +20,7 @@ from recover.broker.versions import BrokerVersion
 from recover.check.analysis import ScanOptions, analyse
 from recover.log import generations
 from recover.log.file_scan import FileScan
-from recover.log.scan import Damage, KnownLog, LocalEngine, LogView, stamps_of, tally
+from recover.log.scan import KnownLog, LocalEngine, LogView, stamps_of, tally
 from recover.look.store import Generation, default_broker
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -88,26 +88,6 @@ def test_messages_after_the_clock_went_back_are_not_stale_because_of_earlier_dam
     write_at(*log_place(tmp_path, records[10].phy_offset + 90), b"!")
     log = _log(tmp_path)
     assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 59, 1)
-
-
-def test_a_record_that_continues_its_queue_behind_damage_is_not_stale(tmp_path: Path) -> None:
-    writer = StoreWriter(tmp_path, mapped_file_size=65536)
-    records = [writer.put("T", b"x" * 20) for _ in range(30)]
-    writer.close()
-    write_at(*log_place(tmp_path, records[10].phy_offset + 90), b"!")
-    log = _log(tmp_path)
-    assert (log.stale, log.tally.messages, len(log.damaged)) == (0, 29, 1)
-
-
-def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: Path) -> None:
-    writer = StoreWriter(tmp_path, mapped_file_size=65536)
-    for _ in range(20):
-        writer.put("T", b"first life")
-    for number in range(5):  # the queue was lost, and the broker began again at 0
-        writer.put("T", b"second life", queue_offset=number)
-    writer.close()
-    log = _log(tmp_path)
-    assert (log.superseded, log.tally.messages) == (20, 5)
 
 
 # --- Which release is taken for the one that wrote a store.
@@ -215,9 +195,6 @@ ROWS = st.lists(
     ), max_size=60,
 )
 CUTS = st.sets(st.integers(0, 60), max_size=8)
-PLACES = st.sets(st.integers(0, 2000), max_size=16)
-
-
 def scans_of(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> tuple[Rows, list[FileScan]]:
     """All rows, and scans of files of 1,000 bytes over them, cut into splits; each row a step after the one before."""
     records = np.zeros(len(rows), dtype=RECORD)
@@ -234,15 +211,6 @@ def scans_of(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> tupl
         scan.splits = [Split(records[start:stop], np.empty(0, dtype=np.int32)) for start, stop in pairwise(borders)]
         scans.append(scan)
     return records, scans
-
-
-def damages(places: set[int]) -> list[Damage]:
-    """Ranges between every second of these places and the next."""
-    ordered = sorted(places)
-    return [
-        Damage(start, stop, "bad-magic", 0, "record", False, None)
-        for start, stop in zip(ordered[::2], ordered[1::2], strict=False)
-    ]
 
 
 @given(ROWS, CUTS, st.sampled_from([1, 7, 1 << 21]))

@@ -127,9 +127,6 @@ def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
 # --- Heads of records within each other's bodies, right but for a checksum: judging them costs what their file costs.
 
 
-SIZE = 1 << 20
-
-
 @pytest.mark.parametrize(("step", "window"), [(24, 64 << 10), (128, 8 << 10)])
 def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
     size = 96 << 10

@@ -138,6 +138,11 @@ def queue_bytes(root: Path) -> dict[str, str]:
     }
 
 
+def index_bytes(root: Path) -> dict[str, bytes]:
+    """Name and content of each index file, in order."""
+    return {path.name: path.read_bytes() for path in sorted((root / "index").iterdir())}
+
+
 Position = tuple[str, int, int]
 
 

@@ -41,17 +41,6 @@ def test_t28_missing_file_comes_back_from_its_backup(drill: Start) -> None:
         assert (store.root / "config" / name).read_bytes() == content
 
 
-def test_t28_missing_topics_are_guessed_and_marked_so(drill: Start) -> None:
-    store = drill(TIMER)
-    known = members(store.root / "config" / "topics.json")
-    store.strike("topics-missing")
-    found = store.finds("config-topics-guessed", "config/topics.json", None, exit_code=2)
-    assert found["facts"]["guess"] is True
-    with store.recovered():
-        guessed = members(store.root / "config" / "topics.json")
-        assert {"TopicA", "TopicB", "TopicTx", "Orders-2026"} <= guessed.keys() & known.keys()
-
-
 def test_t28_guessed_topics_are_named_before_the_start_until_a_broker_has_written_them(drill: Start) -> None:
     store = drill(TIMER)
     store.strike("topics-missing")
@@ -139,19 +128,6 @@ def test_t28_topic_that_only_its_queues_and_the_log_know_is_added(drill: Start) 
 
 
 # --- T29 ------------------------------------------------------------------------------------------------
-
-
-def test_t29_offset_above_the_end_is_clamped_only_when_asked_for(drill: Start) -> None:
-    store = drill(WITH_CONFIG)
-    facts = store.strike("consumer-offset-above-max").facts
-    found = store.finds("consumer-offset-above-max", "config/consumerOffset.json", None, exit_code=2)
-    assert (found["facts"]["group"], found["facts"]["topic"]) == (facts["group"], facts["topic"])
-    assert f"queue {facts['queue_id']} ends at {facts['max']}, the offset is {facts['offset']}" in found["message"]
-    with assert_unchanged(store.root):
-        assert store.run("recover", "--yes").code == 2
-    with store.recovered(0, "--clamp-offsets"):
-        table = members(store.root / "config" / "consumerOffset.json")
-        assert table[f"{facts['topic']}@{facts['group']}"] == {facts["queue_id"]: facts["max"]}
 
 
 # without its first file the log begins later than retention explains, which is asked about

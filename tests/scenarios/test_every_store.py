@@ -12,10 +12,24 @@ import pytest
 from fixtures import shapes
 from fixtures.damage import RECIPES, of_area
 from fixtures.lab.packed import manifest
+from formats.index import INDEX_HEADER
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Broken, Drill, all_stores, counts, log_options, messages
+from tests.scenarios.drill import (
+    MANY_FILES,
+    PLAIN,
+    Broken,
+    Drill,
+    all_stores,
+    bridged,
+    counts,
+    index_bytes,
+    log_options,
+    messages,
+    position,
+    queue_bytes,
+)
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import KINDS, broker_conf, real_store, strike, unmount_log
@@ -172,6 +186,87 @@ def test_log_that_is_not_mounted_is_said_and_nothing_is_written(name: str, setti
         assert mqtool("verify", root, *options).code & exits.MESSAGES
         assert mqtool("predict", root, *options).code & (exits.MESSAGES | exits.UNSUPPORTED)
         assert mqtool("recover", root, "--yes", *options).code & exits.OPERATIONAL
+
+
+# --- Each kind of damage: found where it was done, and after recover nothing is lost but what it took.
+
+
+LMQ = "killed-lmq-4.9.7"
+#: Of the log, of queues and of the index: store, seed, code of the finding, recipes.
+DAMAGES = [
+    ("killed-plain-4.5.1", 0, "commitlog-damaged-range", ("torn-tail", "torn-tail-in-head")),
+    ("killed-plain-4.5.1", 0, "commitlog-damaged-record", ("torn-tail-in-properties",)),
+    (PLAIN, 0, "commitlog-damaged-record", ("properties-zeroed",)),
+    (PLAIN, 0, "commitlog-damaged-range", ("size-zero", "size-negative", "size-huge", "size-one-less")),
+    (MANY_FILES, 3, "commitlog-damaged-range", ("page-zeroed",)),
+    (MANY_FILES, 0, "commitlog-damaged-range", ("pages-swapped",)),
+    (LMQ, 0, "commitlog-damaged-range", ("bit-in-size", "bit-in-properties-length")),
+    (MANY_FILES, 0, "commitlog-damaged-end-mark", (
+        "blank-zeroed", "blank-bad-magic", "blank-too-large", "blank-too-small")),
+    (PLAIN, 0, "consumequeue-missing-units", ("queue-hole", "queue-behind", "queue-file-zeroed")),
+    (LMQ, 0, "consumequeue-missing-units", ("queue-unit-zeroed",)),
+    (PLAIN, 0, "consumequeue-wrong-units", (
+        "queue-unit-duplicate", "queue-unit-elsewhere", "queue-unit-size", "queue-shifted")),
+    (LMQ, 0, "consumequeue-wrong-units", ("queue-units-swapped", "queue-unit-inside-record", "queue-unit-tags")),
+    (PLAIN, 0, "consumequeue-beyond-log", ("queue-ahead",)),
+    (MANY_FILES, 1, "index-count-wrong", ("index-count-too-large", "index-count-too-small", "index-torn")),
+    (MANY_FILES, 1, "index-chain-loop", ("index-chain-cycle",)),
+    (MANY_FILES, 1, "index-slot-out-of-range", ("index-slot-out-of-range",)),
+    (MANY_FILES, 1, "index-wrong-slot", ("index-slot-zeroed",)),
+    (MANY_FILES, 1, "index-header-wrong", ("index-slot-count", "index-times-swapped")),
+    (MANY_FILES, 1, "index-wrong-units", ("index-unit-elsewhere", "index-unit-hash")),
+    ("killed-5.5.0", 1, "index-wrong-units", ("index-unit-hash",)),  # which has tags in its index
+    (MANY_FILES, 1, "index-file-length", ("index-short", "index-empty")),
+]
+IN_HEADER = {"index-count-wrong": INDEX_HEADER.offset("index_count"), "index-header-wrong": 0}
+COUNTED = {"consumequeue-missing-units": "missing", "consumequeue-wrong-units": "wrong",
+           "consumequeue-beyond-log": "beyond_log"}
+
+
+def broken_ranges(store: Drill) -> list[tuple[int, int]]:
+    """Start and stop of each run of records that no reader accepts any more."""
+    found: list[tuple[int, int]] = []
+    for start in sorted(store.broken.lost):
+        stop = start + len(store.contents[start])
+        found = [*found[:-1], (found[-1][0], stop)] if found and found[-1][1] == start else [*found, (start, stop)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "seed", "code", "recipe"), [
+    pytest.param(name, seed, code, recipe, id=f"{name}-{recipe}")
+    for name, seed, code, recipes in DAMAGES for recipe in recipes
+])
+def test_each_damage_is_found_where_it_was_done_and_costs_what_it_took(
+    drill: Start, name: str, seed: int, code: str, recipe: str
+) -> None:
+    store = drill(name)
+    derived = queue_bytes(store.root), index_bytes(store.root)
+    done = store.strike(recipe, seed)
+    for start, stop in broken_ranges(store):
+        facts = store.finds(code, *store.place(start), exit_code=exits.MESSAGES)["facts"]
+        assert facts.get("stop", stop) == stop
+    if not store.lost:
+        (change, *_) = done.changes
+        place = store.place(done.facts["phy_offset"]) if RECIPES[recipe].area == "log" else (
+            change.file, IN_HEADER.get(code, change.offset or 0))
+        facts = store.finds(code, *place, exit_code=exits.DERIVED)["facts"]
+        if code in COUNTED:
+            assert store.look().document["consumequeue"][COUNTED[code]] == facts["count"]
+            for ours, theirs in (("topic", "topic"), ("queue", "queue_id"), ("first", "queue_offset")):
+                assert facts[ours] == done.facts.get(theirs, facts[ours])
+            assert facts["count"] == done.facts.get("missing", facts["count"])
+    assert store.look().document["commitlog"]["damaged_messages"] == len(store.lost)
+    with store.recovered() as made:
+        restored = [item for item in made["bridged"] if item["kind"] == "restored"]
+        given_up = store.messages - messages(store.root)
+        assert given_up <= store.lost and len(given_up) == len(store.lost) - len(restored)
+        loss = [row for row in made["plan"]["loss"] if row["cause"] != "beyond-log"]
+        assert made["damaged_messages"] == sum(row["messages"] for row in loss) == len(given_up)
+        assert {(row["topic"], row["queue"]) for row in loss} == {(m.topic, m.queue_id) for m in given_up}
+        assert all(0 < row["begin"] <= row["end"] for row in loss)
+        named = [(row["topic"], row["queue"], row["first_offset"]) for row in loss]
+        assert (named if "torn" in recipe else bridged(made)) == sorted(map(position, given_up))
+        assert given_up or (queue_bytes(store.root), index_bytes(store.root)) == derived
 
 
 # --- The promise of recover for every way in which the fixtures can break a store: the same has to hold of all.

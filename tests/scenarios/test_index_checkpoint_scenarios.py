@@ -14,7 +14,7 @@ from formats.timer import MAGIC_ROLL, TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, T
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import MANY_FILES, Drill
+from tests.scenarios.drill import MANY_FILES, Drill, index_bytes
 from tests.support.harm import Harm, changed, cut, gone, zeroed
 from tests.support.sampling import sampled
 from tests.support.stores import real_store
@@ -37,43 +37,6 @@ def answers(store: Drill) -> Answers:
         found[asked] = [item["phy_offset"] for item in document["messages"]]
         assert record.phy_offset in found[asked]
     return found
-
-
-def index_bytes(root: Path) -> dict[str, bytes]:
-    """Name and content of each index file, in order."""
-    return {path.name: path.read_bytes() for path in sorted((root / "index").iterdir())}
-
-
-CODES = {
-    "index-count-too-large": "index-count-wrong",
-    "index-count-too-small": "index-count-wrong",
-    "index-torn": "index-count-wrong",
-    "index-chain-cycle": "index-chain-loop",
-    "index-slot-out-of-range": "index-slot-out-of-range",
-    "index-slot-zeroed": "index-wrong-slot",
-    "index-slot-count": "index-header-wrong",
-    "index-times-swapped": "index-header-wrong",
-    "index-unit-elsewhere": "index-wrong-units",
-    "index-unit-hash": "index-wrong-units",
-    "index-short": "index-file-length",
-    "index-empty": "index-file-length",
-}
-IN_HEADER = {"index-count-wrong": INDEX_HEADER.offset("index_count"), "index-header-wrong": 0}
-
-
-@pytest.mark.parametrize(("name", "recipe"), [
-    *((MANY_FILES, recipe) for recipe in CODES), ("killed-5.5.0", "index-unit-hash"),  # which has tags in its index
-])
-def test_t26_damaged_index_file_is_found_and_answers_again(drill: Start, name: str, recipe: str) -> None:
-    store = drill(name)
-    before, files = answers(store), index_bytes(store.root)
-    done = store.strike(recipe, 1)
-    found = store.finds(CODES[recipe], done.changes[0].file, IN_HEADER.get(CODES[recipe], done.changes[0].offset),
-                        exit_code=2)
-    assert found["severity"] == "warning"
-    with store.recovered():
-        assert answers(store) == before
-        assert index_bytes(store.root) == files
 
 
 @pytest.mark.parametrize(("name", "recipe"), [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -18,13 +17,12 @@ import pytest
 from fixtures import shapes
 from fixtures.synth import StoreWriter
 from mqtool import exits
-from recover.change import disk
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, messages
 from tests.scenarios.interrupted import points, recovering
-from tests.support.plans import count_operations, failing, killed_at
+from tests.support.plans import count_operations, killed_at
 from tests.support.system import in_a_child, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
@@ -77,32 +75,6 @@ def test_recover_continues_in_a_whole_copy_of_a_killed_command(broken: Drill, fo
 # --- T36: disks and kills in the middle -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
-def test_t36_disk_that_fills_during_the_repair_leaves_the_store_as_it_was(broken: Drill, for_good: bool) -> None:
-    before = tree_digest(broken.root)
-    names = {"write", "append", "fsync", "create", "truncate", "mkdir"}
-    refused = 0
-    for stop in points(broken, 4, names):
-        def full(number: int, operation: disk.Operation, stop: int = stop) -> bool:
-            return (number >= stop if for_good else number == stop) and operation.name in names
-
-        with failing(full, errno.ENOSPC):
-            result = mqtool("recover", broken.root, "--yes", "--json")
-        assert result.code & exits.BUG == 0
-        if not result.code & exits.OPERATIONAL:
-            assert mqtool("undo", broken.root, "--yes").code & exits.OPERATIONAL == 0
-            continue
-        refused += 1
-        assert "No space left" in result.stderr
-        states = [run["state"] for run in mqtool("journal", broken.root, "--json").document["runs"]]
-        if states and states[-1] in ("unfinished", "undoing"):
-            assert for_good
-            assert mqtool("undo", broken.root, "--yes").code & exits.OPERATIONAL == 0
-        settle(broken.root)
-        assert_same_tree(before, tree_digest(broken.root))
-    assert refused >= 3
-
-
 def test_t36_small_disk_is_noticed_before_the_first_write(folder: Path) -> None:
     with small_disk(folder / "disk", "4m") as place:
         store = Drill.start(MANY_FILES, place)
@@ -117,40 +89,6 @@ def test_t36_small_disk_is_noticed_before_the_first_write(folder: Path) -> None:
         (place / "ballast").unlink()
         with store.recovered(starts=False):
             pass
-
-
-def settle(root: Path) -> None:
-    """Recover and undo: clears away what a run that never began has left, and shows that the store can be changed."""
-    assert mqtool("recover", root, "--yes").code == exits.CORRECTED | exits.MESSAGES
-    assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
-
-
-@pytest.mark.parametrize("way", ["resume", "undo"])
-def test_t36_killed_during_the_repair(broken: Drill, way: str) -> None:
-    before = tree_digest(broken.root)
-    unfinished = 0
-    stops = points(broken, 4)
-    whole = contents(broken.root.with_name("to-count"))
-    for number, stop in enumerate(stops):
-        root = broken.root.with_name(f"kill-{number}")
-        shutil.copytree(broken.root, root, symlinks=True)
-        assert killed_at(stop, recovering(root))
-        states = [run["state"] for run in mqtool("journal", root, "--json").document["runs"]]
-        if "unfinished" in states:
-            unfinished += 1
-            codes = mqtool("verify", root, "--json").codes
-            assert "run-unfinished" in codes
-            assert mqtool("recover", root, "--yes").code & exits.OPERATIONAL, "a second run on top of half of one"
-            done = mqtool(way, root, "--yes")
-            assert done.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) == 0, done.stderr
-        else:
-            # Killed before it began or after it ended; what it had made by then is cleared away by the next run.
-            mqtool("recover", root, "--yes")
-        if way == "resume" or "unfinished" not in states:
-            assert contents(root) == whole
-            assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
-        assert_same_tree({**before, ".": before["."]._replace(mtime_ns=0)}, tree_digest(root))
-    assert unfinished >= 2
 
 
 def test_t36_sigterm_stops_between_two_steps_and_can_be_resumed(broken: Drill) -> None:

@@ -21,7 +21,6 @@ from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, messages, queue_bytes
-from tests.support.sampling import sampled
 from tests.support.stores import EXPECTED, write_at
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import add_batch_queue, add_rocksdb, put
@@ -101,44 +100,6 @@ def test_t20_queues_of_one_topic_are_rebuilt_in_full(drill: Start, name: str) ->
 
 
 # --- T21, T22: wrong, ahead, after -----------------------------------------------------------------------
-
-
-MISSING = ("queue-hole", "queue-unit-zeroed")
-WRONG = ("queue-unit-duplicate", "queue-units-swapped", "queue-unit-elsewhere", "queue-unit-inside-record",
-         "queue-unit-size", "queue-unit-tags", "queue-shifted")
-
-
-@pytest.mark.parametrize(("recipe", "name"), sampled((*MISSING, *WRONG), (PLAIN, "killed-lmq-4.9.7"), quick=9))
-def test_t21_wrong_units_are_found_where_they_stand(drill: Start, name: str, recipe: str) -> None:
-    store = drill(name)
-    before = queue_bytes(store.root)
-    code = "consumequeue-missing-units" if recipe in MISSING else "consumequeue-wrong-units"
-    done = store.strike(recipe)
-    found = store.finds(code, done.changes[0].file, done.changes[0].offset, exit_code=2)
-    facts = found["facts"]
-    assert (facts["topic"], facts["queue"], facts["first"]) == (
-        done.facts["topic"], done.facts["queue_id"], done.facts["queue_offset"])
-    with store.recovered():
-        assert queue_bytes(store.root) == before
-
-
-@pytest.mark.parametrize(("recipe", "code", "fact"), [
-    ("queue-ahead", "consumequeue-beyond-log", 3), ("queue-behind", "consumequeue-missing-units", "missing"),
-    ("queue-file-zeroed", "consumequeue-missing-units", None),  # T23
-])
-def test_t22_queue_that_ends_elsewhere_than_the_log_says(
-    drill: Start, recipe: str, code: str, fact: str | int | None
-) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    done = store.strike(recipe)
-    facts = store.finds(code, done.changes[0].file, done.changes[0].offset or 0, exit_code=2)["facts"]
-    if fact is not None:
-        assert (facts["count"], facts["first"]) == (done.facts.get(fact, fact), done.facts["queue_offset"])
-    queues = store.look().document["consumequeue"]
-    assert queues["beyond_log" if recipe == "queue-ahead" else "missing"] == facts["count"]
-    with store.recovered():
-        assert queue_bytes(store.root) == before
 
 
 def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
@@ -247,6 +208,30 @@ def test_t39_predict_names_the_deleted_topics_that_a_start_brings_back(drill: St
     shown = mqtool("predict", store.root, "--broker", "4.5.1").stdout
     assert re.search("brings back topic +TopicB *\n", shown)
     assert store.run("predict", "--broker", "4.5.1").document["revived_topics"] == ["TopicB"]
+
+
+def test_a_topic_that_dispatch_had_not_got_to_is_not_deleted(drill: Start) -> None:
+    """Killed right after its creation, before topics.json and queues were on the disk: 4.5.1 to 5.5.0 dispatch it."""
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    delete_topic(store.root, "Orders")
+    (store.root / "abort").touch()
+    found = set(store.look().document["finding_counts"])
+    assert {"consumequeue-missing-units", "config-topics-guessed"} <= found and "topic-deleted" not in found
+    said = store.run("predict", "--broker", "4.9.7")
+    assert said.document["queues"]["Orders/2"] == [0, 116] and said.document["revived_topics"] == []
+    assert said.code & exits.MESSAGES, "brokers serve no topic that topics.json does not list"
+    store.run("recover", "--yes")
+    assert queue_bytes(store.root) == before
+
+
+def test_predict_brings_back_no_lmq_queue_as_a_topic(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    for folder in (store.root / "consumequeue").glob("%LMQ%*"):
+        shutil.rmtree(folder)
+    said = store.run("predict", "--broker", "4.9.7", "--set", "enableLmq=true", "--set", "enableMultiDispatch=true")
+    assert any(name.startswith("%LMQ%") for name in said.document["queues"])
+    assert said.document["revived_topics"] == []
 
 
 def test_queue_folders_without_files_of_a_topic_that_topics_json_lacks_take_one_run(drill: Start) -> None:

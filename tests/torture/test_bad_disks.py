@@ -28,7 +28,7 @@ from tests.support.counts import Count
 from tests.support.plans import PLANS, failing, make_old, sealed, small_store
 from tests.support.sampling import sampled
 from tests.support.stores import write_at
-from tests.support.system import small_disk
+from tests.support.system import in_a_child, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 from tests.torture.case import Case, refused
 from tests.torture.power import Disk, Noted, recorded
@@ -279,18 +279,14 @@ def test_a_disk_that_is_really_full_after_each_page(
 
 def _limited(kind: int, limit: int, work: Callable[[], object]) -> int:
     """Do work in a child under a limit of the system; 0 done, 8 refused, anything else is a fault."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            # what earlier tests of this process hold open is none of the work's
-            os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-            resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
-            code = 8 if refused(work) else 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        # what earlier tests of this process hold open is none of the work's
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+        os._exit(8 if refused(work) else 0)
+
+    return in_a_child(limited)
 
 
 @pytest.mark.parametrize("kind", [resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE], ids=["file size", "open files"])
