@@ -264,6 +264,7 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})
     out.show(facts("", [("built", names), ("from", change.store.store), ("in", place)]))
+    bits = done.findings.bits
     out.summary(f"{count(len(done.files), 'file')} written to {place}, {human_size(done.size)}, read back and "
-                "compared with the log")
-    return done.findings.bits | (exits.CORRECTED if done.corrected else 0)
+                "compared with the log", next_steps(out.scene("checked", bits)) if bits else ())
+    return bits | (exits.CORRECTED if done.corrected else 0)

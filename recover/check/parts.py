@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from formats import checkpoint as checkpoint_format, dledger
 from formats.basics import FormatError
@@ -27,6 +27,7 @@ from formats.consumequeue import (
 )
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_PROP_CRC
+from recover.broker.recovery import DEFAULT_SEARCH_LIMIT
 from recover.broker.settings import KNOWN, BrokerSettings, java_integer
 from recover.broker.versions import DUP_INFO_CHECKED, NEWEST_COMPARED, BrokerVersion
 from recover.change.journal import run_findings
@@ -87,17 +88,21 @@ _BY_SETTING = {
 
 
 class Needed(Struct, frozen=True):
-    """A damaged or missing part: `problem` in words; `stops`: no broker starts on it (tried on 5.5.0)."""
+    """A damaged or missing part: `problem` in words; `stops`: no broker starts on it (tried on 5.5.0); `comes`: a start
+    writes it."""
 
     part: str
     what: str
     problem: str
     missing: bool
     stops: bool = False
+    comes: bool = False
 
     def finding(self) -> Finding:
         code = "part-missing" if self.missing else "part-damaged"
-        return finding(code, self.part, None, part=self.part, what=self.what, problem=self.problem, stops=self.stops)
+        known = finding(
+            code, self.part, None, part=self.part, what=self.what, problem=self.problem, stops=self.stops)
+        return structs.replace(known, severity="info", bits=0, remedy="") if self.comes else known
 
 
 def needed_parts(store: Store, topics: Topics, log: LogView) -> list[Needed]:
@@ -163,9 +168,13 @@ def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
             if not _has_data(folder / str(queue_id))}
+    # the recovery of an unclean stop reads the whole log without a checkpoint, as in a store that export wrote
+    unclean = store.has_abort and not store.checkpoint_path.exists() and len(log.files) <= DEFAULT_SEARCH_LIMIT
+    comes = unclean and not _has_data(store.batchconsumequeue_dir)
+    problem = "topics.json has the topic with such queues and the log holds its messages"
+    problem += "; the next start reads the whole log and writes them" if comes else ""
     for folder in sorted(bare):
-        yield Needed(store.relative(folder), "batch consume queues",
-                     "topics.json has the topic with such queues and the log holds its messages", True)
+        yield Needed(store.relative(folder), "batch consume queues", problem, True, comes=comes)
     if store.batchconsumequeue_dir.is_dir():
         found = sorted(store.batchconsumequeue_dir.glob("*/*/*"))
         files = {file: file.stat().st_size for file in found if file.is_file()}

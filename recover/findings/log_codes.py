@@ -157,7 +157,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-foreign", "error",
         "this log file holds no record and does not begin like one, but {lost:message|messages} should be in it: {what}",
         "Find the log file that belongs here: compressed, on another path, in the source of this copy, a replica, a backup. If none does, "
-        "move the file out of the store. --max-loss lets recover continue without it.",
+        "move the file out of the store. To continue without it: `mqtool recover {store} --max-loss all --dry-run`",
         meaning="The file has the name of a log file, and nothing in it was written by a broker.",
         cause="Another program's file, an error page in place of a download, a wrong disk, a compressed or encrypted copy.",
         broker="It finds no record in it: it cuts the log there, or skips the file; if there is no other, it writes its own from the "
@@ -168,7 +168,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-other-log", "error",
         "the records in this file ({messages}) belong to another log: {witness} name messages in it that it lacks ({lost})",
-        "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover continue without it.",
+        "Find the right file: another path, the source of this copy, a replica, a backup. To continue without it: `mqtool recover {store} "
+        "--max-loss all --dry-run`",
         one="the record in this file belongs to another log: {witness} name messages in it that it lacks ({lost})",
         meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
                 "another generation of this one. The messages of this store's own file are lost.",

@@ -176,6 +176,11 @@ def test_a_part_is_named_relative_to_the_working_folder(
     assert mqtool("undo", root.format(here=tmp_path), "--commitlog", "log", "--yes").code & exits.OPERATIONAL == 0
 
 
+def test_a_rebuild_beside_a_damaged_log_leads_to_its_repair(damaged: Path, tmp_path: Path) -> None:
+    built = mqtool("rebuild", damaged, "--output", tmp_path / "built", "--json").document
+    assert [step["command"] for step in built["next"]] == [f"mqtool recover {damaged} --dry-run"]
+
+
 def test_no_bridge_refuses_with_the_count(damaged: Path) -> None:
     with assert_unchanged(damaged):
         result = mqtool("recover", damaged, "--no-bridge", "--yes")

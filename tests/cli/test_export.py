@@ -528,6 +528,19 @@ def test_the_messages_inside_a_batch_come_out_one_by_one(tmp_path: Path) -> None
         m for m in folded if m["phy_offset"] not in batches]
 
 
+def test_a_store_with_batches_leads_to_the_start_that_writes_their_queues(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert mqtool("export", unpacked("kinds/clean-batch-5.5.0"), "-o", out, "--format", "store").code == 0
+    seen = mqtool("verify", out, "--json")
+    (missing,) = seen.found("part-missing")
+    assert (seen.code, missing["severity"]) == (2, "info")
+    assert seen.document["next"][0]["command"] == f"mqtool recover {out} --dry-run"
+    said = mqtool("recover", out, "--dry-run", "--json")
+    assert said.document["next"][0]["command"] == "start the broker"
+    (out / "abort").unlink()
+    assert mqtool("verify", out, "--json").found("part-missing")[0]["severity"] == "warning"
+
+
 def test_a_queue_offset_inside_a_batch_finds_the_batch(tmp_path: Path) -> None:
     root = unpacked("kinds/clean-batch-5.5.0")
     where = ("--topic", "Batched", "--queue", 0, "--queue-offsets", "7:12")
