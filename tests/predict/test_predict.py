@@ -365,15 +365,6 @@ def test_units_of_light_queues_left_out_are_said_to_be_that_and_no_unreachable_m
     assert "lose nothing" not in start_line(elsewhere.json())
 
 
-def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{')
-    assert ask(root).starts
-    (root / "config" / "topics.json.bak").write_text('{"topicConfigTable":{')
-    found = ask(root)
-    assert not found.starts and found.reason is not None and "topics.json" in found.reason
-
-
 @pytest.mark.parametrize("copies", ["both", "main", "bak"])
 @pytest.mark.parametrize(("name", "field", "value", "by_main", "in_4_9"), [
     ("topics.json", None, None, True, False), ("topics.json", "perm", "x", True, False),
