@@ -57,7 +57,9 @@ def misplaced_records(
     # a queue in which exactly this offset is missing is better evidence than one with room for any
     moved = _fits_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
     fitted = {item.start for item in moved}
-    alone = [*moved, *(item for item in left[False] if item.start not in fitted)]
+    edited = {edit.start for edit in found}
+    alone = [item for item in (*moved, *(item for item in left[False] if item.start not in fitted))
+             if item.start not in edited]
     if alone:
         found = _contradicted(log, expectation, queues, left[True], alone)
         losses = lost_positions(log, expectation, queues, behind, _held(found))
@@ -96,7 +98,7 @@ def _contradicted(
     """Return the edits of all records that belong to another place than one of their fields states, ascending by start.
 
     `named`: misnumbered records whose only remaining place has a unit that names them. `alone`: records with only one
-    place left; they count unless a wrong unit names them.
+    place left, for which no unit had enough claims: such a unit no longer counts, as recover removes it.
     """
     said, by_lmq, units = _claims(queues, named, alone)
     asked: list[_Candidate] = []
@@ -139,7 +141,9 @@ def _claims(
     for item in single:
         (by_lmq if item.key.topic.startswith(LMQ_PREFIX) else said)[item.start].append(item)
     units = {(item.place, item.start) for item in (*single, *named)}
-    for item in [*named, *(item for item in alone if item.start not in said)]:
+    for item in alone:
+        said.pop(item.start, None)
+    for item in (*named, *alone):
         said[item.start].append(item)
     if len(by_lmq) > POLICIES["lmq"].limit:
         by_lmq.clear()
