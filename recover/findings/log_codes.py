@@ -278,7 +278,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",
         cause="A file was copied by hand, or created twice when a disk filled up.",
         broker="It loads both, and reads whichever comes first.",
-        action="`mqtool recover` quarantines the one with less of the log.",
+        action="`mqtool recover` copies what only the one with less of the log still has into the other, and quarantines it.",
     ),
     Code(
         "commitlog-first-file-not-zero", "info", "the log begins at {start}: older files have expired", "",

@@ -93,13 +93,17 @@ def loss_of_damage(analysis: Analysis, bridged: Sequence[dict[str, Any]], begin:
     """
     # records in a damage are restored all or none, in every queue that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
+    copied = {b["start"]: (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "copied"}
+    places = set(copied.values())
     statement = Statement()
     surroundings = Surroundings(analysis.log)
     for number, (damage, positions) in enumerate(zip(analysis.log.damaged, analysis.losses.all_by_damage, strict=True)):
         if damage.start in whole_again or damage.start < begin:
             continue
         times = surroundings.times(damage)
-        for position in positions:
+        left = [position for position in positions if position.start not in copied
+                and (*position.key, position.queue_offset) not in places]
+        for position in left:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
         untold = held_records(damage, positions) - record_count(positions)
         if untold and number not in analysis.end_marks:

@@ -283,7 +283,7 @@ def _planned(
     altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
     loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
     loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []
-    restored = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
+    restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
