@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
-from recover.change.copy_store import check_target, copy_store, relocated, sources_of
+from recover.change.copy_store import check_target, copy_store, relocated, sources_of, twins_retired
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_changeable, check_space
@@ -179,10 +179,11 @@ def conclude(
 
 
 def copy_with_progress(
-    out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = "copying"
+    out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = "copying",
+    without: Collection[Path] = (),
 ) -> None:
     with out.line() as line, exits.between_steps() as interrupted:
-        copy_store(sources, target, interrupted=interrupted,
+        copy_store(sources, target, interrupted=interrupted, without=without,
                    progress=lambda path: line.show(f"{doing} {path}"))
 
 
@@ -320,7 +321,7 @@ class Change(Struct):
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
         """Make the copy, with all parts in one place; return it and the plan for it."""
         out = self.out
-        copy_with_progress(out, sources_of(store), target)
+        copy_with_progress(out, sources_of(store), target, without=twins_retired(plan, store))
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
         moved = relocated(plan, store)
         out.given = out.given.of_copy(target, copy=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from recover.change import disk
 from recover.change.content import stop_if
 from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
-from recover.change.model import Plan, Step
+from recover.change.model import Plan, Retire, Step
 from recover.findings.code import Refusal
 from recover.findings.model import shell_line
 from recover.store.reader import FileReader
@@ -41,12 +41,12 @@ _DERIVED = frozenset({CONSUMEQUEUE, CONSUMEQUEUE_EXT, INDEX, CHECKPOINT})
 
 def copy_store(
     sources: Sequence[tuple[Path, str]], target: Path, *, interrupted: Callable[[], bool] = lambda: False,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None, without: Collection[Path] = (),
 ) -> None:
     """Copy `(folder, name in the copy)` pairs; `(root, ".")` is the store itself. Several may share a name.
 
     Not copied from the store itself are a name of another pair (`(d, "commitlog")` replaces all of `root/commitlog`),
-    and a folder of another pair.
+    and a folder of another pair; of none the files `without`.
 
     Blocks are shared where the file system can; holes, owners, modes, mtimes and xattrs are kept, journals left out.
     A store on a server is fetched: bytes and times. `Refusal` if the target is not empty, if a source changes
@@ -62,6 +62,8 @@ def copy_store(
             leave_out = [item for item in sources if item[1] != "."] if name == "." else []
             for path, copy in _walk(source, made / name, leave_out):
                 stop_if(interrupted, "stopped; what was copied so far was removed")
+                if path in without:
+                    continue
                 if progress is not None:
                     progress(str(path if url_of(path) is None else copy.relative_to(made)))
                 _copy(path, copy, folders)
@@ -170,8 +172,15 @@ def sources_of(store: Store) -> list[tuple[Path, str]]:
             *((part, name) for part, name in named if part is not None)]
 
 
+def twins_retired(plan: Plan, store: Store) -> set[Path]:
+    """Log files that a plan retires because another folder has one of that name: a copy has room for one."""
+    names = {twin.name for twin in store.commitlog.duplicates}
+    return {path for step in plan.steps if isinstance(step, Retire)
+            for path in [store.path(step.file)] if path.name in names and path.parent in store.commitlog_dirs}
+
+
 def relocated(plan: Plan, store: Store) -> Plan:
-    """Turn a plan for a store into one for its copy of `sources_of(store)`, not yet sealed."""
+    """Turn a plan for a store into one for its copy of `sources_of(store)` without `twins_retired`, not yet sealed."""
     parts = [(source.as_posix(), name) for source, name in sources_of(store) if name != "."]
 
     def file(step: Step) -> str:
@@ -179,7 +188,8 @@ def relocated(plan: Plan, store: Store) -> Plan:
         return next((f"{name}{path.removeprefix(source)}" for source, name in parts if path.startswith(f"{source}/")),
                     step.file)
 
-    steps = tuple(structs.replace(step, file=file(step)) for step in plan.steps)
+    gone = twins_retired(plan, store)
+    steps = tuple(structs.replace(step, file=file(step)) for step in plan.steps if store.path(step.file) not in gone)
     return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
 
@@ -241,7 +251,8 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise Refusal(f"{path} is neither a file nor a folder", "move it out of the store first")
     if copy.exists():
-        raise Refusal(f"two commitlog paths hold {path.name}", "decide which of the two is the right one")
+        raise Refusal(f"two commitlog paths hold {path.name}",
+                      "`mqtool recover {store}` keeps the one with more of the log.")
     copy_file(path.resolve() if url_of(path) is None else path, copy)
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):

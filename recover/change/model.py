@@ -37,7 +37,7 @@ from recover.findings.code import Refusal
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
 from recover.store.source import open_file
-from recover.store.store import JOURNAL_DIR
+from recover.store.store import JOURNAL_DIR, StoreOptions
 
 
 class Step(Struct, frozen=True):
@@ -371,26 +371,13 @@ class _ConfigChoice(Struct):
     text: str
 
 
-class _StoreOptions(Struct):
-    """The `StoreOptions` that are accepted from a plan; folders only to name them to a command that reads."""
-
-    commitlog: list[str] = []
-    consumequeue: str | None = None
-    index: str | None = None
-    mapped_file_size: int | None = None
-    index_slots: int | None = None
-    index_entries: int | None = None
-    broker: str | None = None
-    settings: dict[str, str] = {}
-
-
 class _Summary(Struct):
     valid_to: int = 0
     config: list[_ConfigChoice] = []
     assumptions: list[str] = []
     assumed_settings: dict[str, Any] = {}
     mendable_messages: int = 0
-    store_options: _StoreOptions | None = None
+    store_options: StoreOptions | None = None
 
 
 class _Body(Struct):
@@ -430,7 +417,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     body = whole["body"]
     if crc32c(canonical(body)) != whole["crc32c"]:
         raise Refusal(f"{path} was changed after it was saved: its checksum does not match", "create the plan again")
-    typed = convert(body, _Body)
+    typed = convert(body, _Body, dec_hook=lambda kind, value: kind(value))  # folders are paths
     os.fsencode(json.dumps(body, ensure_ascii=False))  # ValueError for a name that no file can have
     sidecar = typed.sidecar
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):

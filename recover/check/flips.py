@@ -261,19 +261,43 @@ def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts
 _ALL_BITS = (1 << 64) - 1
 
 
-def flipped_properties(analysis: Analysis, index: IndexReport | None, mended: Iterable[Edit]) -> Iterator[Edit]:
-    """Yield edits that units reveal; none from the queues, or the index, if these contradict too many records.
+def flipped_properties(
+    analysis: Analysis, index: IndexReport | None, mended: Iterable[Edit]
+) -> tuple[list[Edit], list[Record]]:
+    """Return the edits that units reveal, and the records that both their queue unit and the index contradict without
+    edits that explain it; none from the queues, or the index, if these contradict too many records.
 
     `mended`: other edits of the records; these are judged with them applied.
     """
     records = analysis.log.written | {edit.start: edit.record for edit in mended}
+    found: list[Edit] = []
+    altered: list[Record] = []
+    by_tag: dict[int, Edit | None] = {}
     with LogReader(analysis.log.queue) as reader:
         for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
-            edit = None if record is None else _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
+            # a property CRC proves the properties unchanged
+            if record is None or record.property_crc is not None:
+                continue
+            if not (_denies_tag(record, *told) if kind == "tag" else _denies_keys(record, {*told})):
+                continue
+            edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
             if edit is not None:
                 records[start] = edit.record
-                yield edit
+                found.append(edit)
+            if kind == "tag":
+                by_tag[start] = edit
+            elif start in by_tag and None in (edit, by_tag[start]):
+                altered.append(record)
+    return found, altered
+
+
+def altered_findings(store: Store, log: LogView, records: Iterable[Record]) -> Iterator[Finding]:
+    """Yield a finding for each record that both its queue unit and the index contradict, at its properties."""
+    for record in records:
+        start, place = record.phy_offset, record.total_size - len(record.properties)
+        yield finding("commitlog-contradicted-properties", *place_in_file(store, log, start + place), start=start,
+                      topic=record.topic_name, queue=record.queue_id, queue_offset=record.queue_offset)
 
 
 def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
@@ -293,20 +317,27 @@ def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, 
         yield "key", phy_offset, None, (*own,)
 
 
-def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit | None:
-    """From a unit at the record's own place. If it is one bit off the record's code, the unit is as likely wrong."""
+def _denies_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> bool:
+    """Whether a unit at the record's own place holds another tag. If it is one bit off the record's code, the unit is
+    as likely wrong."""
     off = (tags_code(record) ^ code) & _ALL_BITS
-    if (record.topic_name, record.queue_id, record.queue_offset) != (*key, queue_offset) or off.bit_count() < 2:
-        return None
-    return property_bit("tag", record, lambda one: tags_code(one) == code) if delay_level(record) is None else None
+    own = (record.topic_name, record.queue_id, record.queue_offset) == (*key, queue_offset)
+    return own and off.bit_count() >= 2 and delay_level(record) is None
+
+
+def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit | None:
+    return property_bit("tag", record, lambda one: tags_code(one) == code)
+
+
+def _denies_keys(record: Record, told: set[int]) -> bool:
+    """Whether the index holds other keys. A hash one bit off one of the record's own is as likely wrong."""
+    before = key_hashes(record)
+    return not told <= before and not any((mine ^ its).bit_count() == 1 for mine in told - before for its in before)
 
 
 def _by_keys(record: Record, told: set[int]) -> Edit | None:
-    """The record may lose keys but must gain none without a unit. A hash one bit off one of its own is as likely
-    wrong."""
+    """The record may lose keys but must gain none without a unit."""
     before = key_hashes(record)
-    if told <= before or any((mine ^ its).bit_count() == 1 for mine in told - before for its in before):
-        return None
     return property_bit("key", record, lambda one: told <= key_hashes(one) <= told | before)
 
 

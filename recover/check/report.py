@@ -9,11 +9,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from formats.record import Record
 from formats.record.rows import BITS_REJECTED
 from recover.check.analysis import Analysis, ScanOptions, analyse, unread_answers
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.flips import (
     Rejected,
+    altered_findings,
     flipped_bit_findings,
     flipped_properties,
     flipped_property_findings,
@@ -76,7 +78,7 @@ class VerifyReport(Struct):
     """The result of verify. Parts that were not requested are None; sizes in bytes, times in seconds.
 
     `flipped`: tags and keys that are one flipped bit away from what their units hold. `rejected`: messages that no
-    client or no service can read.
+    client or no service can read. `altered`: those whose properties both their unit and the index contradict.
     """
 
     analysis: Analysis
@@ -87,6 +89,7 @@ class VerifyReport(Struct):
     seconds: float = 0.0
     flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    altered: list[Record] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -111,7 +114,7 @@ class VerifyReport(Struct):
         found = {edit.start: True for edit in self.analysis.contradictions}
         for item in self.rejected:
             found |= {start: found.get(start, True) and item.edit is not None for start in item.starts}
-        return found
+        return found | {record.phy_offset: False for record in self.altered}
 
     def json(self) -> dict[str, Any]:
         """The verify document without its common keys (schema, store, exit code, findings)."""
@@ -157,9 +160,10 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     findings = FindingList()
     rejected_ones: list[Rejected] = []
     flipped: list[Edit] = []
+    altered: list[Record] = []
     if "commitlog" in wanted:
         rejected_ones = rejected(analysis) if analysis.log.tally.bits & BITS_REJECTED else []
-        flipped = [*flipped_properties(analysis, index, [item.edit for item in rejected_ones if item.edit])]
+        flipped, altered = flipped_properties(analysis, index, [item.edit for item in rejected_ones if item.edit])
         findings.extend(check_commitlog(store, analysis))
         findings.extend(contradiction_findings(store, analysis.log, analysis.contradictions))
         if analysis.queues is not None:
@@ -167,6 +171,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         findings.extend(rejected_findings(analysis, rejected_ones))
         findings.extend(flipped_bit_findings(store, analysis))
         findings.extend(flipped_property_findings(store, analysis.log, flipped))
+        findings.extend(altered_findings(store, analysis.log, altered))
         findings.extend(misnamed_findings(store, analysis.misnamed))
         findings.extend(remains_findings(store, analysis, index))
     checkpoint = check_checkpoint(store, analysis.log) if "checkpoint" in wanted else None
@@ -180,7 +185,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         findings.extend(config.findings)
     findings.extend(check_parts(store, analysis, only))
     return VerifyReport(
-        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones
+        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered
     )
 
 

@@ -22,7 +22,7 @@ from formats.index import IndexGeometry
 from formats.native.index import TAKE_ALL
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
-from recover.change.content import BytesContent, DeferredContent, Spool
+from recover.change.content import BytesContent, DeferredContent, Manifest, Spool
 from recover.change.model import Install, Step
 from recover.cluster.jobs import TaskReads, enter
 from recover.cluster.splits import pack_rows, unpack_rows
@@ -44,15 +44,6 @@ Wanted = tuple[Any, Iterable[Piece]]
 """Key of a content, and its bytes in any order."""
 
 
-class Staged(Struct, frozen=True):
-    """A line of the manifest: content `name` is in `file`, with this length in bytes and CRC-32C."""
-
-    name: str
-    file: str
-    size: int
-    crc32c: int
-
-
 class StagingFailure(Struct, frozen=True):
     """A file that could not be written, with host and reason. `no_folder`: the host does not see the staging folder."""
 
@@ -70,8 +61,8 @@ class Stager(Struct, frozen=True):
     names: dict[Any, str]
     sync: bool
 
-    def __call__(self, contents: Iterable[Wanted]) -> Iterator[Staged | StagingFailure]:
-        """Yield a line for each file written; the first failure ends the task."""
+    def __call__(self, contents: Iterable[Wanted]) -> Iterator[Manifest | StagingFailure]:
+        """Yield a manifest for each file written; the first failure ends the task."""
         for key, pieces in contents:
             name = self.names.get(key)
             if name is None:
@@ -89,7 +80,7 @@ class Stager(Struct, frozen=True):
                 yield StagingFailure(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
                                 not os.path.isdir(self.folder))
                 return
-            yield Staged(name, path.name, size, crc)
+            yield {name: (path.name, size, crc)}
 
 
 Listing = tuple[tuple[str, int], ...]

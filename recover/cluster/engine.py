@@ -87,8 +87,7 @@ class SparkEngine:
                     if _is_readable_here(ReadFailure(path, 0, min(1, part.mapped_file.length), 0)):
                         raise unreadable(home.host, path, error)
                     continue
-                if not session.is_local:
-                    self.views.take(home.reads)
+                self.views.take(home.reads)
                 scans[number], found = home.scan, home.scan.scan
                 home.scan.part, found.mapped_file = part, part.mapped_file
                 found.unreadable = [ReadFailure(path, failure.offset, failure.wanted, failure.got, failure.cause)

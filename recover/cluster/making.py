@@ -32,7 +32,6 @@ from recover.cluster.derived import (
     Product,
     QueueChunks,
     QueueFilesTask,
-    Staged,
     Stager,
     StagingFailure,
     announced,
@@ -108,13 +107,13 @@ def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Made]
     yield TaskReads(files)
 
 
-def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | StagingFailure]:
+def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Manifest | StagingFailure]:
     """Yield the manifest of the whole files among the products of an RDD."""
     enter()
     yield from stager(contents(number, products))
 
 
-def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) -> Iterator[Staged | StagingFailure]:
+def stage_index(stager: Stager, task: IndexFileTask, chunks: Iterable[Chunk]) -> Iterator[Manifest | StagingFailure]:
     """Yield the manifest of one index file."""
     enter()
     yield from stager(task(chunks))
@@ -264,7 +263,7 @@ class SparkProducer:
                 if line.no_folder:
                     raise invisible(line.host, str(Path(line.path).parent))
                 raise OSError(line.number, line.text, line.path)
-            manifest[line.name] = line.file, line.size, line.crc32c
+            manifest |= line
         return manifest
 
     def read_back(self, files: Mapping[Path, tuple[int, int]], interrupted: Callable[[], bool]) -> None:

@@ -227,8 +227,9 @@ class Session:
         given = dict(self.settings.conf)
         if self.settings.master is not None:
             given["spark.master"] = self.settings.master
-        if SparkContext._active_spark_context is not None:
-            self._take(SparkContext._active_spark_context, given)
+        if (running := SparkContext._active_spark_context) is not None:
+            self.is_taken, self.context, self.master = True, running, str(running.master)
+            self._check_settings(given, "a Spark runs in this process", "stop that Spark first")
             return
         warnings.filterwarnings("ignore", module="pyspark")
         reach(self.master)
@@ -259,13 +260,8 @@ class Session:
             raise Refusal(f"no Spark master answers at {self.master}, though something listens there",
                           "Check the port: a master's is 7077, not that of its web pages.", master=self.master)
 
-    def _take(self, context: Any, given: Mapping[str, str]) -> None:
-        """Use the running context. `Refusal` (8) if its settings differ from those given: they take effect only at
-        start."""
-        self.is_taken, self.context, self.master = True, context, context.master
-        self._check_settings(given, "a Spark runs in this process", "stop that Spark first")
-
     def _check_settings(self, given: Mapping[str, str], what: str, remedy: str) -> None:
+        """`Refusal` (8) if a running Spark has other settings than those given: they take effect only at start."""
         for key, value in given.items():
             if (own := self.setting(key)) != value:
                 raise Refusal(f"{what}, and its {key} is {own or 'not set'}, not {value}",

@@ -180,9 +180,9 @@ def answered(
 
 def run_items(
     function: Callable[[Any], Any], attempts: int, is_local: bool, tasks: Iterable[tuple[int, Sequence[Any]]]
-) -> Iterator[tuple[int, list[Any], bytes]]:
-    """Yield the results of a function for the items of some tasks, and what was read for them unless executors have the
-    driver's mounts. On the last attempt an unreadable item gives None: the driver reads it then."""
+) -> Iterator[tuple[int, list[Any], TaskReads]]:
+    """Yield the results of a function for the items of some tasks, and what was read for them (no file if executors
+    have the driver's mounts). On the last attempt an unreadable item gives None: the driver reads it then."""
     enter()
 
     def found(item: Any) -> Any:
@@ -196,7 +196,7 @@ def run_items(
     for number, items in tasks:
         with recorded_unless(is_local) as files:
             answers = [found(item) for item in items]
-        yield number, answers, b"" if is_local else zlib.compress(pickle.dumps(TaskReads(files)), 1)
+        yield number, answers, TaskReads(files)
 
 
 # --- Serialization.
@@ -338,8 +338,7 @@ class RowsElsewhere:
         work = partial(run_items, function, session.attempts, session.is_local)
         for number, answers, reads in run_job(session, work, tasks_of(items, sizes), "files of queues and index"):
             found[number] = answers
-            if reads:
-                self.views.take(pickle.loads(zlib.decompress(reads)))
+            self.views.take(reads)
         return [answer for _, answers in sorted(found.items()) for answer in answers]
 
     def _answers(self, questions_of: Questions, label: str) -> list[tuple[int, Any]]:

@@ -289,18 +289,13 @@ class ConsumeQueueReport(Struct):
 
     def json(self) -> dict[str, int]:
         """The `consumequeue` object of the verify document."""
-        units = expected = missing = 0
-        of_kind = [0] * (WRONG + 1)
-        for verdict in self.verdicts.values():
-            units += verdict.units
-            expected += verdict.expected
-            missing += verdict.missing
-            for kind, count in verdict.counts.items():
-                of_kind[kind] += count
+        verdicts = self.verdicts.values()
         return {
-            "queues": self.queues, "units": units, "expected": expected, "missing": missing, "right": of_kind[RIGHT],
-            "wrong": of_kind[WRONG], "beyond_log": of_kind[BEYOND_LOG], "expired": of_kind[EXPIRED],
-            "lost": of_kind[LOST], "holes": of_kind[PRE_BLANK_UNIT],
+            "queues": self.queues, "units": sum(verdict.units for verdict in verdicts),
+            "expected": sum(verdict.expected for verdict in verdicts),
+            "missing": sum(verdict.missing for verdict in verdicts), "right": self.total(RIGHT),
+            "wrong": self.total(WRONG), "beyond_log": self.total(BEYOND_LOG), "expired": self.total(EXPIRED),
+            "lost": self.total(LOST), "holes": self.total(PRE_BLANK_UNIT),
         }
 
 

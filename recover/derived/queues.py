@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -63,35 +63,27 @@ class ExtRows(Struct, frozen=True):
 class ExtImage(Struct, frozen=True):
     """The position of each row's unit (`positions`, bytes, int64), and what to write to put the units there.
 
-    `writes` are (position, bytes), ascending, none across files. From `zero_from` on the content is to be zero, so that
-    nothing there can be taken for a unit; None if what follows the last unit is harmless.
+    `writes`: by file_from_offset, a position in the file and the bytes from there on. From `zero_from` on the content
+    is to be zero, so that nothing there can be taken for a unit; None if what follows the last unit is harmless.
     """
 
     file_size: int
     positions: Rows
-    writes: tuple[tuple[int, bytes], ...] = ()
+    writes: dict[int, tuple[int, bytearray]] = {}
     zero_from: int | None = None
 
     def touched(self) -> list[int]:
         """Return file_from_offset of each file that is written to."""
-        places = [position for position, _ in self.writes]
-        if self.zero_from is not None:
-            places.append(self.zero_from)
-        return sorted({self._base(position) for position in places})
+        ends = [] if self.zero_from is None else [self.zero_from // self.file_size * self.file_size]
+        return sorted({*self.writes, *ends})
 
     def patched(self, base: int, old: bytes) -> bytes:
         """Return the file at `base` with these writes applied over `old`; the rest of the file is zeros."""
-        content = bytearray(old)
-        for position, data in self.writes:
-            if self._base(position) == base:
-                content[len(content) :] = bytes(max(0, position - base - len(content)))
-                content[position - base : position - base + len(data)] = data
-        if self.zero_from is not None and self._base(self.zero_from) == base:
-            del content[self.zero_from - base :]
-        return bytes(content)
-
-    def _base(self, position: int) -> int:
-        return position // self.file_size * self.file_size
+        at, data = self.writes.get(base, (0, b""))
+        content = old[:at].ljust(at, b"\0") + data + old[at + len(data) :]
+        if self.zero_from is not None and base <= self.zero_from < base + self.file_size:
+            return content[: self.zero_from - base]
+        return content
 
 
 def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) -> Rows:
@@ -127,7 +119,7 @@ def lay_out_ext(rows: ExtRows, files: ExtFiles, floor: int | None, *, from_nothi
         start = int(known.position[last] + known.size[last])
     writer = _Writer(size, start)
     fresh = [writer.put(_intact(rows, number, files)) for number in range(kept, rows.size)]
-    return ExtImage(size, np.r_[rows.position[:kept], fresh], writer.result(), writer.position)
+    return ExtImage(size, np.r_[rows.position[:kept], fresh], writer.files, writer.position)
 
 
 def end_of(files: ExtFiles, addresses: Rows) -> int | None:
@@ -176,12 +168,12 @@ def _intact(rows: ExtRows, number: int, files: ExtFiles) -> bytes:
 
 
 class _Writer:
-    """Appends units and fills files as ConsumeQueueExt.put does."""
+    """Appends units and fills files as ConsumeQueueExt.put does. `files`: see `ExtImage.writes`."""
 
     def __init__(self, file_size: int, position: int) -> None:
         self.file_size = file_size
         self.position = position
-        self._writes: list[tuple[int, bytearray]] = []
+        self.files: dict[int, tuple[int, bytearray]] = {}
 
     def put(self, unit: bytes) -> int:
         left = self.file_size - self.position % self.file_size
@@ -193,15 +185,9 @@ class _Writer:
         return place
 
     def _write(self, data: bytes) -> None:
-        last = self._writes[-1] if self._writes else None
-        if last is not None and last[0] + len(last[1]) == self.position and self.position % self.file_size:
-            last[1].extend(data)
-        else:
-            self._writes.append((self.position, bytearray(data)))
+        at = self.position % self.file_size
+        self.files.setdefault(self.position - at, (at, bytearray()))[1].extend(data)
         self.position += len(data)
-
-    def result(self) -> tuple[tuple[int, bytes], ...]:
-        return tuple((position, bytes(data)) for position, data in self._writes)
 
 
 def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
@@ -210,27 +196,22 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
     folder = store.consumequeue_ext_dir / files.topic / str(files.queue_id)
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
     wrong = {mapped_file.file_from_offset for mapped_file in files.mapped_files.wrong_lengths()}
+    last = int(image.positions.max()) // size * size if image.positions.size else 0
     for base in sorted({*image.touched(), *wrong}):
-        mapped_file = on_disk.get(base)
+        name, mapped_file = store.relative(folder / offset_to_name(base)), on_disk.get(base)
         old = files.content(mapped_file) if mapped_file is not None else b""
         new = image.patched(base, old)
         if mapped_file is not None and base not in wrong:
-            yield from patches(store.relative(mapped_file.path), old, new)
-        elif new or mapped_file is None:
-            yield Install(store.relative(folder / offset_to_name(base)), spool.padded(new, size))
+            yield from patches(name, old, new)
+        elif mapped_file is not None and not new and base >= last:  # no later file depends on it
+            yield Retire(name)
         else:
-            yield from _empty_file_steps(store.relative(folder / offset_to_name(base)), base, image, size, spool)
+            yield Install(name, spool.padded(new, size))
     yield from _odd_steps(store, files.mapped_files)
 
 
 def _odd_steps(store: Store, files: MappedFileQueue) -> Iterator[Step]:
     return (Retire(store.relative(odd.path)) for odd in files.odd if odd.is_file)
-
-
-def _empty_file_steps(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
-    """Return the step for an empty file of wrong length: retire it, or recreate it if a later file depends on it."""
-    needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
-    return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]
 
 
 class QueueCells(Struct, frozen=True):

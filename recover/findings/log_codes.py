@@ -58,6 +58,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Recover with --mend-bits. Without it queue and index are changed to match the record.",
     ),
     Code(
+        "commitlog-contradicted-properties", "error",
+        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: its queue unit has "
+        "another tag, and the index has other keys", "mqtool query {store} --phy-offset {start}",
+        meaning="The body is intact, but tag and keys match neither the queue unit nor the index, and flipped bits do not explain both. "
+        "No checksum covers the properties of these records.",
+        cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
+        broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
+        action="`mqtool recover` leaves the message as it is, changes queue and index to match it, and states it as a loss; "
+        "`mqtool export` gets the body, for sending it again.",
+    ),
+    Code(
         "commitlog-contradicted-flag", "error",
         "the sysFlags of {count} messages, from {start} on, do not match their bodies (the first says {says}): clients {result}",
         _MEND,
@@ -267,7 +278,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",
         cause="A file was copied by hand, or created twice when a disk filled up.",
         broker="It loads both, and reads whichever comes first.",
-        action="`mqtool recover` quarantines the one with less of the log.",
+        action="`mqtool recover` copies what only the one with less of the log still has into the other, and quarantines it.",
     ),
     Code(
         "commitlog-first-file-not-zero", "info", "the log begins at {start}: older files have expired", "",

@@ -270,12 +270,12 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "settings-would-truncate", "warning",
-        "with {setting} a start would cut the log at {value}: the first of {count} records without {what}",
+        "with {setting} a recovery that comes to {value} cuts the log there: the first of {count} records without {what}",
         "Leave {setting} off until the last log file with such records has expired.",
-        one="with {setting} a start would cut the log at {value}: the one record without {what}",
+        one="with {setting} a recovery that comes to {value} cuts the log there: the one record without {what}",
         meaning="The setting makes the recovery refuse records that were stored without this checksum or property.",
-        cause="The setting was turned on for a log that was begun without it. Of duplicationEnable, 5.x requires DUP_INFO, "
-        "which no released broker writes.",
+        cause="The setting was turned on for a log that was begun without it; or a single record lost its own to "
+        "damage. Of duplicationEnable, 5.x requires DUP_INFO, which no released broker writes.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
         leads="setting",

@@ -299,11 +299,14 @@ def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
     """Which records of a queue, in log order, remain from an earlier generation (bool array).
 
     They have offsets that their queue had passed, and were stored earlier: old bytes that line up with the log's end.
-    The records they would displace were stored later and are the newer generation.
+    The records they would displace were stored later and are the newer generation. A misnumbered one shows neither.
     """
     lap = np.zeros(offsets.size, dtype=bool)
-    if offsets.size > 1:
-        lap[1:] = (offsets[1:] <= np.maximum.accumulate(offsets)[:-1]) & (times[1:] < np.maximum.accumulate(times)[:-1])
+    in_order = np.flatnonzero(~misnumbered_among(offsets))
+    if in_order.size > 1:
+        highest, latest = (np.maximum.accumulate(each[in_order]) for each in (offsets, times))
+        before = np.searchsorted(in_order, np.arange(offsets.size)) - 1
+        lap = (before >= 0) & (offsets <= highest[before]) & (times < latest[before])
     return lap
 
 

@@ -17,17 +17,17 @@ from msgspec import Struct, structs
 
 from formats.basics import offset_to_name
 from formats.record import Record, encode, encode_blank
-from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, row_of
+from formats.record.rows import BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, row_of
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.analysis import Analysis
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
-from recover.evidence.lost import LostPosition, Surroundings, old_end
+from recover.evidence.lost import LostPosition, Neighbour, Surroundings, old_end
 from recover.evidence.restore import content_of, restoring_edits
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
-from recover.log.file_scan import FileScan, Gap
+from recover.log.file_scan import FileScan, Gap, scan_file
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
 from recover.repair.bridge import Bridge, BridgeRange, range_between
@@ -107,6 +107,16 @@ class LogChanges:
             records.append(record)
         self.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
         self.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
+
+    def write_copies(self, mapped_file: MappedFile, records: list[Record]) -> None:
+        """Write adjacent records that another file of this name holds."""
+        start, content = records[0].phy_offset, b"".join(map(encode, records))
+        self.steps.append(WriteRange(self._name(mapped_file), start - mapped_file.file_from_offset, content))
+        self.replaced.append(Replaced(mapped_file, start, start + len(content), tuple(records)))
+        self.bridged += [{
+            "start": record.phy_offset, "stop": record.phy_offset + record.total_size, "kind": "copied", "markers": 0,
+            "fillers": 0, "topic": record.topic_name, "queue": record.queue_id, "queue_offset": record.queue_offset,
+        } for record in records]
 
     def _marked(self, positions: list[LostPosition]) -> list[LostPosition]:
         """The positions that get a marker."""
@@ -231,7 +241,10 @@ def keep_everything(
     """
     log, edits = analysis.log, list(edits)
     end = end_of_live_log(log) if analysis.old_end is None else analysis.old_end
-    changes = LogChanges(analysis, end, without_markers=lost == "gap")
+    copies = [list(_copies(log, *each)) for each in zip(log.damaged, analysis.losses.by_damage, strict=True)]
+    # what another file has after the end of the log continues it
+    ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
+    changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap")
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -251,11 +264,23 @@ def keep_everything(
             if restored:
                 changes.write_edits(damage.start, damage.stop, restored)
                 changes.cut_from = damage.stop if is_last else changes.cut_from
-            elif not is_last:
-                where = range_between(
-                    damage.start, damage.stop, surroundings.of(damage), to_file_end=damage.ended_by == "file-end")
-                place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
-                place_bridge(where, positions)
+                continue
+            twins = copies[number]
+            starts, places = {record.phy_offset for record in twins}, {_place(record) for record in twins}
+            left = [each for each in positions if each.place not in places and each.start not in starts]
+            before, behind = surroundings.of(damage)
+            for start, stop, records in _pieces(damage, twins):
+                if records and damage.mapped_file is not None:
+                    changes.write_copies(damage.mapped_file, records)
+                    before = Neighbour(records[-1].store_timestamp, BIT_PROP_CRC if records[-1].property_crc else 0)
+                elif start < changes.cut_from:
+                    at_end = damage.ended_by == "file-end" and stop == damage.stop and stop % log.queue.file_size == 0
+                    where = range_between(start, stop, (before, behind), to_file_end=at_end)
+                    # places of unknown position are marked as early as possible
+                    lost_here = [each for each in left if each.start < stop or stop == damage.stop]
+                    left = [each for each in left if each not in lost_here]
+                    place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
+                    place_bridge(where, lost_here)
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
@@ -268,6 +293,45 @@ def keep_everything(
     changes.zero_dirty_end()
     changes.mend_files()
     return changes
+
+
+def _place(record: Record) -> tuple[QueueKey, int]:
+    return QueueKey(record.topic_name, record.queue_id), record.queue_offset
+
+
+def _copies(log: LogView, damage: Damage, positions: list[LostPosition]) -> Iterator[Record]:
+    """Yield the intact records that other files of the same name hold in a damaged range, ascending, where they are the
+    messages that are lost there: in the place that a unit names, or in one that its queue lacks."""
+    lost = {position.place: position.phy_offset for position in positions}
+    twins = [twin for twin in log.queue.duplicates
+             if damage.mapped_file is not None and twin.file_from_offset == damage.mapped_file.file_from_offset]
+    at = damage.start
+    for twin in twins if lost else ():
+        with LogReader(MappedFileQueue(log.queue.directories, log.queue.file_size, [twin])) as reader:
+            rows = [split.records[["phy_offset", "size"]] for split in scan_file(twin, log.queue.file_size).splits]
+            for start, size in (row for part in rows for row in part.tolist()):
+                if at <= start and start + size <= damage.stop:
+                    record = reader.record(start, size)
+                    if lost.get(_place(record), -1) in (None, start):
+                        yield record
+                        at = start + size
+
+
+def _pieces(damage: Damage, copies: list[Record]) -> Iterator[tuple[int, int, list[Record]]]:
+    """Cut a damaged range into runs of adjacent copied records, and ranges between them without any."""
+    at, run = damage.start, list[Record]()
+    for record in copies:
+        if record.phy_offset > at:
+            if run:
+                yield run[0].phy_offset, at, run
+            yield at, record.phy_offset, []
+            run = []
+        run.append(record)
+        at = record.phy_offset + record.total_size
+    if run:
+        yield run[0].phy_offset, at, run
+    if at < damage.stop:
+        yield at, damage.stop, []
 
 
 def end_of_live_log(log: LogView) -> int:

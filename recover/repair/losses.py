@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, field
 
+from formats.record import Record
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
 from recover.check.analysis import Analysis
@@ -92,13 +93,17 @@ def loss_of_damage(analysis: Analysis, bridged: Sequence[dict[str, Any]], begin:
     """
     # records in a damage are restored all or none, in every queue that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
+    copied = {b["start"]: (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "copied"}
+    places = set(copied.values())
     statement = Statement()
     surroundings = Surroundings(analysis.log)
     for number, (damage, positions) in enumerate(zip(analysis.log.damaged, analysis.losses.all_by_damage, strict=True)):
         if damage.start in whole_again or damage.start < begin:
             continue
         times = surroundings.times(damage)
-        for position in positions:
+        left = [position for position in positions if position.start not in copied
+                and (*position.key, position.queue_offset) not in places]
+        for position in left:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
         untold = held_records(damage, positions) - record_count(positions)
         if untold and number not in analysis.end_marks:
@@ -120,6 +125,16 @@ def loss_of_unproven(
     if indexed:
         statement.add(None, None, None, (last, last), "beyond-log", indexed)
     return record_count(positions) + indexed, statement.entries()
+
+
+def loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return an entry per queue for the messages of which only units still hold the tag and the keys: a repair makes
+    these match the record."""
+    statement = Statement()
+    for record in records:
+        offset, time = record.queue_offset, record.store_timestamp
+        statement.add(record.topic_name, record.queue_id, (offset, offset), (time, time), "bad-properties")
+    return statement.entries()
 
 
 class Statement:

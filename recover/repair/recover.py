@@ -33,6 +33,7 @@ from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everythin
 from recover.repair.losses import (
     RecoverPlan,
     check_plannable,
+    loss_of_altered,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
@@ -279,9 +280,10 @@ def _planned(
         analysis.options.engine.confirm()
     cut = changes.cut_from if changes.cuts_only else None
     unproven, only_named = loss_of_unproven(analysis)
-    loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *only_named]
+    altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
+    loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
     loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []
-    restored = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
+    restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}

@@ -10,10 +10,8 @@ from msgspec import Struct, field
 
 from formats.basics import FormatError
 from formats.consumequeue import (
-    CQ_EXT_END,
     CQ_EXT_HEAD,
     CQ_UNIT,
-    EXT_END,
     MAX_EXT_ADDRESS,
     PRE_BLANK,
     CqExtUnit,
@@ -178,16 +176,12 @@ _FIRST_RUN, _LONGEST_RUN = 64, 1 << 16
 
 
 class ExtUnits(Struct, frozen=True):
-    """Units by position (bytes from the queue's start); columns int64.
-
-    `cut`: positions at which a file becomes invalid; a broker reads no further in it.
-    """
+    """Units by position (bytes from the queue's start); columns int64."""
 
     position: Rows
     size: Rows
     tags_code: Rows
     store_timestamp: Rows
-    cut: frozenset[int]
 
     def find(self, positions: Rows) -> Rows:
         """Return the index of the unit at each position, -1 where none starts."""
@@ -250,19 +244,12 @@ class ExtFiles(Struct, dict=True):
     def units(self) -> ExtUnits:
         """The units that ConsumeQueueExt.recover visits: one after another from the start of each file."""
         columns: list[Rows] = []
-        cut = set()
         for mapped_file in self.mapped_files.files:
-            content = self.content(mapped_file)
-            position = 0
-            for start, size, heads in _runs(content):
+            for start, size, heads in _runs(self.content(mapped_file)):
                 places = mapped_file.file_from_offset + start + size * np.arange(heads.size, dtype=np.int64)
                 sizes = np.full(heads.size, size, dtype=np.int64)
                 columns.append(np.stack([places, sizes, heads["tags_code"], heads["store_timestamp"]]))
-                position = start + size * heads.size
-            if not _ends_well(content, position):
-                cut.add(mapped_file.file_from_offset + position)
-        table = np.concatenate(columns, axis=1) if columns else np.empty((4, 0), dtype=np.int64)
-        return ExtUnits(table[0], table[1], table[2], table[3], frozenset(cut))
+        return ExtUnits(*np.concatenate([np.empty((4, 0), dtype=np.int64), *columns], axis=1))
 
     def tags_codes(self, tags_codes: Rows) -> Rows:
         """Return a copy in which addresses of units in `units` are replaced by the tags codes stored there."""
@@ -306,10 +293,3 @@ def _runs(content: bytes) -> Iterator[tuple[int, int, Rows]]:
         yield position, size, heads[:length]
         position += length * size
         longest = min(longest * 4, _LONGEST_RUN) if length == count else _FIRST_RUN
-
-
-def _ends_well(content: bytes, position: int) -> bool:
-    """Whether the units end at a position properly: by the end mark, zeros, or the end of stored bytes."""
-    if position + CQ_EXT_END.size > len(content):
-        return not any(content[position:])
-    return CQ_EXT_END.decode(content, position).size in (EXT_END.size, 0)

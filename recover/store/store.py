@@ -97,6 +97,15 @@ class Store:
     """The parts of one store. Opening it lists folders; only a log with a single file has that file's end read."""
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
+        def part(folder: Path) -> Path:
+            # names outside the root are absolute
+            known = isinstance(folder, StorePath) or folder.is_relative_to(root)
+            return folder if known else Path(os.path.abspath(folder))
+
+        options = structs.replace(
+            options, commitlog=tuple(map(part, options.commitlog)), index=options.index and part(options.index),
+            consumequeue=options.consumequeue and part(options.consumequeue),
+        )
         self.root = root
         self._prefix = os.path.join(str(root), "")
         self.options = options

@@ -165,6 +165,17 @@ def test_a_result_that_cannot_be_checked_is_said_to_be_made(damaged: Path, monke
     assert mqtool("verify", damaged, "--json").code == 0
 
 
+@pytest.mark.parametrize("root", ["store", "{here}/store"])
+def test_a_part_is_named_relative_to_the_working_folder(
+    root: str, damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    damaged.rename("store")
+    Path("store", "commitlog").rename("log")
+    assert mqtool("recover", root.format(here=tmp_path), "--commitlog", "log", "--yes").code == 5
+    assert mqtool("undo", root.format(here=tmp_path), "--commitlog", "log", "--yes").code & exits.OPERATIONAL == 0
+
+
 def test_no_bridge_refuses_with_the_count(damaged: Path) -> None:
     with assert_unchanged(damaged):
         result = mqtool("recover", damaged, "--no-bridge", "--yes")

@@ -28,7 +28,7 @@ from recover.change.preconditions import seal
 from recover.change.steps import LARGEST
 from recover.check.analysis import ScanOptions
 from recover.cluster import making
-from recover.cluster.derived import Staged, Stager
+from recover.cluster.derived import Stager
 from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import session_for, spark_settings
@@ -303,8 +303,8 @@ def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
             (name,) = contents
             lines = [line for content in (whole, part)
                      for line in Stager(str(folder), {"key": name}, sync=False)([("key", [(0, content)])])]
-            assert isinstance(lines[0], Staged)
-            return {name: (lines[0].file, lines[0].size, lines[0].crc32c)}
+            assert isinstance(lines[0], dict)
+            return lines[0]
 
         def chunks(self, content: DeferredContent) -> Iterator[bytes]:
             yield whole

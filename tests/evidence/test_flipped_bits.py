@@ -207,6 +207,25 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
     assert mqtool("verify", store).code == 0
 
 
+def test_a_message_with_another_tag_and_other_keys_than_its_units_is_damaged(tmp_path: Path) -> None:
+    store, hit = real_store(STORE, tmp_path), _with("KEYS")
+    at = hit.phy_offset + len(hit.raw) - len(hit.record.properties)
+    foreign = (b"KEYS\x01" + b"customer 12 in stock 33 " * 40)[: len(hit.record.properties)]
+    with (store / LOG).open("r+b") as log:
+        log.seek(at)
+        log.write(foreign)
+
+    told = mqtool("verify", store, "--json")
+    (item,) = told.found("commitlog-contradicted-properties")
+    assert told.code == 6 and told.document["commitlog"]["damaged_messages"] == 1
+    assert (item["file"], item["offset"], item["facts"]["start"]) == (LOG, at, hit.phy_offset)
+    # its units are made to match it, and with them the last trace is gone
+    assert mqtool("recover", store, "--dry-run").code == 6
+    made = mqtool("recover", store, "--yes", "--json")
+    assert (made.code, made.document["damaged_messages"]) == (5, 1)
+    assert mqtool("verify", store).code == 0
+
+
 @pytest.mark.parametrize(("fields", "after_its_end"), [
     (("TAGS", "KEYS"), b""), (("TAGS", "queue_offset"), b""), (("KEYS", "queue_offset", "TAGS"), b""),
     (("body", "queue_offset"), b""), (("TAGS",), b"something after the end of the file, which is written anew"),

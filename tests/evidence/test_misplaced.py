@@ -271,6 +271,18 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
     assert not misnumbered_among(np.array(offsets)).any()
 
 
+def test_a_record_with_two_wrong_fields_makes_no_message_an_old_one(store: Callable[[str], Path]) -> None:
+    """All messages after it in its queue have lower queue offsets and earlier times."""
+    root = store("clean-5.3.3")
+    record = record_of("clean-5.3.3", FIRST)
+    change(root, record, "queue_offset", 44)
+    change(root, record, "store_timestamp", 41)
+    assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
+    before = plain.delivered(root)
+    assert not mqtool("recover", root, "--yes").code & exits.OPERATIONAL
+    assert before.items() <= plain.delivered(root).items()
+
+
 def test_a_wrong_unit_of_another_queue_does_not_put_off_the_place_left(store: Callable[[str], Path]) -> None:
     """The first recover removed the unit, and the second one gave the message its place."""
     root = store("killed-ext-4.5.1")

@@ -320,6 +320,31 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
         assert messages(store.root) == store.messages
 
 
+@pytest.mark.parametrize("number", [1, 7], ids=["in mid-log", "the last file"])
+@pytest.mark.parametrize("kept", ["first", "second"])
+def test_t17_two_halves_of_a_file_in_two_paths_are_put_together(drill: Start, number: int, kept: str) -> None:
+    store = drill(MULTI[0])
+    start = number * (128 << 10)
+    path = store.root / "commitlog-b" / file_name(start)
+    twin, content = store.root / "commitlog-a" / path.name, path.read_bytes()
+    records = [(hit.position, hit.record) for hit in walk.records_of(walk.MappedFile(path, start))]
+    at, across = records[len(records) // 2]
+    half = at + across.total_size // 2
+    first, second = content[:half].ljust(len(content), b"\0"), bytes(half) + content[half:]
+    path.write_bytes(first if kept == "first" else second)
+    twin.write_bytes(second if kept == "first" else first)
+    broken, copy = tree_digest(store.root), store.root.with_name("copy")
+    assert store.run("recover", "--output", copy, "--yes").code == 5
+    assert mqtool("verify", copy).code == 0 and len([*(copy / "commitlog").iterdir()]) == 8
+    assert_same_tree(broken, tree_digest(store.root))
+    done = store.run("recover", "--yes")
+    assert (done.code, done.document["damaged_messages"], store.look().code) == (5, 1, 0)
+    assert messages(store.root) == {each for each in store.messages if each.phy_offset != across.phy_offset}
+    assert {piece["kind"] for piece in done.document["bridged"]} == {"copied", "bridge"}
+    store.run("undo", "--yes")
+    assert_same_tree(broken, tree_digest(store.root))
+
+
 def test_t17_misnamed_file_is_no_duplicate_of_the_file_whose_name_it_has(drill: Start) -> None:
     store = drill(MULTI[0])
     (store.root / "commitlog-a" / file_name(0)).rename(store.root / "commitlog-a" / file_name(384 << 10))
