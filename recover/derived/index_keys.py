@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native import index as native
 from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, STAND_IN
 from recover.log.scan import SEED
-from recover.store.columns import Asking, Result, Rows, Split, ask
+from recover.store.columns import Asking, Rows, Split, ask
 
 _CHANGE_COST = 0.5
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
@@ -101,9 +102,10 @@ def number_of(phy_offset: int, key_hash: int, take: Rows, split: Split) -> int |
     return start + key if start + key < stop else None
 
 
-def time_of(number: int, take: Rows, split: Split) -> int:
-    """Return the store timestamp (ms) of the record of key `number` of a split."""
-    return int(split.records["store_timestamp"][place_of(number, split.records, take).row])
+def times_of(numbers: Rows, take: Rows, split: Split) -> list[int]:
+    """Return the store timestamp (ms) of the record of each of these keys of a split."""
+    rows = np.searchsorted(_key_ends(split.records, take), numbers, side="right") - 1
+    return list(split.records["store_timestamp"][rows].tolist())
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -496,29 +498,29 @@ class KeyNumbers:
 
     def place(self, number: int) -> tuple[int, Place]:
         """Return the split number and place of key `number` (below `total`)."""
-        split, own = self._within(number)
-        return split, place_of(own, self.stream.splits[split].records, self.stream.take(split))
-
-    def find(self, phy_offset: int, key_hash: int) -> int | None:
-        """Return the number of a record's first key with that hash; None if there is none."""
-        for split in self.stream.overlapping(phy_offset, phy_offset):
-            number = self._ask(split, partial(number_of, phy_offset, key_hash, self.stream.take(split)))
-            return None if number is None else int(self.starts[split]) + number
-        return None
-
-    def timestamp(self, number: int) -> int:
-        """Return the store timestamp (ms) of a key's record."""
-        split, own = self._within(number)
-        return self._ask(split, partial(time_of, own, self.stream.take(split)))
-
-    def _within(self, number: int) -> tuple[int, int]:
-        """Return the split that holds a key, and the number of the key there."""
         split = int(np.searchsorted(self.starts, number, side="right")) - 1
-        return split, number - int(self.starts[split])
+        return split, place_of(number - int(self.starts[split]), self.stream.splits[split].records,
+                               self.stream.take(split))
 
-    def _ask(self, split: int, question: Callable[[Split], Result]) -> Result:
-        (found,) = ask([(self.stream.splits[split], question)])
-        return found
+    def find(self, keys: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Return the number of the first key of a record with a hash, by (phy offset, hash), where there is one."""
+        asked = [(split, key) for key in keys for split in self.stream.overlapping(key[0], key[0])]
+        found = ask([(self.stream.splits[split], partial(number_of, *key, self.stream.take(split)))
+                     for split, key in asked])
+        return {key: int(self.starts[split]) + number for (split, key), number in zip(asked, found, strict=True)
+                if number is not None}
+
+    def times(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Return the store timestamp (ms) of each key's record, by number."""
+        times: dict[int, int] = {}
+        every = np.unique(np.array([*numbers], dtype=np.int64))
+        cuts = np.searchsorted(every, self.starts).tolist()
+        asked = [(split, every[first:stop]) for split, (first, stop) in enumerate(pairwise(cuts)) if first < stop]
+        found = ask([(self.stream.splits[split], partial(times_of, own - self.starts[split], self.stream.take(split)))
+                     for split, own in asked])
+        for (_, own), answer in zip(asked, found, strict=True):
+            times |= zip(own.tolist(), answer, strict=True)
+        return times
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the splits that hold keys [start, stop), each with the range [first, last) of its own keys."""

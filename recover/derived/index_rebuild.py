@@ -152,8 +152,9 @@ def zone_of(verdicts: Iterable[IndexFileVerdict]) -> datetime.tzinfo | None:
     return datetime.timezone(datetime.timedelta(milliseconds=votes.most_common(1)[0][0] * _QUARTER_HOUR))
 
 
-class Target(Struct, frozen=True):
-    """One file to build, with keys [start, stop). `previous_end`: end time (ms) of the previous file, 0 without one.
+class Target(Struct):
+    """One file to build, with keys [start, stop). `previous_end`: end time (ms) of the previous file, 0 without one;
+    `end`: that of the file.
 
     `expired_from`: a file whose first units, of messages that retention deleted, precede the keys.
     """
@@ -163,6 +164,7 @@ class Target(Struct, frozen=True):
     stop: int
     previous_end: int
     expired_from: IndexFileVerdict | None = None
+    end: int = 0
 
 
 class _Anchor(Struct):
@@ -190,19 +192,23 @@ class Layout:
         self._capacity = capacity
         self._names = names
         self._verdicts = verdicts
+        self._new: list[tuple[str | None, str | None, list[Target]]] = []
         anchors, spare = self._anchors()
         position, after = 0, None
         for anchor, limit in zip(anchors, [*(it.start for it in anchors[1:]), numbers.total], strict=False):
             self._fill(position, anchor.start, anchor.spare, after, anchor.verdict.file.name)
             position, after = self._place(anchor, limit), anchor.verdict.file.name
         self._fill(position, numbers.total, spare, after, None)
+        self._set_times()
 
     def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
         """Return files in the order of their messages; the order of names differs if the clock went back."""
         anchors: dict[int, _Anchor] = {}
         spare: list[IndexFileVerdict] = []
+        found = self._numbers.find(it.first_right[1:] for it in self._verdicts if it.first_right is not None)
         for verdict in self._verdicts:
-            start = self._start(verdict)
+            number = None if verdict.first_right is None else found.get(verdict.first_right[1:])
+            start = None if number is None else max(0, number - verdict.wrong_before)
             if start is not None and start not in anchors:
                 anchors[start] = _Anchor(verdict, start, spare)
                 spare = []
@@ -212,35 +218,40 @@ class Layout:
                 self.kept.append(verdict.file.name)
         return [anchors[start] for start in sorted(anchors)], spare
 
-    def _start(self, verdict: IndexFileVerdict) -> int | None:
-        if verdict.first_right is None:
-            return None
-        _, phy_offset, key_hash = verdict.first_right
-        number = self._numbers.find(phy_offset, key_hash)
-        return None if number is None else max(0, number - verdict.wrong_before)
-
     def _fill(
         self, start: int, stop: int, spare: list[IndexFileVerdict], after: str | None, before: str | None
     ) -> None:
-        """Add files for the keys [start, stop): first reuse those of `spare`, then create new ones.
+        """Add files for the keys [start, stop): first reuse those of `spare`, then create new ones, still without a
+        name, to sort between the last of those, or `after`, and `before`.
 
         Of the spare files left over, sound (empty) ones stay and broken ones are retired.
         """
-        left = iter(spare)
+        left, new = iter(spare), list[Target]()
         while start < stop:
             old = next(left, None)
             kept = old.expired_before if old is not None and old.expired_before < self._capacity else 0
             end = min(stop, start + self._capacity - kept)
-            after = old.file.name if old else self._names.new(self._numbers.timestamp(start), after, before)
-            self._add(after, start, end, 0, old if kept else None)
+            target = Target("", start, end, 0, old if kept else None)
+            self.targets.append(target)
+            if old is None:
+                new.append(target)
+            else:
+                after = target.name = old.file.name
             start = end
+        self._new.append((after, before, new))
         for verdict in left:
             (self.kept if verdict.sound else self.retired).append(verdict.file.name)
 
-    def _add(self, name: str, start: int, stop: int, previous_end: int, expired_from: IndexFileVerdict | None) -> None:
-        if start > 0:
-            previous_end = self._numbers.timestamp(start - 1)
-        self.targets.append(Target(name, start, stop, previous_end, expired_from))
+    def _set_times(self) -> None:
+        """Set the times of all targets, in one round of questions to the log, and from them the names of new files."""
+        times = self._numbers.times(
+            number for it in self.targets for number in (max(0, it.start - 1), it.start, it.stop - 1))
+        for after, before, new in self._new:
+            for target in new:
+                after = target.name = self._names.new(times[target.start], after, before)
+        for target in self.targets:
+            target.previous_end = times[target.start - 1] if target.start else target.previous_end
+            target.end = times[target.stop - 1]
 
     def _place(self, anchor: _Anchor, limit: int) -> int:
         """Keep or rebuild the anchor's file; return the number of the next key."""
@@ -252,7 +263,7 @@ class Layout:
             return max(covered, start)
         stop = min(limit, start + self._capacity - verdict.expired_before)
         expired_from = verdict if verdict.expired_before else None
-        self._add(verdict.file.name, start, stop, self._end_before(verdict), expired_from)
+        self.targets.append(Target(verdict.file.name, start, stop, self._end_before(verdict), expired_from))
         return stop
 
     def _end_before(self, verdict: IndexFileVerdict) -> int:
@@ -290,7 +301,7 @@ class FileBuilder(Struct, frozen=True):
             self.geometry.size, lambda: self._chunks(target, head), allocated=used,
             pieces=lambda: ahead(self._pieces(target, head)),
         )
-        return RebuiltIndexFile(target.name, content, units, self.numbers.timestamp(target.stop - 1))
+        return RebuiltIndexFile(target.name, content, units, target.end)
 
     def head(self, target: Target) -> FileHead:
         """Return the head of a file; read now, as the old file may be gone when this one is built."""

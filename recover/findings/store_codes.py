@@ -49,12 +49,13 @@ PARTS_CODES: tuple[Code, ...] = (
         "there is no commitlog, but the rest of the store shows that there was one ({queue_files:queue file}, {index_files:index file}): "
         "do not start the broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
-        meaning="Queues and index refer to messages, or the checkpoint has the time of one, but the log that holds them is not where "
-        "it should be.",
+        meaning="Queues and index refer to messages, the checkpoint has the time of one, or consumers have committed offsets of them, but "
+        "the log that holds them is not where it should be.",
         cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
-        action="Find the log. Only if it is lost for good: move consumequeue/, index/ and checkpoint out of the store.",
+        action="Find the log. Only if it is lost for good: move consumequeue/, index/, checkpoint and the offset files of config/ "
+        "(*Offset.json, *Offset.json.bak) out of the store.",
         leads="stop",
     ),
     Code(
@@ -269,12 +270,12 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "settings-would-truncate", "warning",
-        "with {setting} a start would cut the log at {value}: the first of {count} records without {what}",
+        "with {setting} a recovery that comes to {value} cuts the log there: the first of {count} records without {what}",
         "Leave {setting} off until the last log file with such records has expired.",
-        one="with {setting} a start would cut the log at {value}: the one record without {what}",
+        one="with {setting} a recovery that comes to {value} cuts the log there: the one record without {what}",
         meaning="The setting makes the recovery refuse records that were stored without this checksum or property.",
-        cause="The setting was turned on for a log that was begun without it. Of duplicationEnable, 5.x requires DUP_INFO, "
-        "which no released broker writes.",
+        cause="The setting was turned on for a log that was begun without it; or a single record lost its own to "
+        "damage. Of duplicationEnable, 5.x requires DUP_INFO, which no released broker writes.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
         leads="setting",

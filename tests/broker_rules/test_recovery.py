@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from formats.checkpoint import EMPTY
+from formats.checkpoint import EMPTY, Checkpoint
 from formats.record.rows import RECORD
 from recover.broker.record_check import Checked, CheckRules
 from recover.broker.recovery import Mode, Runs, ScanEnd, end_of, scan, start_file, unlinked
@@ -60,76 +61,59 @@ def first_times(log: BrokerLog) -> list[int]:
 # --- the start file -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("version", "mode", "max_of_queues", "index"),
-    [
-        ("4.5.1", "normal", LOG_END, 2), ("4.9.7", "normal", LOG_END, 2), ("5.3.1", "normal", -1, 2),
-        ("5.3.3", "normal", LOG_END, 3), ("5.3.3", "normal", MIB, 1), ("5.3.3", "normal", MIB - 1, 0),
-        ("5.3.3", "normal", -1, 0), ("5.5.0", "normal", LOG_END, 3), ("5.5.0", "normal", -1, 0),
-    ],
-)
-def test_normal_start_file(
-    store: Callable[[str], Path], version: str, mode: Mode, max_of_queues: int, index: int
-) -> None:
-    log = log_of(store(V2_STORE))
-    assert start_file(log, mode, settings(version), EMPTY, max_of_queues).index == index
+def seen_until(times: list[int], **fields: Any) -> Checkpoint:
+    """A checkpoint with times so long (ms) after the first record of a file, `queue=(1, 9000)`, and other fields."""
+    names = {"log": "physic_msg_timestamp", "queue": "logics_msg_timestamp", "index": "index_msg_timestamp"}
+    return EMPTY._replace(**{
+        names.get(name, name): times[value[0]] + value[1] if isinstance(value, tuple) else value
+        for name, value in fields.items()
+    })
 
 
-def test_pre_allocated_file_is_a_file_to_start_in_for_5_3_3_and_none_for_5_4_0(store: Callable[[str], Path]) -> None:
+ALONE = {"transRocksDBEnable": "true", "transWriteOriginTransHalfEnable": "false"}
+LATE = {"log": (3, 9000), "queue": (3, 9000), "index": (1, 0)}
+STARTS: dict[str, list[tuple[Mode, dict[str, str], dict[str, Any], int, dict[str, int]]]] = {
+    "normal: the third file from the end up to 5.3.1": [
+        ("normal", {}, {}, LOG_END, {"4.5.1": 2, "4.9.7": 2}), ("normal", {}, {}, -1, {"5.3.1": 2})],
+    "normal: the file where queues end from 5.3.2 on": [
+        ("normal", {}, {}, LOG_END, {"5.3.3": 3, "5.5.0": 3}), ("normal", {}, {}, MIB, {"5.3.3": 1}),
+        ("normal", {}, {}, MIB - 1, {"5.3.3": 0}), ("normal", {}, {}, -1, {"5.3.3": 0, "5.5.0": 0})],
+    "a file made ahead is one to start in for 5.3.3 and none for 5.4.0": [
+        ("normal", {}, {}, 4 * MIB, {"5.3.3": 4, "5.4.0": 3})],
+    "abnormal: the newest file that the checkpoint covers": [
+        ("abnormal", {}, {"log": (2, 3000), "queue": (3, 9000)}, -1, {"5.1.0": 2, "5.3.3": 2, "5.4.0": 2}),
+        ("abnormal", {}, {"log": (2, 2999), "queue": (3, 9000)}, -1, {"5.3.3": 1})],
+    # the margin is subtracted from a long, which wraps: seen with 4.5.1, 4.9.7 and 5.3.3
+    "the smallest time of a checkpoint is later than every record": [
+        ("abnormal", {}, {"log": -1 << 63}, -1, {"4.5.1": 3, "4.9.7": 3, "5.3.3": 3, "5.5.0": 0})],
+    "a database that has seen no message matches the first record alone": [
+        ("normal", {setting: "true"}, {}, LOG_END, {"5.5.0": 0, "5.3.3": 3})
+        for setting in ("indexRocksDBEnable", "transRocksDBEnable")],
+    "transactions in a database alone choose the start file of 5.4.0": [
+        ("normal", {"transRocksDBEnable": "true"}, {}, LOG_END, {"5.4.0": 3}),
+        ("normal", ALONE, {}, LOG_END, {"5.4.0": 0})],
+    "the time of the index joins with messageIndexSafe": [
+        ("abnormal", {}, LATE, -1, {"5.3.3": 3}),
+        ("abnormal", {"messageIndexSafe": "true"}, LATE, -1, {"5.3.3": 1, "5.4.0": 1})],
+    "5.5.0 goes by the queue offset, else by the queue time without a margin": [
+        ("abnormal", {}, {"queue": (1, 0)}, -1, {"5.5.0": 1}),
+        ("abnormal", {}, {"queue": (1, 0), "logics_physical_offset": 2 * MIB}, -1, {"5.5.0": 2, "5.4.0": 0})],
+}
+
+
+@pytest.mark.parametrize("clause", STARTS)
+def test_start_file(clause: str, store: Callable[[str], Path]) -> None:
     log = log_of(store(V2_STORE))
     assert len(log.files) == 5
-    assert start_file(log, "normal", settings("5.3.3"), EMPTY, 4 * MIB).index == 4
-    assert start_file(log, "normal", settings("5.4.0"), EMPTY, 4 * MIB).index == 3
+    for mode, given, fields, max_of_queues, expected in STARTS[clause]:
+        checkpoint = seen_until(first_times(log), **fields)
+        for version, index in expected.items():
+            assert start_file(log, mode, settings(version, **given), checkpoint, max_of_queues).index == index, version
 
 
-def test_abnormal_start_file_is_the_newest_that_the_checkpoint_covers(store: Callable[[str], Path]) -> None:
-    log = log_of(store(V2_STORE))
-    times = first_times(log)
-    covered = EMPTY._replace(physic_msg_timestamp=times[2] + 3000, logics_msg_timestamp=times[3] + 9000)
-    for version in ("5.1.0", "5.3.3", "5.4.0"):
-        assert start_file(log, "abnormal", settings(version), covered, -1).index == 2
-    short = covered._replace(physic_msg_timestamp=times[2] + 2999)
-    assert start_file(log, "abnormal", settings("5.3.3"), short, -1).index == 1
-
-
-def test_the_smallest_time_of_a_checkpoint_is_later_than_every_record(store: Callable[[str], Path]) -> None:
-    """The margin is subtracted from a long, which wraps: 4.5.1, 4.9.7 and 5.3.3 begin at the newest file."""
-    log = log_of(store(V2_STORE))
-    least = EMPTY._replace(physic_msg_timestamp=-1 << 63)
-    for version in ("4.5.1", "4.9.7", "5.3.3"):
-        assert start_file(log, "abnormal", settings(version), least, -1).index == 3
-    assert start_file(log, "abnormal", settings("5.5.0"), least, -1).index == 0
-
-
-@pytest.mark.parametrize("setting", ["indexRocksDBEnable", "transRocksDBEnable"])
-def test_a_database_that_has_seen_no_message_matches_the_first_record_alone(
-    store: Callable[[str], Path], setting: str
-) -> None:
-    log = log_of(store(V2_STORE))
-    assert start_file(log, "normal", settings("5.5.0"), EMPTY, LOG_END).index == 3
-    assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END).index == 0
-    assert start_file(log, "normal", settings("5.3.3", **{setting: "true"}), EMPTY, LOG_END).index == 3
-    # what one with messages has seen is not read
-    assert start_file(log, "normal", settings("5.5.0", **{setting: "true"}), EMPTY, LOG_END, fresh=False).index == 3
-
-
-def test_transactions_in_a_database_alone_choose_the_start_file_of_5_4_0(store: Callable[[str], Path]) -> None:
-    log = log_of(store(V2_STORE))
-    both = settings("5.4.0", transRocksDBEnable="true")
-    assert start_file(log, "normal", both, EMPTY, LOG_END).index == 3
-    alone = settings("5.4.0", transRocksDBEnable="true", transWriteOriginTransHalfEnable="false")
-    assert start_file(log, "normal", alone, EMPTY, LOG_END).index == 0
-
-
-def test_index_time_joins_with_message_index_safe(store: Callable[[str], Path]) -> None:
-    log = log_of(store(V2_STORE))
-    times = first_times(log)
-    late = times[3] + 9000
-    checkpoint = EMPTY._replace(physic_msg_timestamp=late, logics_msg_timestamp=late, index_msg_timestamp=times[1])
-    assert start_file(log, "abnormal", settings("5.3.3"), checkpoint, -1).index == 3
-    for version in ("5.3.3", "5.4.0"):
-        safe = settings(version, messageIndexSafe="true")
-        assert start_file(log, "abnormal", safe, checkpoint, -1).index == 1
+def test_what_a_database_with_messages_has_seen_is_not_read(store: Callable[[str], Path]) -> None:
+    log, told = log_of(store(V2_STORE)), settings("5.5.0", transRocksDBEnable="true", indexRocksDBEnable="true")
+    assert start_file(log, "normal", told, EMPTY, LOG_END, fresh=False).index == 3
 
 
 def test_without_a_checkpoint_the_search_ends_at_the_first_file(store: Callable[[str], Path]) -> None:
@@ -148,16 +132,6 @@ def test_search_is_limited_from_5_4_0(store: Callable[[str], Path]) -> None:
         assert (chosen.index, chosen.matched) == (3, False)
     none = settings("5.4.0", commitLogRecoverMaxNum="0")
     assert start_file(log, "abnormal", none, EMPTY, -1).index == 0
-
-
-def test_5_5_0_goes_by_the_queue_offset_else_by_the_queue_time_without_margin(store: Callable[[str], Path]) -> None:
-    log = log_of(store(V2_STORE))
-    times = first_times(log)
-    checkpoint = EMPTY._replace(logics_msg_timestamp=times[1])
-    assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 1
-    checkpoint = checkpoint._replace(logics_physical_offset=2 * MIB)
-    assert start_file(log, "abnormal", settings("5.5.0"), checkpoint, -1).index == 2
-    assert start_file(log, "abnormal", settings("5.4.0"), checkpoint, -1).index == 0
 
 
 def test_damaged_first_record_is_no_start_from_5_4_0_and_not_noticed_before(store: Callable[[str], Path]) -> None:

@@ -19,9 +19,8 @@ from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
-from recover.check.config import ConfigReport, queue_ranges
+from recover.check.config import ConfigReport
 from recover.check.parts import PARTS, check_parts
-from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
 from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
@@ -163,19 +162,6 @@ def test_an_offset_at_the_end_of_a_queue_whose_files_are_lost_is_not_above_it(st
         if path.is_file():
             path.unlink()
     assert "consumer-offset-above-max" not in codes(root)
-
-
-def test_light_queues_and_delay_levels_have_ends_too(store: Make) -> None:
-    root = store("clean-5.3.3")
-    config = root / "config"
-    analysis = analysed(root)[1]
-    end = queue_ranges(analysis)[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
-    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:%d}}' % (end + 7))
-    light = next(key for key in queue_ranges(analysis) if key.topic.startswith("%LMQ%"))
-    (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":999999}}' % light.topic.encode())
-    found = {item.code: item for item in findings(root)}
-    assert found["delay-offset-above-max"].facts["end"] == end
-    assert found["consumer-offset-above-max"].facts["topic"] == light.topic
 
 
 def test_offsets_of_static_and_batch_topics_are_left_alone(store: Make) -> None:

@@ -64,14 +64,6 @@ def test_what_follows_a_run_by_a_configuration_asks_for_the_parts_that_it_named(
     assert mqtool(*shlex.split(step["command"])[1:]).code == 0, step
 
 
-def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:
-    apply_plan(store, harmless(store))
-    with assert_unchanged(store):
-        result = mqtool("undo", store, "--json")
-    assert result.code == 8
-    assert "--yes" in result.document["error"]["message"]
-
-
 def test_apply_runs_a_saved_plan_once(store: Path, tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.json"
     save_plan(harmless(store), plan_file)

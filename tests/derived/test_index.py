@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
-from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry
+from formats.index import DEFAULT_GEOMETRY, IndexGeometry
 from recover.change.model import Retire
 from recover.derived import index_check as verify_index
-from recover.derived.index_check import Compared, IndexFileVerdict, IndexReport, check_index, compare_files
+from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
-from recover.derived.index_keys import IndexStream, TagHistory
+from recover.derived.index_keys import TagHistory
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine, LogView
@@ -152,67 +151,6 @@ def test_listing_tells_index_files_from_the_rest(tmp_path: Path) -> None:
         "99999999999999999999": False, "notes.txt": False,
     }
     assert list_index_files(tmp_path / "missing").files == ()
-
-
-# --- An index file that holds what the log calls for is taken by its sum, and one with any changed byte is not.
-
-
-def first_of_a_sound_index(store: StoreCopy) -> tuple[LogView, IndexFileVerdict, IndexGeometry]:
-    """The log, and the first index file of a store in which nothing is amiss."""
-    opened_store, log = opened(store("clean-5.3.3"))
-    clean = check_index(opened_store, log)
-    assert clean.geometry is not None
-    return log, clean.verdicts[0], clean.geometry
-
-
-@pytest.mark.parametrize("field", range(5))
-def test_a_change_in_any_field_of_any_unit_is_a_difference(field: int, store: StoreCopy) -> None:
-    log, verdict, geometry = first_of_a_sound_index(store)
-    path = verdict.file.path
-    content = path.read_bytes()
-    for number in (1, 2, verdict.end // 2, verdict.end - 2, verdict.end - 1):
-        place = geometry.unit_offset(number) + 4 * field
-        for bit in (0, 12, 31):
-            damaged = bytearray(content)
-            word = int.from_bytes(damaged[place : place + 4], "big") ^ 1 << bit
-            damaged[place : place + 4] = word.to_bytes(4, "big")
-            path.write_bytes(damaged)
-            (followed,) = compare_files([verdict.file], geometry, IndexStream(log.splits()), log.min_offset, {})
-            if number == 1 and field == 3 and 0 <= word <= 0x7FFFFFFF:
-                continue  # the first unit counts from the end of the file before it, which is not there
-            assert followed is None
-
-
-@pytest.mark.parametrize("place", ["slot", "header", "behind", "short"])
-def test_a_change_anywhere_else_is_a_difference(place: str, store: StoreCopy) -> None:
-    log, verdict, geometry = first_of_a_sound_index(store)
-    path = verdict.file.path
-    content = bytearray(path.read_bytes())
-    ranges = {
-        "slot": range(geometry.slots_offset + 3, geometry.units_offset, 4), "header": range(INDEX_HEADER.size),
-        "behind": range(geometry.unit_offset(verdict.end), geometry.size, 997), "short": range(1),
-    }
-    for at in ranges[place]:
-        damaged = bytearray(content)
-        damaged[at] ^= 1
-        path.write_bytes(damaged if place != "short" else content[:-1])
-        file = structs.replace(verdict.file, length=path.stat().st_size)
-        (followed,) = compare_files([file], geometry, IndexStream(log.splits()), log.min_offset, {})
-        # one slot more or less can be true: brokers up to 4.7.0 count otherwise
-        assert followed is None or at == INDEX_HEADER.offset("hash_slot_count") + 3
-
-
-def test_a_file_that_begins_with_units_of_expired_messages_is_compared_too(store: StoreCopy) -> None:
-    opened_store, log = opened(store("clean-expired-5.5.0"))
-    report = check_index(opened_store, log)
-    verdict, geometry = report.verdicts[0], report.geometry
-    assert verdict.expired > 0 and geometry is not None
-    stream = IndexStream(log.splits())
-    (compared,) = compare_files([verdict.file], geometry, stream, log.min_offset, {})
-    assert isinstance(compared, Compared) and compared.verdict == verdict
-    assert [*compare_files([verdict.file], geometry, stream, 0, {})] == [None], "a log that begins earlier"
-    assert (verdict.right, verdict.wrong) == (verdict.units - verdict.expired, 0)
-    assert verdict.expired_before == verdict.expired
 
 
 # --- The index is judged against the log: nothing wrong in what brokers wrote, and each kind of damage found.

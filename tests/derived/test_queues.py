@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fixtures.synth import StoreWriter, synth_store
+from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.broker.settings import BrokerSettings
@@ -154,52 +154,13 @@ def test_any_changed_byte_gets_the_verdict_of_a_look(name: str, store: StoreCopy
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize(
-    "what", ["short", "long", "empty", "gone", "odd", "folder", "link", "dangling", "behind", "gap"]
-)
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-manyfiles-5.3.3"])
-def test_odd_files_get_the_verdict_of_a_look(name: str, what: str, store: StoreCopy) -> None:
-    root = store(name)
-    path = next(path for path in sorted((root / "consumequeue").rglob("*")) if path.is_file())
-    size = path.stat().st_size
-    if what in ("short", "long", "empty"):
-        os.truncate(path, {"short": size - 20, "long": size + 20, "empty": 0}[what])
-    elif what == "gone":
-        path.unlink()
-    elif what == "odd":
-        (path.parent / "note").write_text("x")
-    elif what == "folder":
-        (path.parent / f"{8 * size:020}").mkdir()
-    elif what == "dangling":
-        (path.parent / f"{8 * size:020}").symlink_to("nothing")
-    elif what == "link":
-        path.rename(path.parent / f"{7 * size:020}")
-        path.symlink_to(f"{7 * size:020}")
-    else:
-        (path.parent / f"{size * (9 if what == 'gap' else 1):020}").write_bytes(bytes(size))
-    assert verdicts(root) == one_by_one(root)
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_queues_without_files_get_the_verdict_of_a_look(name: str, store: StoreCopy) -> None:
-    root = store(name)
-    for folder in (root / "consumequeue").glob("*/*"):
-        shutil.rmtree(folder)
-    found = verdicts(root)
-    assert found == one_by_one(root)
-    assert any(each["missing"] for each in found)
-
-
-@pytest.mark.parametrize("offsets", [(0, 2, 3), (0, 2, 1, 3), (0, 1, 1, 3), (3, 0, 1, 2), (0, 0, 2), (5, 6, 6)])
-def test_a_queue_without_files_whose_messages_are_out_of_line_gets_the_verdict_of_a_look(
-    tmp_path: Path, offsets: tuple[int, ...]
-) -> None:
-    writer = StoreWriter(tmp_path)
-    for offset in offsets:
-        writer.put("Topic", b"x", queue_offset=offset)
-    writer.close()
-    shutil.rmtree(tmp_path / "consumequeue")
-    assert verdicts(tmp_path) == one_by_one(tmp_path)
+def test_a_changed_unit_of_an_expired_message_gets_the_verdict_of_a_look(store: StoreCopy) -> None:
+    root = store("clean-expired-5.5.0")
+    path = root / "consumequeue/Orders/0" / f"{0:020}"  # its first units are of expired messages
+    content = path.read_bytes()
+    for at in range(CQ_UNIT.size):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
+        assert verdicts(root) == one_by_one(root), at
 
 
 @pytest.mark.parametrize("stands_there", ["nothing", "an empty folder"])

@@ -23,6 +23,7 @@ from recover.log.scan import LocalEngine
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.analysed import carry_out, opened
+from tests.support.harm import gone, zeroed
 from tests.support.stores import unpacked
 from tests.support.trees import assert_unchanged, tree_digest
 
@@ -185,30 +186,29 @@ def recovered(root: Path) -> Checkpoint:
     return decode((root / "checkpoint").read_bytes())
 
 
-def test_old_times_and_single_zeros_are_what_healthy_brokers_leave(store: Make) -> None:
-    root = store("clean-4.5.1")
-    damage("checkpoint-old", root)
-    assert codes(root) == []
-    fields = decode((root / "checkpoint").read_bytes())
-    for name in ("logics_msg_timestamp", "index_msg_timestamp", "logics_physical_offset"):
-        (root / "checkpoint").write_bytes(encode(fields._replace(**{name: 0})))
-        assert codes(root) == []
+def with_field(name: str, value: int) -> Callable[[Path], object]:
+    """Another value in one field of the checkpoint."""
+    def change(root: Path) -> None:
+        path = root / "checkpoint"
+        path.write_bytes(encode(decode(path.read_bytes())._replace(**{name: value})))
+    return change
 
 
-def test_all_zero_is_normal_in_a_store_of_5_5(store: Make) -> None:
-    root = store("clean-v2-5.5.0")
-    damage("checkpoint-zero", root)
-    assert codes(root) == []
-    plain = store("clean-4.5.1")
-    damage("checkpoint-zero", plain)
-    assert codes(plain, "5.5.0") == []
-    assert codes(plain, "4.9.7") == ["checkpoint-all-zero"]
-
-
-def test_an_empty_store_needs_no_checkpoint(store: Make) -> None:
-    root = store("clean-empty-5.3.3")
-    damage("checkpoint-missing", root)
-    assert codes(root) == []
+@pytest.mark.parametrize(("name", "change", "broker", "found"), [
+    ("clean-4.5.1", lambda root: damage("checkpoint-old", root), None, []),
+    *(("clean-4.5.1", with_field(field, 0), None, []) for field in (
+        "logics_msg_timestamp", "index_msg_timestamp", "logics_physical_offset")),
+    ("clean-v2-5.5.0", zeroed("checkpoint"), None, []), ("clean-4.5.1", zeroed("checkpoint"), "5.5.0", []),
+    ("clean-4.5.1", zeroed("checkpoint"), "4.9.7", ["checkpoint-all-zero"]),
+    ("clean-empty-5.3.3", gone("checkpoint"), None, []),
+    ("clean-expired-5.5.0", with_field("logics_physical_offset", 17), None, []),
+])
+def test_what_healthy_brokers_leave_is_no_finding(
+    name: str, change: Callable[[Path], object], broker: str | None, found: list[str], store: Make
+) -> None:
+    root = store(name)
+    change(root)
+    assert codes(root, broker) == found
 
 
 def test_the_report_says_how_much_a_start_would_read(store: Make) -> None:
@@ -222,13 +222,6 @@ def test_the_report_says_how_much_a_start_would_read(store: Make) -> None:
     assert by_broker["5.3.3"]["bytes"] == log.log_end - log.min_offset
     assert by_broker["5.3.3"]["file"] == log.queue.files[0].name
     assert by_broker["5.4.0"]["bytes"] < by_broker["5.3.3"]["bytes"]  # ten files at most
-
-
-def test_an_offset_below_the_log_is_only_old(store: Make) -> None:
-    root = store("clean-expired-5.5.0")
-    fields = decode((root / "checkpoint").read_bytes())
-    (root / "checkpoint").write_bytes(encode(fields._replace(logics_physical_offset=17)))
-    assert codes(root) == []
 
 
 def test_sane_fields_survive_and_an_offset_stays_where_a_record_starts(store: Make) -> None:

@@ -183,10 +183,6 @@ def test_sizes_and_places_of_the_small_and_the_default_geometry() -> None:
     assert SMALL.slot_of(index_key_hash("A#K0")) == 23
 
 
-def test_the_hash_of_a_key_is_the_brokers() -> None:
-    assert index_key_hash("A#K0") == 1972423
-
-
 def test_time_differences_are_whole_seconds_and_never_negative() -> None:
     assert index.time_diff(1000, 4999) == 3
     assert index.time_diff(5000, 4999) == 0

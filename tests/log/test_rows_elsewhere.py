@@ -20,6 +20,7 @@ from recover.check.report import verify
 from recover.cluster import splits
 from recover.cluster.jobs import Job, Views
 from recover.cluster.splits import RowsElsewhere, digest_of, summary_of
+from recover.derived.index_check import check_index
 from recover.derived.index_rebuild import rebuild_index
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
@@ -148,14 +149,16 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert engine.answered <= positions
 
 
-def test_no_rows_come_to_find_where_an_index_file_begins_and_ends(large: Path) -> None:
+def test_where_index_files_begin_and_end_is_one_round_of_questions_and_no_rows(large: Path) -> None:
     store, engine = opened(large), Elsewhere(1 << 19)
-    made = {}
+    made, rounds = [], []
     for log in (engine.scan_log(store.commitlog), LocalEngine().scan_log(store.commitlog)):
-        files = rebuild_index(store, log, fresh=True, zone=UTC).files
-        made[len(made)] = [(file.name, file.units, file.end_timestamp) for file in files]
+        report = check_index(store, log)
+        rounds.append(engine.rounds)
+        files = rebuild_index(store, log, fresh=True, zone=UTC, report=report).files
+        made.append([(file.name, file.units, file.end_timestamp) for file in files])
     assert made[0] == made[1] and len(made[0]) > 2
-    assert not engine.brought
+    assert engine.rounds == rounds[0] + 1 and not engine.brought
 
 
 def with_index_files(root: Path, count: int) -> Path:

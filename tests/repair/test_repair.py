@@ -21,8 +21,9 @@ from recover.change.carry_out import apply_plan
 from recover.change.model import Retire, ZeroRange
 from recover.change.preconditions import seal
 from recover.check.analysis import ScanOptions
-from recover.check.config import ConfigReport
+from recover.check.config import ConfigReport, queue_ranges
 from recover.check.report import verify
+from recover.derived.expected import QueueKey
 from recover.predict.start import predict
 from recover.repair.log_changes import Lost
 from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
@@ -414,6 +415,10 @@ def test_delay_offsets_and_light_queues_are_clamped_too(store: Make) -> None:
     (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:777777,1:1}}')
     topic = next(path.name for path in (root / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
     (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":888888}}' % topic.encode())
+    ends = queue_ranges(analysed(root)[1])
+    found = {item.code: item.facts for item in ConfigReport(analysed(root)[1]).findings}
+    assert found["delay-offset-above-max"]["end"] == ends[QueueKey("SCHEDULE_TOPIC_XXXX", 2)].stop
+    assert found["consumer-offset-above-max"]["topic"] == topic
     repair(root, clamp=True)
     assert codes(root) == []
     assert b"777777" not in (config / "delayOffset.json").read_bytes()

@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -233,48 +234,30 @@ def test_folder_that_stops_no_broker_of_the_store_is_left_alone(drill: Start) ->
     assert store.run("recover", "--yes").document["applied"] is False
 
 
-@pytest.mark.parametrize(("where", "code"), [
-    (f"consumequeue/Audit/0/{file_name(2000)}", "consumequeue-odd-name"),
-    ("consumequeue/Audit/0/backup", "consumequeue-odd-name"), ("index/20270101000000000", "index-odd-name"),
+def renamed(path: Path, name: str) -> None:
+    path.rename(path.with_name(name))
+
+
+@pytest.mark.parametrize(("name", "where", "make"), [
+    (PLAIN, f"consumequeue/Audit/0/{file_name(2000)}", stray), (PLAIN, "consumequeue/Audit/0/backup", stray),
+    (PLAIN, "index/20270101000000000", stray),
+    (PLAIN, f"commitlog/{file_name((50 << 20) + 4096)}", lambda store, where: (store.root / where).touch()),
+    (PLAIN, f"consumequeue/Audit/0/{file_name(7)}",
+     lambda store, where: renamed(next((store.root / where).parent.iterdir()), file_name(7))),
+    ("clean-expired-4.5.1", "consumequeue/Old/0/odd.swp",
+     lambda store, where: renamed(next((store.root / where).parent.iterdir()), "odd.swp")),
 ])
-def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start, where: str, code: str) -> None:
-    store = drill(PLAIN)
+def test_what_does_not_belong_among_files_of_a_part_is_put_aside(
+    drill: Start, name: str, where: str, make: Callable[[Drill, str], object]
+) -> None:
+    store = drill(name)
     before = queue_bytes(store.root)
-    path = stray(store, where)
-    assert store.finds(code, exit_code=2)["file"] == where
-    with store.recovered():
-        assert not path.exists()
-        assert queue_bytes(store.root) == before
-
-
-def test_odd_file_in_a_queue_without_another_file_is_put_aside(drill: Start) -> None:
-    store = drill("clean-expired-4.5.1")
-    file, = (store.root / "consumequeue" / "Old" / "0").iterdir()
-    odd = file.rename(file.with_name(f"{file.name}.swp"))
-    store.finds("consumequeue-odd-name", exit_code=2)
-    with store.recovered():
-        assert not odd.exists()
-
-
-def test_a_queue_file_at_an_offset_of_no_unit_is_put_aside_and_built_again(drill: Start) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    file, = (store.root / "consumequeue" / "Audit" / "0").iterdir()
-    odd = file.rename(file.with_name(file_name(7)))
-    assert store.finds("consumequeue-odd-name", exit_code=2)["file"] == f"consumequeue/Audit/0/{odd.name}"
-    with store.recovered():
-        assert not odd.exists()
-        assert queue_bytes(store.root) == before
-
-
-def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
-    store = drill("clean-plain-4.9.7")
-    path = store.root / "commitlog" / file_name((50 << 20) + 4096)
-    path.touch()
+    make(store, where)
     store.struck()
-    assert store.finds("commitlog-odd-name", exit_code=2)["file"] == f"commitlog/{path.name}"
+    assert store.finds(f"{where.partition('/')[0]}-odd-name", exit_code=2)["file"] == where
     with store.recovered():
-        assert not path.exists()
+        assert not (store.root / where).exists()
+        assert name != PLAIN or queue_bytes(store.root) == before
 
 
 @pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a pipe"])
