@@ -157,7 +157,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-foreign", "error",
         "this log file holds no record and does not begin like one, but {lost:message|messages} should be in it: {what}",
         "Find the log file that belongs here: compressed, on another path, in the source of this copy, a replica, a backup. If none does, "
-        "move the file out of the store. To continue without it: `mqtool recover {store} --max-loss all --dry-run`",
+        "move the file out of the store. --max-loss lets recover continue without it.",
         meaning="The file has the name of a log file, and nothing in it was written by a broker.",
         cause="Another program's file, an error page in place of a download, a wrong disk, a compressed or encrypted copy.",
         broker="It finds no record in it: it cuts the log there, or skips the file; if there is no other, it writes its own from the "
