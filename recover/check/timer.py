@@ -179,7 +179,9 @@ def _timerlog(store: Store) -> MappedFileQueue:
 
 def check_files(store: Store) -> Iterator[Finding]:
     """Timer files with a wrong length, and entries that are not files of the timerlog; snapshots and folders aside, no
-    release from 5.0.0 on starts with one. `OSError`."""
+    release from 5.0.0 on starts with one. `OSError`, with EINVAL if timerwheel or timercheck is no
+    file."""
+    _check_of(store)
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
@@ -327,7 +329,10 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
 def waiting_timers(store: Store, log: LogView) -> int:
     """The number of timer messages in the log that are due later than the last delivery that timercheck or the newest
     message shows; of many only the last of each split count. `OSError`."""
-    check, _ = _check_of(store)
+    try:
+        check, _ = _check_of(store)
+    except OSError:
+        check = None
     delivered = max(log.tally.newest_timestamp, 0 if check is None else check.last_read_timestamp)
     with LogReader(log.queue) as reader:
         return sum(_due(reader, int(row["phy_offset"]), int(row["size"])) > delivered

@@ -49,12 +49,13 @@ PARTS_CODES: tuple[Code, ...] = (
         "there is no commitlog, but the rest of the store shows that there was one ({queue_files:queue file}, {index_files:index file}): "
         "do not start the broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
-        meaning="Queues and index refer to messages, or the checkpoint has the time of one, but the log that holds them is not where "
-        "it should be.",
+        meaning="Queues and index refer to messages, the checkpoint has the time of one, or consumers have committed offsets of them, but "
+        "the log that holds them is not where it should be.",
         cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
-        action="Find the log. Only if it is lost for good: move consumequeue/, index/ and checkpoint out of the store.",
+        action="Find the log. Only if it is lost for good: move consumequeue/, index/, checkpoint and the offset files of config/ "
+        "(*Offset.json, *Offset.json.bak) out of the store.",
         leads="stop",
     ),
     Code(

@@ -408,8 +408,8 @@ def _holds_data(mapped_file: MappedFile) -> bool:
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
-    """Yield a finding for queue files, index files or times of messages in the checkpoint without any log: the state in
-    which a start does the most harm.
+    """Yield a finding for queue files, index files, times of messages in the checkpoint or committed offsets without
+    any log: the state in which a start does the most harm.
 
     Files of zeros after the first are not a log: brokers create the next file ahead, and never remove the one before it
     while this one has no message. A run of ours that cut the whole log leaves such a file too, and its journal says so.
@@ -423,10 +423,18 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
     checkpoint = store.checkpoint()
-    stored = checkpoint is not None and checkpoint.physic_msg_timestamp > 0
+    stored = (checkpoint is not None and checkpoint.physic_msg_timestamp > 0) or _has_progress(store)
     if (queue_files or index_files or stored) and not _is_cut_to_nothing(store):
         yield finding(NO_LOG, COMMITLOG, None, remedy=logs_beside_remedy(store, ""), queue_files=queue_files,
                       index_files=index_files)
+
+
+def _has_progress(store: Store) -> bool:
+    """Whether a consumer or a delay level has got past the first message of a queue."""
+    tables = [pair.chosen.table for pair in read_pairs(store) if pair.name.endswith("Offset.json") and pair.chosen]
+    offsets = [offset for table in tables for member in table.values()
+               for offset in (member.values() if isinstance(member, dict) else [member])]
+    return any(isinstance(offset, int) and offset > 0 for offset in offsets)
 
 
 def _is_cut_to_nothing(store: Store) -> bool:

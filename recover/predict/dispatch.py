@@ -105,7 +105,7 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     loaded = Loaded()
     read = partial(_load_files, store, settings.version, loaded)
     folders = store.commitlog_dirs if finds_log(store, settings.version) else ()
-    log = read(folders, mapped_file_size(store, settings), odd_log_name)
+    log = read(folders, _demanded(settings, "mappedFileSizeCommitLog", mapped_file_size(store, settings)), odd_log_name)
     if log is None:
         return loaded
     # of equal names in several folders the first counts
@@ -115,7 +115,7 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
         "enableConsumeQueueExt" not in settings.given and store.consumequeue_ext_dir.is_dir())
     ext_size = settings.stated_number("mappedFileSizeConsumeQueueExt") or store.ext_file_size
     for folder in store.queue_folders:
-        files = read([folder.path], size, odd_queue_name)
+        files = read([folder.path], _demanded(settings, "mappedFileSizeConsumeQueue", size), odd_queue_name)
         if files is None:
             return loaded
         ext = store.consumequeue_ext_dir / folder.topic / str(folder.queue_id)
@@ -134,6 +134,11 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
         if counts and odd.is_directory and _java_long(odd.path.name) is not None:
             loaded.refusal = Stop(f"{store.relative(odd.path)} is a folder among index files")
     return loaded
+
+
+def _demanded(settings: BrokerSettings, name: str, size: int) -> int:
+    """The length that files must have: `size`, or 0 if the setting says so, with which no release loads a file."""
+    return 0 if settings.stated_number(name) == 0 else size
 
 
 def mapped_file_size(store: Store, settings: BrokerSettings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -506,8 +507,16 @@ def _stops(
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
     if _has_timer_service(settings):
+        try:
+            odd = [*check_files(store)]
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            odd = []
+            name = store.relative(Path(error.filename))
+            yield Stop(f"{name}: {error.strerror}", f"Move {name} out of the store, then run this again.")
         last = f"{TIMERLOG}/{max(names_in(store.root / TIMERLOG), default='')}"
-        for found in check_files(store):
+        for found in odd:
             deleted = found.file == last and found.facts.get("length") == 0 and settings.version.has(
                 versions.EMPTY_LAST_FILE_DELETED)
             skipped = found.severity == "info" or (found.file or "").startswith(_SNAPSHOT)

@@ -527,6 +527,26 @@ def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     assert "chown 12345:12345" in said.document["next"][0]["command"]
 
 
+@pytest.mark.parametrize(("name", "broker", "code"), [
+    ("config/timercheck", "5.3.3", 4), ("config/timercheck", "4.9.7", 0), ("timerwheel", "5.3.3", 4),
+])
+def test_a_folder_in_place_of_a_timer_file_stops_a_broker_with_timers(
+    drill: Start, name: str, broker: str, code: int
+) -> None:
+    store = drill("clean-5.3.3")
+    (store.root / name).unlink()
+    (store.root / name).mkdir()
+    said = store.run("predict", "--broker", broker)
+    assert (said.code, said.document["starts"]) == (code, not code)
+    assert not code or said.document["next"][0]["command"].startswith(f"Move {name} out of the store")
+
+
+@pytest.mark.parametrize("setting", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
+def test_no_broker_loads_files_with_a_length_setting_of_0(drill: Start, setting: str) -> None:
+    said = drill("clean-plain-4.9.7").run("predict", "--broker", "4.9.7", "--set", f"{setting}=0")
+    assert said.document["starts"] is False and said.code & exits.MESSAGES
+
+
 def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(drill: Start) -> None:
     store = drill("clean-5.3.3")
     for path in store.root.rglob("*"):

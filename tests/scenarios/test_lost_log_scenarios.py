@@ -331,6 +331,18 @@ def test_t18_checkpoint_alone_shows_that_the_log_is_gone(drill: Start) -> None:
 LOOKS = {"random": "its content is unknown", "kafka": "Kafka"}
 
 
+def test_committed_offsets_alone_show_that_there_was_a_log(drill: Start) -> None:
+    store = drill("clean-5.3.3")
+    for path in store.root.iterdir():
+        if path.name != "config":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    store.finds("commitlog-empty-queues-left", exit_code=4)
+    assert store.run("predict", "--broker", "5.3.3").code == 4
+    for path in (store.root / "config").glob("*Offset.json*"):
+        path.unlink()
+    assert not store.look().found("commitlog-empty-queues-left"), "explain names them as those to move away"
+
+
 @pytest.mark.parametrize("kind", LOOKS)
 def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kind: str) -> None:
     root = folder / "s"
