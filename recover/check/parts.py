@@ -439,8 +439,8 @@ def _index_units_behind(index: IndexReport | None) -> int:
 
 
 def units_of_older_log(store: Store, log: LogView) -> int:
-    """Return how many units the index has for messages of another log before this one, 0 if these are not more than
-    this one's messages: a broker that finds no log begins one, deletes the queues, and leaves the index.
+    """Return how many units the index has for messages of another log before this one, 0 if this one's messages are not
+    few beside them: a broker that finds no log begins one, deletes the queues, and leaves the index.
 
     Of such an index file the last message is older than the first of the log, which holds no record in its place.
     """
@@ -452,7 +452,7 @@ def units_of_older_log(store: Store, log: LogView) -> int:
             place, is_older = header.end_phy_offset, 0 < header.begin_timestamp <= header.end_timestamp < first
             if is_older and place >= max(log.min_offset, header.begin_phy_offset) and reader.find(place) is None:
                 units += header.index_count - 1
-    return units if units > log.tally.messages else 0
+    return units if units > log.tally.messages * _LOST_PER_MESSAGE else 0
 
 
 def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
