@@ -133,7 +133,8 @@ def placed(wanted: Rows, split: Split) -> Rows:
 def expect(log: LogView, topics: Topics) -> Expectation:
     """Return the queues and positions that the intact records of `log` should fill (docs/commands/verify.md)."""
     names = [topic_text(topic) for topic, _ in log.queues]
-    deleted = deleted_topics(log, topics)
+    known = [name for name in names if not FILLER_TOPIC.startswith(name)]
+    deleted = topics.deleted(known)
     unsafe = sorted({name for name in names if not is_safe_directory_name(name)})
     skip_names = set(deleted) | set(unsafe)
     skip = np.array([name in skip_names for name in names], dtype=bool)
@@ -148,25 +149,6 @@ def expect(log: LogView, topics: Topics) -> Expectation:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
-
-
-def deleted_topics(log: LogView, topics: Topics) -> list[str]:
-    """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted; without those that
-    have a message after the last one dispatched, as every start gives such a topic its queues."""
-    names = [topic_text(topic) for topic, _ in log.queues]
-    deleted = topics.deleted([name for name in names if not FILLER_TOPIC.startswith(name)])
-    wanted = np.array([name in deleted for name in names], dtype=bool)
-    if not deleted:
-        return []
-    found = ask([(split, partial(_queues_after, topics.dispatched_to)) for scan in log.files
-                 if scan.mapped_file.end > topics.dispatched_to for split in scan.splits if not split.lacks(wanted)])
-    return sorted(set(deleted).difference(names[number] for numbers in found for number in numbers))
-
-
-def _queues_after(offset: int, split: Split) -> list[int]:
-    """The numbers of the queues that have a message at or after this physical offset."""
-    rows = split.records[(split.records["phy_offset"] >= offset) & ((split.records["bits"] & BIT_STALE) == 0)]
-    return [int(number) for number in np.unique(rows["queue"][numbered(rows)])]
 
 
 def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]) -> Rows:

@@ -126,9 +126,9 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "deleted topics with records left in the log ({count}): {names}", "",
         meaning="The topic is neither in topics.json nor in consumequeue/, and no queue leads to its old records. An LMQ "
         "queue without a folder counts as deleted, too: topics.json names none of them, so a lost folder looks "
-        "the same. A topic with a message after the last one that has a unit was not dispatched yet, and does not count.",
-        cause="The topic was deleted; its records stay until their log files expire. Or the folder of an LMQ queue was "
-        "lost.",
+        "the same. One whose messages all come after the last one with a unit was not dispatched yet, and does not count.",
+        cause="The topic was deleted; its records stay until their log files expire. Or a power cut right after its "
+        "creation lost its line in topics.json and its queues, or the folder of an LMQ queue was lost.",
         broker="A full replay recreates the queues of deleted topics.",
         action="Nothing if they were deleted; else `--include-deleted` rebuilds the queues.",
     ),

@@ -57,7 +57,6 @@ from recover.check.parts import (
     units_of_older_log,
 )
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
-from recover.derived.expected import deleted_topics, expect
 from recover.derived.index_files import list_index_files
 from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES, Severity
@@ -81,7 +80,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
-from recover.store.config_files import STATE_TEXT, ConfigPair, Topics
+from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small
@@ -316,8 +315,8 @@ class _Start:
             )
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
-        new_topics = {topic for topic, _ in self.states.keys() - found.keys()}
-        prediction.revived_topics = [name for name in deleted_topics(self.log.view, self.topics) if name in new_topics]
+        new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
+        prediction.revived_topics = self.topics.deleted(new_topics)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:
@@ -363,8 +362,7 @@ def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSet
     not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
     if not _has_timer_service(settings):
         not_read.add(TIMER_METRICS_FILE)
-    expected = {key.topic for key in expect(log, topics).queues()}
-    return [pair for pair in judged_pairs(store, topics, log, expected=expected) if pair.shown or (
+    return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
         pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
         and pair.name not in not_read)]
 

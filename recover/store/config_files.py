@@ -373,10 +373,10 @@ class Topics(Struct, dict=True):
         """Whether units of this LMQ queue are expected, whose first message ends at `end`: its folder exists, even if
         no broker finds the queue in it by its name, or there is no folder at all, or dispatch had not got that far."""
         return (self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
-                or end >= self.dispatched_to)
+                or end >= self._dispatched_to)
 
     @cached_property
-    def dispatched_to(self) -> int:
+    def _dispatched_to(self) -> int:
         """End in the log of the last message that a queue has a unit of."""
         return max((end for _, _, end in queue_ends(self.store, []) if end is not None), default=MAX_OFFSET)
 

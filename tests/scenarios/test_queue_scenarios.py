@@ -210,21 +210,6 @@ def test_t39_predict_names_the_deleted_topics_that_a_start_brings_back(drill: St
     assert store.run("predict", "--broker", "4.5.1").document["revived_topics"] == ["TopicB"]
 
 
-def test_a_topic_that_dispatch_had_not_got_to_is_not_deleted(drill: Start) -> None:
-    """Killed right after its creation, before topics.json and queues were on the disk: 4.5.1 to 5.5.0 dispatch it."""
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    delete_topic(store.root, "Orders")
-    (store.root / "abort").touch()
-    found = set(store.look().document["finding_counts"])
-    assert {"consumequeue-missing-units", "config-topics-guessed"} <= found and "topic-deleted" not in found
-    said = store.run("predict", "--broker", "4.9.7")
-    assert said.document["queues"]["Orders/2"] == [0, 116] and said.document["revived_topics"] == []
-    assert said.code & exits.MESSAGES, "brokers serve no topic that topics.json does not list"
-    store.run("recover", "--yes")
-    assert queue_bytes(store.root) == before
-
-
 def test_predict_brings_back_no_lmq_queue_as_a_topic(drill: Start) -> None:
     store = drill("killed-lmq-4.9.7")
     for folder in (store.root / "consumequeue").glob("%LMQ%*"):
