@@ -315,8 +315,8 @@ class _Start:
             )
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
-        new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
-        prediction.revived_topics = self.topics.deleted(new_topics)
+        new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
+        prediction.revived_topics = self.topics.deleted(new)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:
