@@ -143,7 +143,7 @@ def test_a_log_that_changes_before_the_plan_is_shown_is_no_other_file_of_a_worke
     monkeypatch.setattr(SparkEngine, "confirm", late)
     done = mqtool("recover", root, "--yes", "--json", *running.line())
     assert done.code & 8 and not journal(root)
-    assert done.document["error"]["message"] == f"{path} changed while the store was read"
+    assert done.document["error"]["message"] == f"commitlog/{path.name} changed while the store was read"
 
 
 def test_executors_that_come_later_with_another_mqtool_scan_nothing(
