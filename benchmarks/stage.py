@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,7 @@ def set_up(shape: Shape, folder: Path) -> Stage:
     if free < shape.disk_bytes:
         raise OSError(f"{shape.name}: {shape.disk_bytes / 1e9:.1f} GB of disk are needed in {folder}, "
                       f"{free / 1e9:.1f} are free (choose another place with --folder)")
-    root = folder / "store"
+    root = Path(tempfile.mkdtemp(dir=folder)) / "store"  # the part `sql` has two stores at a time
     root.mkdir()
     done = _run(WRITER, "BulkWriter", root, {
         "bytes": shape.log_bytes, "body": shape.body, "topics": shape.topics, "queues": shape.queues,
