@@ -79,9 +79,8 @@ def head_of(phy_offset: int, key_hash: int, split: Split) -> tuple[int, tuple[in
     return int(split.records["store_timestamp"][row]), (keys, every)
 
 
-def place_of(number: int, records: Rows, take: Rows) -> Place:
-    """Return the place of key `number` of a split under `take`."""
-    ends = _key_ends(records, take)
+def place_of(number: int, records: Rows, ends: Rows) -> Place:
+    """Return the place of key `number` of a split; `ends`: its `_key_ends`."""
     row = int(np.searchsorted(ends, number, side="right")) - 1
     return Place(row, number - int(ends[row]), int(records["hashes"][:row].sum(dtype=np.int64)))
 
@@ -138,7 +137,8 @@ def sum_of(span: Span, split: Split) -> SpanSum:
     """
     records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
     take = np.array([span.rule], dtype=np.uint8)
-    row, key, first_hash = state[PLACE] = place_of(span.first, records, take) if span.first else START
+    place = place_of(span.first, records, _key_ends(records, take)) if span.first else START
+    row, key, first_hash = state[PLACE] = place
     state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
     part = records, np.asarray(split.hashes), take
     number, total = span.number, 0
@@ -491,6 +491,7 @@ class KeyNumbers:
         counts = [stream.expected(number) if rule is None else stream.key_count(number, rule)
                   for number in range(len(stream.splits))]
         self.starts = np.cumsum([0, *counts], dtype=np.int64)
+        self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 
     @property
     def total(self) -> int:
@@ -499,8 +500,10 @@ class KeyNumbers:
     def place(self, number: int) -> tuple[int, Place]:
         """Return the split number and place of key `number` (below `total`)."""
         split = int(np.searchsorted(self.starts, number, side="right")) - 1
-        return split, place_of(number - int(self.starts[split]), self.stream.splits[split].records,
-                               self.stream.take(split))
+        records = self.stream.splits[split].records
+        if self._open[0] != split:  # small files begin in one split by the hundred
+            self._open = split, _key_ends(records, self.stream.take(split))
+        return split, place_of(number - int(self.starts[split]), records, self._open[1])
 
     def find(self, keys: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """Return the number of the first key of a record with a hash, by (phy offset, hash), where there is one."""
