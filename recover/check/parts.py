@@ -335,19 +335,21 @@ def check_owners(store: Store) -> Iterator[Finding]:
     found = {store.relative(part): _rights(store, part, files_below(part, folders=True)) for part in parts}
     beside = ((name, store.path(name).lstat()) for name in _BESIDE if name in names_in(store.root))
     found["."] = _rights(store, store.root, beside)
-    every = [rights for names in found.values() for rights in names.values()]
-    owner = _usual([rights._replace(mode=0) for rights in every if stat.S_ISREG(rights.mode)])
-    for is_kind, mode in ((stat.S_ISREG, 0o644), (stat.S_ISDIR, 0o755)):
-        in_all = _usual([rights for rights in every if is_kind(rights.mode)])
-        for part, names in found.items():
-            some = {name: rights for name, rights in names.items() if is_kind(rights.mode)}
-            closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
-            usual = in_all or _usual([*some.values()]) or (owner._replace(mode=mode) if owner and closed else None)
-            odd = sorted((name for name, rights in some.items() if (
-                rights != usual if is_kind is stat.S_ISREG else _lacks(owner, rights, _ALL))),
-                key=lambda name: name.split("/"))
-            if usual is None or not odd:
-                continue
+    groups = {(kind, part): {name: rights for name, rights in names.items() if stat.S_IFMT(rights.mode) == kind}
+              for kind in _MODES for part, names in found.items()}
+    every = {kind: [rights for (of, _), some in groups.items() if of == kind for rights in some.values()]
+             for kind in _MODES}
+    in_all = {kind: _usual(rights) for kind, rights in every.items()}
+    owner = _usual([rights._replace(mode=0) for rights in every[stat.S_IFREG]])
+    for (kind, part), some in groups.items():
+        closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
+        usual = in_all[kind] or _usual([*some.values()])
+        if usual is None and owner is not None and closed:
+            usual = owner._replace(mode=_MODES[kind])
+        odd = [name for name, rights in some.items() if (
+            rights != usual if kind == stat.S_IFREG else _lacks(owner, rights, _ALL))]
+        odd.sort(key=lambda name: name.split("/"))
+        if usual is not None and odd:
             yield finding(
                 "file-owner-or-mode", part, None, count=len(odd), first=odd[0],
                 names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
@@ -357,6 +359,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
             )
 
 
+_MODES = {stat.S_IFREG: 0o644, stat.S_IFDIR: 0o755}
+"""Kind of file -> the mode that a broker gives it by default."""
 _READ, _LIST, _WRITE, _ALL = 4, 5, 6, 7
 
 
