@@ -413,8 +413,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
-    bridged = log.tally.fillers or log.tally.markers
-    units = 0 if lost or log.tally.messages or bridged else _index_units_behind(index)
+    units = 0 if lost or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
     units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
@@ -424,7 +423,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # if nothing in the log is readable, only --max-loss all accepts it as a log
-        start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.fillers or log.tally.markers)
+        start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.has_bridge)
         held = UNKNOWN if alone else _named_in(analysis, start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 
@@ -448,7 +447,7 @@ def units_of_older_log(store: Store, log: LogView) -> int:
 
     Of such an index file the last message is older than the first of the log, which holds no record in its place.
     """
-    if log.tally.fillers or log.tally.markers or log.valid_to == log.min_offset:
+    if log.tally.has_bridge or log.valid_to == log.min_offset:
         return 0
     first, units = first_timestamp(log), 0
     with LogReader(log.queue) as reader:
