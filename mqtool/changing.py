@@ -321,10 +321,10 @@ class Change(Struct):
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
         """Make the copy, with all parts in one place; return it and the plan for it."""
         out = self.out
-        copy_with_progress(out, sources_of(store), target, without=twins_retired(plan, store))
+        gone = twins_retired(plan, store)
+        copy_with_progress(out, sources_of(store), target, without=gone)
         copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
-        moved = relocated(plan, store)
         out.given = out.given.of_copy(target, copy=True)
         out.answer(output=str(target))
-        return copied, seal(moved, target.absolute())
+        return copied, seal(relocated(plan, store, gone), target.absolute())
 

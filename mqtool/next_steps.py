@@ -7,6 +7,7 @@ ends the sequence. Steps only lead forward: look → verify → predict → dry 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,9 +121,12 @@ class Given(Struct, frozen=True):
     def fill(self, text: str, typed: str = "") -> str:
         """Replace `{store}` in the text of a finding or refusal, and complete the commands in it.
 
-        `{typed}` in a refusal is the refused command line: `typed`, else recover. `--commitlog LOG` stands for the
-        log's folders where another one is named beside them.
+        `{typed}` in a refusal is the refused command line: `typed`, else recover; an option that follows it takes the
+        place of the one that was typed. `--commitlog LOG` stands for the log's folders where another one is named
+        beside them.
         """
+        for option in re.findall(r"\{typed\} (--[a-z-]+) ", text):
+            typed = re.sub(rf" {option}[ =]\S+", "", typed)
         return filled(text.replace("{typed}", typed or self.line("recover")), self.store, self.line, self._own_log())
 
 

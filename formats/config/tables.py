@@ -18,6 +18,7 @@ from formats.config.json import Json
 
 TOPIC_GROUP_SEPARATOR = "@"
 _BROADCAST = "@broadcast"
+_TYPE = "@type"
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 
 Object = dict[str | int, Json]
@@ -70,7 +71,8 @@ def readable_members(name: str, value: Json) -> Json:
     """
     if name not in _TABLES or not isinstance(value, dict):
         return value
-    plain: Object = {key: _plain(each) for key, each in value.items() if key != "@type"}
+    # of the whole value a reference is a field like any other: there is nothing above it
+    plain = _without(value, _TYPE)
     value = plain if plain != value else value
     changed: Object = {}
     for table, readable in _TABLES[name].items():
@@ -87,11 +89,11 @@ def readable_members(name: str, value: Json) -> Json:
     return {**value, **changed} if changed else value
 
 
-def _plain(value: Json) -> Json:
-    """Return the value without the types and references in it, which fastjson refuses."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _plain(each) for key, each in value.items() if key not in ("@type", "$ref")}
+def _without(value: Object, *names: str) -> Object:
+    """Return the value without members of these names, and its values without types and references, which fastjson
+    refuses."""
+    return {key: _without(each, _TYPE, "$ref") if isinstance(each, dict) else each
+            for key, each in value.items() if key not in names}
 
 
 def _offsets(_table: str, members: Object) -> Object:

@@ -20,7 +20,6 @@ from recover.check.config import guesses
 from recover.check.log import expiring_files, first_file_findings
 from recover.check.parts import (
     REMAINS,
-    check_owners,
     contradicted_settings,
     earlier_runs,
     lock_findings,
@@ -36,7 +35,6 @@ from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.dispatch import Stop
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
 
@@ -114,13 +112,6 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     analysis = checked.analysis
     view = analysis.by_names
     prediction = predict_start(opened, view, settings)
-    owners = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.facts["closed"] else item
-              for item in check_owners(opened)]
-    closed = [item for item in owners if item.facts["closed"]]
-    prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
-                               for item in closed[:1]]
-    for item in (item for item in closed if item.facts["stops"] and prediction.starts):
-        prediction.refuse(Stop(item.message, item.remedy))
     # a prediction does not count messages that are damaged already
     damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)
@@ -142,9 +133,9 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     found += lock_findings(opened, holder_of(opened), with_abort=False)
     expiring = [*expiring_files(opened, view, settings)] if prediction.starts else []
     by_default = [item for item in expiring if not item.bits]
-    document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files that did not change for as many hours are deleted"
+    document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
                                 for item in by_default]
-    contradicted = [*contradicted_settings(opened), *owners, *expiring]
+    contradicted = [*contradicted_settings(opened), *expiring]
     found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
     if prediction.lost_messages:
@@ -154,7 +145,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
             for item in earlier_runs(opened)]
     unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
     document["reason"] = document["reason"] or unfinished or next(
-        (item.message for item in (*closed, *expiring) if item.bits), None)
+        (item.message for item in expiring if item.bits), None)
     out.answer(**document)
     out.found([*found, *runs])
     _show(out, document)

@@ -282,14 +282,13 @@ def _refused(target: Target, broker: BrokerChoice, position: Position) -> list[S
     """The step that sends the refused messages alone."""
     if position.refused is None or not position.place.refused or not position.refused.exists():
         return []
-    conf = [] if broker.broker_conf is None else [broker.broker_conf]
-    given = (("--endpoints", [target.endpoints]), ("--position", [f"{position.refused}.position"]),
-             ("--topic-map", target.topic_map or ()), ("--kind", target.kind or ()), ("--broker-conf", conf),
-             ("--set", broker.settings or ()), ("--namespace", [target.namespace] if target.namespace else ()),
-             ("--in-flight", [target.in_flight] if target.in_flight > 1 else ()),
-             ("--rate-limit", [target.rate_limit] if target.rate_limit else ()))
-    words = [word for name, values in given for value in values for word in (name, value)]
-    words += [name for name, is_on in (("--keep-delay", target.keep_delay), ("--tls", target.tls)) if is_on]
+    alone = structs.replace(target, source=None, position=Path(f"{position.refused}.position"))
+    given = {**structs.asdict(alone), "broker_conf": broker.broker_conf, "set": broker.settings}
+    usual = structs.asdict(Target())
+    words: list[object] = []
+    for name, value in given.items():
+        for each in value if isinstance(value, list) else [value] if value != usual.get(name) else ():
+            words += [f"--{name.replace('_', '-')}", *(() if value is True else (each,))]
     return [Step(shell_line("mqtool", "send", position.refused, *words),
                  "sends the refused messages alone, once the cluster takes them")]
 

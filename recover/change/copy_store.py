@@ -59,8 +59,10 @@ def copy_store(
         for source, name in sources:
             disk.mkdir(made / name)
             folders.append((source, made / name))
-            leave_out = [item for item in sources if item[1] != "."] if name == "." else []
-            for path, copy in _walk(source, made / name, leave_out):
+            others = [item for item in sources if item[1] != "."] if name == "." else []
+            names = {JOURNAL_DIR, *(other for _, other in others)}
+            parts = {_identity(folder.stat()) for folder, _ in others if url_of(folder) is None}
+            for path, copy in _walk(source, made / name, names, parts):
                 stop_if(interrupted, "stopped; what was copied so far was removed")
                 if path in without:
                     continue
@@ -179,8 +181,8 @@ def twins_retired(plan: Plan, store: Store) -> set[Path]:
             for path in [store.path(step.file)] if path.name in names and path.parent in store.commitlog_dirs}
 
 
-def relocated(plan: Plan, store: Store) -> Plan:
-    """Turn a plan for a store into one for its copy of `sources_of(store)` without `twins_retired`, not yet sealed."""
+def relocated(plan: Plan, store: Store, gone: Collection[Path]) -> Plan:
+    """Turn a plan for a store into one for its copy of `sources_of(store)` without the files `gone`, not yet sealed."""
     parts = [(source.as_posix(), name) for source, name in sources_of(store) if name != "."]
 
     def file(step: Step) -> str:
@@ -188,7 +190,6 @@ def relocated(plan: Plan, store: Store) -> Plan:
         return next((f"{name}{path.removeprefix(source)}" for source, name in parts if path.startswith(f"{source}/")),
                     step.file)
 
-    gone = twins_retired(plan, store)
     steps = tuple(structs.replace(step, file=file(step)) for step in plan.steps if store.path(step.file) not in gone)
     return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
@@ -218,28 +219,34 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
 
 
 def _walk(
-    source: Path, copy: Path, leave_out: Sequence[tuple[Path, str]] = (),
+    source: Path, copy: Path, without: Collection[str], parts: Collection[tuple[int, int]],
     above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield files and folders below a folder, folders before their content; symbolic links to folders are followed."""
-    status, is_here = source.stat(), url_of(source) is None
-    here = (status.st_dev, status.st_ino)
+    """Yield files and folders below a folder, folders before their content; symbolic links to folders are followed.
+
+    Left out are the names `without` at the top, and the folders `parts` anywhere.
+    """
+    is_here, here = url_of(source) is None, _identity(source.stat())
     if is_here and here in above:
         raise Refusal(f"{source} leads back to a folder above it", "remove that symbolic link")
-    names = {name for _, name in leave_out} if not above else ()
     for name in names_in(source):
         path = source / name
         if name == "..":
             raise Refusal(f"{path} would lead out of the copy", "No broker creates such a name: remove it.")
-        if name in names or (not above and (name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL))):
+        if not above and (name in without or name.startswith(FRESH_JOURNAL)):
             continue
         if name == "lock" and is_here and is_own_lock_file(path):
             continue
-        if is_here and path.is_dir() and any(path.samefile(folder) for folder, _ in leave_out):
+        is_folder = path.is_dir()
+        if is_folder and is_here and _identity(path.stat()) in parts:
             continue
         yield path, copy / name
-        if path.is_dir():
-            yield from _walk(path, copy / name, leave_out, above | {here})
+        if is_folder:
+            yield from _walk(path, copy / name, without, parts, above | {here})
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:

@@ -81,7 +81,7 @@ def check_commitlog(store: Store, analysis: Analysis) -> list[Finding]:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
     found += _old_records(store, log, analysis.old_end)
-    if log.tally.fillers or log.tally.markers:
+    if log.tally.has_bridge:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
     found += first_file_findings(store, log)
     found += needs_newer_broker(store, log)

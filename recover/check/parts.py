@@ -335,19 +335,21 @@ def check_owners(store: Store) -> Iterator[Finding]:
     found = {store.relative(part): _rights(store, part, files_below(part, folders=True)) for part in parts}
     beside = ((name, store.path(name).lstat()) for name in _BESIDE if name in names_in(store.root))
     found["."] = _rights(store, store.root, beside)
-    every = [rights for names in found.values() for rights in names.values()]
-    owner = _usual([rights._replace(mode=0) for rights in every if stat.S_ISREG(rights.mode)])
-    for is_kind, mode in ((stat.S_ISREG, 0o644), (stat.S_ISDIR, 0o755)):
-        in_all = _usual([rights for rights in every if is_kind(rights.mode)])
-        for part, names in found.items():
-            some = {name: rights for name, rights in names.items() if is_kind(rights.mode)}
-            closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
-            usual = in_all or _usual([*some.values()]) or (owner._replace(mode=mode) if owner and closed else None)
-            odd = sorted((name for name, rights in some.items() if (
-                rights != usual if is_kind is stat.S_ISREG else _lacks(owner, rights, _ALL))),
-                key=lambda name: name.split("/"))
-            if usual is None or not odd:
-                continue
+    groups = {(kind, part): {name: rights for name, rights in names.items() if stat.S_IFMT(rights.mode) == kind}
+              for kind in _MODES for part, names in found.items()}
+    every = {kind: [rights for (of, _), some in groups.items() if of == kind for rights in some.values()]
+             for kind in _MODES}
+    in_all = {kind: _usual(rights) for kind, rights in every.items()}
+    owner = _usual([rights._replace(mode=0) for rights in every[stat.S_IFREG]])
+    for (kind, part), some in groups.items():
+        closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
+        usual = in_all[kind] or _usual([*some.values()])
+        if usual is None and owner is not None and closed:
+            usual = owner._replace(mode=_MODES[kind])
+        odd = [name for name, rights in some.items() if (
+            rights != usual if kind == stat.S_IFREG else _lacks(owner, rights, _ALL))]
+        odd.sort(key=lambda name: name.split("/"))
+        if usual is not None and odd:
             yield finding(
                 "file-owner-or-mode", part, None, count=len(odd), first=odd[0],
                 names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
@@ -357,6 +359,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
             )
 
 
+_MODES = {stat.S_IFREG: 0o644, stat.S_IFDIR: 0o755}
+"""Kind of file -> the mode that a broker gives it by default."""
 _READ, _LIST, _WRITE, _ALL = 4, 5, 6, 7
 
 
@@ -409,8 +413,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
-    bridged = log.tally.fillers or log.tally.markers
-    units = 0 if lost or log.tally.messages or bridged else _index_units_behind(index)
+    units = 0 if lost or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
     units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
@@ -420,7 +423,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # if nothing in the log is readable, only --max-loss all accepts it as a log
-        start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.fillers or log.tally.markers)
+        start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.has_bridge)
         held = UNKNOWN if alone else _named_in(analysis, start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 
@@ -444,7 +447,7 @@ def units_of_older_log(store: Store, log: LogView) -> int:
 
     Of such an index file the last message is older than the first of the log, which holds no record in its place.
     """
-    if log.tally.fillers or log.tally.markers or log.valid_to == log.min_offset:
+    if log.tally.has_bridge or log.valid_to == log.min_offset:
         return 0
     first, units = first_timestamp(log), 0
     with LogReader(log.queue) as reader:

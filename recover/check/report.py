@@ -65,7 +65,7 @@ def numbering_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
     # a bridge leaves such positions where it has no markers, or no room for all
-    for gap in analysis.losses.unexplained if not (analysis.log.tally.fillers or analysis.log.tally.markers) else ():
+    for gap in analysis.losses.unexplained if not analysis.log.tally.has_bridge else ():
         # if a record next to the gap is itself wrong, the gap is not reported
         if known.isdisjoint((gap.before, gap.behind)):
             yield finding(

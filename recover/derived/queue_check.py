@@ -243,7 +243,6 @@ class _Checker:
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
-        self.has_bridge = log.tally.fillers + log.tally.markers > 0
         self.listed = self._list() if log.files else {}
 
     def _list(self) -> dict[QueueKey, MappedFileQueue]:
@@ -295,7 +294,7 @@ class _Checker:
     @cached_property
     def bridge(self) -> tuple[int, int] | None:
         """The record that the units of a queue without any message left name."""
-        return self.log.first_bridge_record() if self.has_bridge else None
+        return self.log.first_bridge_record() if self.log.tally.has_bridge else None
 
     def _files(self, key: QueueKey) -> QueueFiles:
         files = QueueFiles(self.store, key.topic, key.queue_id)
@@ -446,7 +445,7 @@ class _Checker:
         # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
         classes, lacking = classify_units(
             stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, self.delays.tags_codes(rows), bounds,
-            bridged=self.has_bridge or bool(self.log.damaged), bridge=bridge,
+            bridged=self.log.tally.has_bridge or bool(self.log.damaged), bridge=bridge,
         )
         missing[:] = lacking
         return classes, int(np.count_nonzero(classes)), broken

@@ -96,6 +96,11 @@ class Tally(Struct, frozen=True):
     flags: int
 
     @property
+    def has_bridge(self) -> bool:
+        """Whether the log has records that stand for damage."""
+        return self.fillers + self.markers > 0
+
+    @property
     def positions(self) -> Rows:
         """The number of positions of each queue (int64)."""
         return np.asarray(self.queues["positions"])

@@ -50,6 +50,7 @@ from recover.check.parts import (
     MOSTLY_GONE,
     UNKNOWN,
     Needed,
+    check_owners,
     foreign_files,
     has_timer,
     needed_parts,
@@ -100,8 +101,8 @@ def predict(
     """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
     `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
-    counts stay 0: enough to find the end of the log. `started` is called with the log and the queues as the broker has
-    them after the start.
+    counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
+    with the log and the queues as the broker has them after the start.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
@@ -124,11 +125,14 @@ def predict(
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]
     forgotten = [*forgotten_offsets(store, topics.pairs, settings)]
-    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten]
+    owners = [*closed_files(store)] if counted else []
+    prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
+                               for item in owners if item.facts["closed"]][:1]
+    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten, *owners]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
-    gone = [*prediction.incomplete, *(item for item in forgotten if item.bits)]
+    gone = [*prediction.incomplete, *(item for item in (*forgotten, *owners) if item.bits & MESSAGES)]
     prediction.reason = gone[0].message if gone else None
-    refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics), None)
+    refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics, owners), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -399,6 +403,12 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
         yield item if item.severity == "info" else structs.replace(item, severity="error", bits=MESSAGES)
 
 
+def closed_files(store: Store) -> Iterator[Finding]:
+    """Files of another owner or mode: a cost of the start where the broker's user may not open them."""
+    for item in check_owners(store):
+        yield structs.replace(item, severity="error", bits=MESSAGES) if item.facts["closed"] else item
+
+
 def undelivered(
     store: Store, log: LogView, topics: Topics, settings: BrokerSettings, states: dict[Key, QueueState]
 ) -> Iterator[Finding]:
@@ -473,9 +483,10 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
 
 
 def _stops(
-    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair], topics: Topics
+    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair], topics: Topics,
+    owners: list[Finding],
 ) -> Iterator[Stop]:
-    """Reasons not to start in config and timer files, unread parts and settings."""
+    """Reasons not to start in config and timer files, unread parts, settings, and owners of files."""
     for pair in configs:
         queue_type = pair.main.state == "odd-queue-type"
         if not pair.starts and not (queue_type and not settings.version.has(versions.INNER_BATCHES)):
@@ -520,6 +531,7 @@ def _stops(
             skipped = found.severity == "info" or (found.file or "").startswith(_SNAPSHOT)
             if not (deleted or skipped):
                 yield Stop(found.message, found.remedy)
+    yield from (Stop(item.message, item.remedy) for item in owners if item.facts["stops"])
 
 
 def _has_timer_service(settings: BrokerSettings) -> bool:

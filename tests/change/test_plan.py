@@ -299,7 +299,7 @@ def test_a_copy_is_recovered_and_the_original_left_alone(store: Path, tmp_path: 
         assert hole_map(target)[NEXT_LOG] == hole_map(log)["00000000000000131072"]
         assert not (target / "config/link").is_symlink()
         split = Store.open(store, StoreOptions(commitlog=(log,)))
-        apply_plan(target, seal(relocated(plan, split), target))
+        apply_plan(target, seal(relocated(plan, split, ()), target))
     assert (target / LOG).read_bytes()[9:9000] == bytes(8991)
     assert not (target / "abort").exists()
 

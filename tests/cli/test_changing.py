@@ -196,6 +196,12 @@ def test_policy_broker_needs_max_loss(damaged: Path) -> None:
     assert done.document["lost_messages"] == 2896
 
 
+def test_an_option_of_a_remedy_takes_the_place_of_the_typed_one(damaged: Path) -> None:
+    typed = ("recover", damaged, "--policy", "broker", "--max-loss=5", "--broker", "5.3.3", "--yes")
+    told = mqtool(*typed).stderr.replace("\n", " ")
+    assert f"`mqtool recover {damaged} --policy broker --broker 5.3.3 --yes --max-loss 2896`" in told
+
+
 def test_truncate_between_boundaries_names_the_nearest_two(damaged: Path) -> None:
     result = mqtool("truncate", damaged, "--to", "46590", "--yes")
     assert result.code == 16

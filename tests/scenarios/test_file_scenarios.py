@@ -533,6 +533,7 @@ def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     (store.root / name).chmod(mode)
     said = store.run("predict", "--broker", "5.3.3")
     assert (said.code, said.document["starts"]) == (code, starts)
+    assert bool(store.run("groups", "--broker", "5.3.3").code & exits.MESSAGES) != starts
     assert store.look().code == exits.DERIVED
     assert "chown 12345:12345" in said.document["next"][0]["command"]
 
