@@ -183,18 +183,21 @@ def _summary(answer: look.Answer) -> str:
 
 
 def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[Step]:
-    if len(answer.messages) == 1 and not search.body:
-        place = answer.messages[0].record.phy_offset
-        return [Step(out.given.line("query", "--phy-offset", place, "--body"), "shows the message with its body")]
     if not answer.messages and answer.damaged:
         damaged = answer.damaged[0]
         file = str(Path(out.given.store) / str(damaged["file"]))
         return [Step(shell_line("mqtool", "inspect", file, "--offset", damaged["phy_offset"]),
                      "shows the damaged message, field by field with every check"), *_verify(out)]
-    if not answer.messages and answer.way == "index":
+    if answer.way == "index" and not (answer.messages and answer.complete):
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
-        return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: scans the log")]
+        return [Step(out.given.line("query", *named, "--scan"), _SCAN)]
+    if len(answer.messages) == 1 and not search.body:
+        place = answer.messages[0].record.phy_offset
+        return [Step(out.given.line("query", "--phy-offset", place, "--body"), "shows the message with its body")]
     return _verify(out) if answer.damaged_ranges else []
+
+
+_SCAN = "scans the log instead of using the index"
 
 
 def _verify(out: Printer) -> list[Step]:
@@ -237,11 +240,11 @@ def trace(
     if found.left_out:
         out.say(f"{count(found.left_out, 'more message')} with this key: name a unique key")
     steps = []
-    if len(lives) == 1:
+    if not scan and not (lives and found.complete):
+        steps = [Step(out.given.line("trace", name, "--scan"), _SCAN)]
+    elif len(lives) == 1:
         last = lives[0].events[-1]
         steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "shows the last record")]
-    elif not lives and not scan:
-        steps = [Step(out.given.line("trace", name, "--scan"), "the index has no hit: scans the log")]
     if found.damaged or found.damaged_ranges:
         steps += _verify(out)
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \

@@ -4,7 +4,8 @@ The scan finds nothing wrong with such records. The evidence is the queue units 
 point at places where the log holds no record for them, and nothing else supports the bytes there. A single unit may
 itself be wrong, so there must be a second claim: the older record repeats the place of one before it in the log; or, in
 a file of another log, units of different queues adjoin and outnumber those that lead to its records. If no unit leads
-to any record of a file, the index decides, if it names other messages all over the file and is right about others.
+to any record of a file, the index decides, if it names other messages all over the file and is right about others; or
+the other files do, if they are in order of time without this one only, and its queues do not continue in them.
 """
 
 from __future__ import annotations
@@ -82,14 +83,16 @@ def overwritten(
     taken = set(led_to_old)
     bridged = [*_bridged_by_units(log, {position.start: position.stop for position in named}, taken)]
     named = [position for position in named if position.start not in taken]
-    told = queues.total(RIGHT) or named or index(log).verdicts
+    scans = [scan for scan in log.files if scan.record_count]
+    odd = _out_of_time(scans)
+    told = queues.total(RIGHT) or named or odd is not None or index(log).verdicts
     files = _files_in_doubt(
-        log, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
+        log, scans, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
     foreign = _foreign_by_units(files, named, unheld)
     known = {file.mapped_file for file in foreign}
     silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
-    by_index, alone = _foreign_by_index(files, silent, expectation, index(log)) if silent else ([], [])
-    foreign += by_index
+    by_others, alone = _foreign_by_others(files, silent, expectation, index(log), odd) if silent else ([], [])
+    foreign += by_others
     # if all files are contradicted, it is the queues or the index that belong to another log
     if len(files) > 1 and len(foreign) == len(files):
         foreign = []
@@ -211,14 +214,14 @@ class _File(NamedTuple):
 
 
 def _files_in_doubt(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, old: Collection[int], *, contradicted: bool
+    log: LogView, scans: list[FileScan], expectation: Expectation, queues: ConsumeQueueReport, old: Collection[int], *,
+    contradicted: bool,
 ) -> list[_File]:
-    """Return all files with records if there may be a file of another log: `contradicted`, or units lead to so few
-    records that one file may have none.
+    """Return all files with records (`scans`) if there may be a file of another log: `contradicted`, or units lead to
+    so few records that one file may have none.
 
     `old`: places of old records to which units lead.
     """
-    scans = [scan for scan in log.files if scan.record_count]
     right = sum(verdict.counts.get(RIGHT, 0) for key, verdict in queues.verdicts.items()
                 if not key.topic.startswith(LMQ_PREFIX))
     unled = sum(scan.record_count for scan in scans) - right
@@ -226,11 +229,24 @@ def _files_in_doubt(
         return []
     tallies = [tally([scan], len(log.queues)).queues for scan in scans]
     led_to = _referenced(expectation, queues, scans, tallies, old)
-    falls = [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
+    falls = _time_falls(scans)
     return [
         _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
         for at, (scan, steps) in enumerate(zip(scans, _numbering(scans, tallies, log), strict=True))
     ]
+
+
+def _out_of_time(scans: list[FileScan]) -> int | None:
+    """Return the place of the only file without which the others are in order of time; None if all are with it."""
+    falls = [at for at, fall in enumerate(_time_falls(scans)) if fall]
+    odd = [at for at in range(falls[-1], falls[0] + 2) if not any(_time_falls([*scans[:at], *scans[at + 1 :]]))
+           ] if falls else []
+    return scans[odd[0]].mapped_file.file_from_offset if len(odd) == 1 else None
+
+
+def _time_falls(scans: list[FileScan]) -> list[bool]:
+    """Return for each file but the first whether it begins earlier than the one before it ends."""
+    return [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
 
 
 def _times(scan: FileScan) -> tuple[int, int]:
@@ -264,17 +280,19 @@ def _foreign_by_units(
     return found
 
 
-def _foreign_by_index(
-    files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport
+def _foreign_by_others(
+    files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport, odd: int | None
 ) -> tuple[list[ForeignFile], list[ForeignFile]]:
-    """Sort the files without a unit that leads to their records into those of another log by the index, and unsupported
-    ones.
+    """Sort the files without a unit that leads to their records into those of another log by the index or the other
+    files, and unsupported ones. `odd`: place of the file that alone is out of order; if it makes all after it stale,
+    each of these contradicts it.
 
     An index file can belong to another log, too: it is ignored if it contradicts a log file that the queues support,
     and counts more if it is right about one. If all queues continue across the edges of a file, the file is right,
     whatever the index says.
     """
     foreign, alone = [], []
+    stale = sum(any(split.has(BIT_STALE) for split in file.scan.splits) for file in files)
     borne_out = {file.base for file in files if file.led_to}
     believable = [verdict for verdict in index.verdicts if not any(
         base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
@@ -289,13 +307,16 @@ def _foreign_by_index(
             continue
         contradicts = wrong > max(1, right * _OUTWEIGHED)
         numbering = "own" if file.unbroken > file.broken else "another"
+        is_odd = file.base == odd and not right and (file.broken > file.unbroken or not file.unbroken)
         claims = [
             Claim("name", "own"), Claim("own offsets", "own"),
             Claim("numbering", numbering, file.unbroken != file.broken), Claim("times", "another", file.times_fall),
             Claim("index", "another", contradicts), Claim("index right elsewhere", "another", contradicts and trusted),
+            Claim("files after it", "another", is_odd and stale),
         ]
-        if contradicts and most_claimed(claims, "own") == "another":
-            foreign.append(_foreign(file, "units of the index", wrong))
+        if (contradicts or is_odd) and most_claimed(claims, "own") == "another":
+            witness = "units of the index" if contradicts else "the queues of the other files"
+            foreign.append(_foreign(file, witness, wrong))
         elif not right and (messages := _messages(file.scan, expectation)):
             alone.append(_foreign(file, "", wrong, messages))
     return foreign, alone

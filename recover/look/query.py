@@ -182,30 +182,28 @@ def _offsets(
 ) -> Iterator[int]:
     """Physical offsets of the units whose hash and time fit, newest first; each chain is walked once."""
     header = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size))
+    if header.index_count <= 1 and any(reader.read(geometry.unit_offset(1), INDEX_UNIT.size)):
+        answer.incomplete(f"the header of index file {name} is damaged")
     if header.index_count <= 1 or not _matches(header, begin, end):
         return
-    count = min(header.index_count, geometry.entries)
     for key_hash in wanted:
-        slot_at = geometry.slot_offset(geometry.slot_of(key_hash))
-        number = INDEX_SLOT.decode(reader.read(slot_at, INDEX_SLOT.size)).number
-        for _ in range(count):
-            if number == 0:
-                break
+        slot, above = geometry.slot_of(key_hash), min(header.index_count + 1, geometry.entries)
+        number = INDEX_SLOT.decode(reader.read(geometry.slot_offset(slot), INDEX_SLOT.size)).number
+        while number != 0:
             unit = None
-            if 0 < number <= count and number < geometry.entries:
+            # a chain leads to ever lower numbers, and all its units are those of its slot
+            if 0 < number < above:
                 unit = INDEX_UNIT.decode(reader.read(geometry.unit_offset(number), INDEX_UNIT.size))
-            if unit is None or unit.time_diff < 0:
+            if unit is None or not any(unit) or unit.time_diff < 0 or geometry.slot_of(unit.key_hash) != slot:
                 answer.incomplete(f"a chain of index file {name} is damaged")
                 break
             stored = header.begin_timestamp + unit.time_diff * 1000
             # the first unit counts from the begin of the file before (IndexFile.putKey)
             if unit.key_hash == key_hash and (number == 1 or begin - _SECOND < stored <= end):
                 yield unit.phy_offset
-            if unit.previous == number or stored <= begin - _SECOND:
+            if stored <= begin - _SECOND:
                 break
-            number = unit.previous
-        else:
-            answer.incomplete(f"a chain of index file {name} does not end")
+            above, number = number, unit.previous
 
 
 # --- Messages by queue offset or by time through the consume queue, as a broker finds them.

@@ -15,7 +15,7 @@ import pytest
 
 from fixtures.synth import StoreWriter
 from formats.basics import index_key_hash
-from formats.index import INDEX_SLOT, INDEX_UNIT, IndexGeometry
+from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.record import HEAD, Record
 from formats.record.message import offset_id
 from formats.sysflag import TRANSACTION_COMMIT
@@ -219,23 +219,41 @@ def test_short_index_file_makes_the_search_incomplete(tmp_path: Path) -> None:
     assert result.document["messages"]
 
 
-def test_chain_that_loops_ends_and_is_told(tmp_path: Path) -> None:
+def _zero_unit(content: bytearray, at: int, number: int) -> None:
+    content[at : at + INDEX_UNIT.size] = bytes(INDEX_UNIT.size)
+
+
+def _loop(content: bytearray, at: int, number: int) -> None:
+    content[at : at + INDEX_UNIT.size] = INDEX_UNIT.encode(INDEX_UNIT.decode(content, at)._replace(previous=number))
+
+
+def _other_slot(content: bytearray, at: int, number: int) -> None:
+    unit = INDEX_UNIT.decode(content, at)
+    content[at : at + INDEX_UNIT.size] = INDEX_UNIT.encode(unit._replace(key_hash=unit.key_hash ^ 1))
+
+
+def _zero_header(content: bytearray, at: int, number: int) -> None:
+    content[: INDEX_HEADER.size] = bytes(INDEX_HEADER.size)
+
+
+@pytest.mark.parametrize("harm", [_zero_unit, _loop, _other_slot, _zero_header])
+def test_a_damaged_index_makes_the_search_incomplete_and_names_the_scan(
+    harm: Callable[[bytearray, int, int], None], tmp_path: Path,
+) -> None:
     store = real_store(STORE, tmp_path)
     geometry = IndexGeometry(500, 2000)
     newest = max((store / "index").iterdir())
-    content = newest.read_bytes()
+    content = bytearray(newest.read_bytes())
     slot = geometry.slot_offset(geometry.slot_of(index_key_hash("TopicA#key-751")))
     head = INDEX_SLOT.decode(content, slot).number
     assert head > 1
-    at = geometry.unit_offset(head)
-    unit = INDEX_UNIT.decode(content, at)
-    other = head - 1
-    write_at(newest, at, INDEX_UNIT.encode(unit._replace(previous=other)))
-    at = geometry.unit_offset(other)
-    write_at(newest, at, INDEX_UNIT.encode(INDEX_UNIT.decode(content, at)._replace(previous=head)))
-    result = mqtool("query", store, *KEY, "--json")
-    assert result.code == 8
-    assert any("does not end" in note for note in result.document["notes"])
+    harm(content, geometry.unit_offset(head), head)
+    newest.write_bytes(content)
+    for search in (("query", store, *KEY), ("trace", store, KEY[-1])):
+        result = mqtool(*search, "--json")
+        assert (result.code, result.document["complete"]) == (8, False)
+        assert any("damaged" in note for note in result.document["notes"])
+        assert mqtool(*shlex.split(result.document["next"][0]["command"])[1:]).code == 0
 
 
 @pytest.mark.parametrize("line", [

@@ -15,6 +15,7 @@ from formats.record import HEADS
 from formats.sysflag import HOSTS_V6
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
+from tests.scenarios.drill import log_options
 from tests.support import plain_reader as plain
 from tests.support.commitlog import Placed, placed_records
 from tests.support.sampling import sampled
@@ -191,6 +192,30 @@ def test_file_that_nothing_else_speaks_for_is_an_assumption_of_recover(tmp_path:
     assert told["file"] == f"commitlog/{path.name}"
     done = run("recover", root, "--dry-run")
     assert any(path.name in text for text in done.document["assumptions"])
+
+
+@pytest.mark.parametrize(("name", "other"), [
+    ("00000000000000131072", "clean-propcrc-5.3.3"), ("00000000000000000000", "clean-restarts-5.5.0"),
+])
+def test_newer_file_of_another_log_makes_no_other_files_stale(tmp_path: Path, name: str, other: str) -> None:
+    """No queue and no index is left: only the files themselves tell which of them is the odd one."""
+    store = "clean-multipath-4.9.7"
+    root = copy_store(unpacked(store), tmp_path / "store")
+    (path,) = root.glob(f"commitlog-*/{name}")
+    own = sum(record.has_unit for record in plain.chain(path.read_bytes(), int(name)))
+    path.write_bytes((unpacked(other) / "commitlog" / name).read_bytes())
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+
+    said = mqtool("verify", root, *log_options(root), "--json")
+    (told,) = said.found("commitlog-other-log")
+    assert (root / told["file"], told["facts"]["lost"]) == (path, own)
+    assert not said.document["commitlog"]["ghosts"]
+    refusal = mqtool("recover", root, *log_options(root), "--yes", "--json").document["error"]
+    assert "--max-loss all" in refusal["remedy"]
+    outcome = Outcome(store, 0)
+    judged(outcome, root)
+    assert (outcome.end, outcome.wrong) == (BY_CONTRACT, [])
 
 
 @pytest.mark.parametrize("recipe", ["index-unit-hash", "index-unit-elsewhere", "index-page-zeroed"])
