@@ -267,29 +267,38 @@ def flipped_properties(
     """Return the edits that units reveal, and the records that both their queue unit and the index contradict without
     edits that explain it; none from the queues, or the index, if these contradict too many records.
 
+    A value one bit off the record's is as likely wrong itself, unless the queue unit and the index both contradict the
+    record, and one bit of it explains each.
+
     `mended`: other edits of the records; these are judged with them applied.
     """
     records = analysis.log.written | {edit.start: edit.record for edit in mended}
     found: list[Edit] = []
     altered: list[Record] = []
     by_tag: dict[int, Edit | None] = {}
+    unsure: list[Edit] = []
     with LogReader(analysis.log.queue) as reader:
         for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
             # a property CRC proves the properties unchanged
             if record is None or record.property_crc is not None:
                 continue
-            if not (_denies_tag(record, *told) if kind == "tag" else _denies_keys(record, {*told})):
+            off = _bits_off_tag(record, *told) if kind == "tag" else _bits_off_keys(record, {*told})
+            if not off:
                 continue
             edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
             if edit is not None:
                 records[start] = edit.record
                 found.append(edit)
-            if kind == "tag":
+            if off == 1:
+                unsure += [] if edit is None else [edit]
+            elif kind == "tag":
                 by_tag[start] = edit
             elif start in by_tag and None in (edit, by_tag[start]):
                 altered.append(record)
-    return found, altered
+    kinds = {(edit.start, edit.kind) for edit in found}
+    alone = [edit for edit in unsure if not {(edit.start, "tag"), (edit.start, "key")} <= kinds]
+    return [edit for edit in found if edit not in alone], altered
 
 
 def altered_findings(store: Store, log: LogView, records: Iterable[Record]) -> Iterator[Finding]:
@@ -317,22 +326,22 @@ def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, 
         yield "key", phy_offset, None, (*own,)
 
 
-def _denies_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> bool:
-    """Whether a unit at the record's own place holds another tag. If it is one bit off the record's code, the unit is
-    as likely wrong."""
-    off = (tags_code(record) ^ code) & _ALL_BITS
+def _bits_off_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> int:
+    """The number of bits by which a unit at the record's own place holds another tag. If it is one, the unit is as
+    likely wrong."""
     own = (record.topic_name, record.queue_id, record.queue_offset) == (*key, queue_offset)
-    return own and off.bit_count() >= 2 and delay_level(record) is None
+    return ((tags_code(record) ^ code) & _ALL_BITS).bit_count() if own and delay_level(record) is None else 0
 
 
 def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit | None:
     return property_bit("tag", record, lambda one: tags_code(one) == code)
 
 
-def _denies_keys(record: Record, told: set[int]) -> bool:
-    """Whether the index holds other keys. A hash one bit off one of the record's own is as likely wrong."""
+def _bits_off_keys(record: Record, told: set[int]) -> int:
+    """The least number of bits by which the index holds other keys. If a hash is one bit off one of the record's own,
+    it is as likely wrong."""
     before = key_hashes(record)
-    return not told <= before and not any((mine ^ its).bit_count() == 1 for mine in told - before for its in before)
+    return min(((mine ^ its).bit_count() for mine in told - before for its in before), default=len(told - before) * 2)
 
 
 def _by_keys(record: Record, told: set[int]) -> Edit | None:
