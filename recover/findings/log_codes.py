@@ -22,6 +22,9 @@ FIND_WHOLE = (
     "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} --dry-run"
 )
 NAMELESS = "{name} is not the name of a log file, but its first record is that of {right}, which is missing"
+HALVES = (
+    "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
+    "damaged in it: recover copies them")
 STANDS_FOR = "{name} seems to be a missing log file: renamed, compressed, or an incomplete copy"
 
 COMMITLOG_CODES: tuple[Code, ...] = (
