@@ -581,7 +581,7 @@ def test_a_queue_that_began_again_after_one_message_is_sound(cells: slice | None
 
 
 @pytest.mark.parametrize("generations", [(1, 9, 3), (1, 3, 2), (1, 1, 3), (2, 1, 9)])
-def test_of_several_generations_of_a_queue_the_newest_is_delivered(generations: tuple[int, ...], tmp_path: Path) -> None:
+def test_of_several_generations_the_newest_is_delivered(generations: tuple[int, ...], tmp_path: Path) -> None:
     """Without a unit, also if one of them has a single message: that is no damaged queue offset."""
     writer = StoreWriter(tmp_path / "s")
     for number in generations:
