@@ -150,7 +150,8 @@ def show_plan(out: Printer, plan: Plan) -> None:
     if choices := plan.summary.get("config"):
         rows = [[item["file"], item["action"], item["text"]] for item in choices]
         out.show(table("config files", ["file", "what is done", "*why"], rows))
-    out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), loss_statement(plan.loss))
+    lost = loss_statement(plan.loss, plan.summary.get("index_units", 0))
+    out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), lost)
 
 
 def steps_table(steps: Sequence[Step]) -> Table:
@@ -184,7 +185,11 @@ def _size(step: Step) -> int:
     return step.content.size if step.content is not None else 0
 
 
-def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
+def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Shown:
+    """The table of what is lost. `index_units`: units of messages that no log file holds, if only the index tells."""
+    if not loss and index_units:
+        return Text(f"An unknown number of messages is lost: the index has {count(index_units, 'unit')} for some.",
+                    style="red")
     if not loss:
         return Text("No message is known to be lost.", style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),
@@ -230,6 +235,7 @@ def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> st
         (made.unproven_messages,
          f"{count(made.unproven_messages, 'message')} lost that only a queue or the index names"),
     ) if number]
-    text = ", ".join(parts) if parts else "0 messages lost"
+    none = "an unknown number of messages lost" if made.plan.summary.get("index_units") else "0 messages lost"
+    text = ", ".join(parts) if parts else none
     sizes = [f"{name}={size}" for name, size in made.assumed_settings.items()]
     return f"{text}, assumed {', '.join(sizes)}" if sizes else text

@@ -22,8 +22,8 @@ from formats import properties as props, sysflag
 from formats.basics import FormatError, index_key_hash
 from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record, delay_level, iter_index_keys, tags_code
 from formats.record.grammar import is_served, unserved
-from formats.record.message import MissingCodecError, decompress
-from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
+from formats.record.message import MissingCodecError, decompress, with_property_crc
+from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_PROP_CRC, BIT_UNSERVED, NO_MESSAGE
 from recover.check.analysis import Analysis
 from recover.check.log import place_in_file
 from recover.derived.expected import QueueKey
@@ -33,7 +33,7 @@ from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split, ask
 from recover.store.config_files import topic_text
 from recover.store.store import Store
 
@@ -243,10 +243,12 @@ def flipped_bit_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
 
 
 def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
-    """Yield a finding for each record whose tag or key differs by one bit from what units hold."""
+    """Yield a finding for each record whose tag or key differs by one bit from what units hold, or whose property CRC
+    has a name that differs by one: nothing else reports that."""
     for edit in edits:
         witness = POLICIES[edit.kind].witness
-        yield _bit_finding(store, log, edit, name=edit.field, value=edit.after, witness=witness)
+        severity: Severity | None = "warning" if edit.kind == "checksum" else None
+        yield _bit_finding(store, log, edit, severity=severity, name=edit.field, value=edit.after, witness=witness)
 
 
 def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts: Any) -> Finding:
@@ -258,6 +260,35 @@ def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts
     )
 
 
+def unnamed_checksums(log: LogView, mended: Iterable[Edit]) -> list[Edit]:
+    """Return the edits that restore the name of a property CRC, in single records between others that have one.
+
+    `mended`: other edits of the records; these are judged with them applied.
+    """
+    if not log.tally.bits & BIT_PROP_CRC:
+        return []
+    rows = np.concatenate([*ask([(split, _without_checksum) for split in log.splits()])])
+    records = log.written | {edit.start: edit.record for edit in mended}
+    found: list[Edit | None] = []
+    with LogReader(log.queue) as reader:
+        for start, size in rows.tolist() if len(rows) <= POLICIES["checksum"].limit else ():
+            record = records.get(start) or reader.find(start, size)
+            found.append(None if record is None else property_bit("checksum", record, _is_checked))
+    return [structs.replace(edit, field="name of the property CRC", after=props.CRC32) for edit in found if edit]
+
+
+def _without_checksum(split: Split) -> Rows:
+    """Return (phy offset, size) of the single messages of a split without a property CRC (int64, two columns)."""
+    bits = split.records["bits"]
+    lacks = np.pad((bits & (BIT_PROP_CRC | NO_MESSAGE)) == 0, 1)
+    rows = split.records[lacks[1:-1] & ~lacks[:-2] & ~lacks[2:]]
+    return np.stack([rows["phy_offset"].astype(np.int64), rows["size"].astype(np.int64)], axis=1)
+
+
+def _is_checked(record: Record) -> bool:
+    return record.property_crc is not None and with_property_crc(record) == record
+
+
 _ALL_BITS = (1 << 64) - 1
 
 
@@ -267,29 +298,38 @@ def flipped_properties(
     """Return the edits that units reveal, and the records that both their queue unit and the index contradict without
     edits that explain it; none from the queues, or the index, if these contradict too many records.
 
+    A value one bit off the record's is as likely wrong itself, unless the queue unit and the index both contradict the
+    record, and one bit of it explains each.
+
     `mended`: other edits of the records; these are judged with them applied.
     """
     records = analysis.log.written | {edit.start: edit.record for edit in mended}
     found: list[Edit] = []
     altered: list[Record] = []
     by_tag: dict[int, Edit | None] = {}
+    unsure: list[Edit] = []
     with LogReader(analysis.log.queue) as reader:
         for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
             # a property CRC proves the properties unchanged
             if record is None or record.property_crc is not None:
                 continue
-            if not (_denies_tag(record, *told) if kind == "tag" else _denies_keys(record, {*told})):
+            off = _bits_off_tag(record, *told) if kind == "tag" else _bits_off_keys(record, {*told})
+            if not off:
                 continue
             edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
             if edit is not None:
                 records[start] = edit.record
                 found.append(edit)
-            if kind == "tag":
+            if off == 1:
+                unsure += [] if edit is None else [edit]
+            elif kind == "tag":
                 by_tag[start] = edit
             elif start in by_tag and None in (edit, by_tag[start]):
                 altered.append(record)
-    return found, altered
+    kinds = {(edit.start, edit.kind) for edit in found}
+    alone = [edit for edit in unsure if not {(edit.start, "tag"), (edit.start, "key")} <= kinds]
+    return [edit for edit in found if edit not in alone], altered
 
 
 def altered_findings(store: Store, log: LogView, records: Iterable[Record]) -> Iterator[Finding]:
@@ -317,22 +357,22 @@ def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, 
         yield "key", phy_offset, None, (*own,)
 
 
-def _denies_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> bool:
-    """Whether a unit at the record's own place holds another tag. If it is one bit off the record's code, the unit is
-    as likely wrong."""
-    off = (tags_code(record) ^ code) & _ALL_BITS
+def _bits_off_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> int:
+    """The number of bits by which a unit at the record's own place holds another tag. If it is one, the unit is as
+    likely wrong."""
     own = (record.topic_name, record.queue_id, record.queue_offset) == (*key, queue_offset)
-    return own and off.bit_count() >= 2 and delay_level(record) is None
+    return ((tags_code(record) ^ code) & _ALL_BITS).bit_count() if own and delay_level(record) is None else 0
 
 
 def _by_tag(record: Record, key: QueueKey, queue_offset: int, code: int) -> Edit | None:
     return property_bit("tag", record, lambda one: tags_code(one) == code)
 
 
-def _denies_keys(record: Record, told: set[int]) -> bool:
-    """Whether the index holds other keys. A hash one bit off one of the record's own is as likely wrong."""
+def _bits_off_keys(record: Record, told: set[int]) -> int:
+    """The least number of bits by which the index holds other keys. If a hash is one bit off one of the record's own,
+    it is as likely wrong."""
     before = key_hashes(record)
-    return not told <= before and not any((mine ^ its).bit_count() == 1 for mine in told - before for its in before)
+    return min(((mine ^ its).bit_count() for mine in told - before for its in before), default=len(told - before) * 2)
 
 
 def _by_keys(record: Record, told: set[int]) -> Edit | None:

@@ -16,8 +16,9 @@ from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, 
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
+from recover.evidence.restore import copies_in_twins
 from recover.findings.code import BY_HAND, Severity
-from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, NAMELESS, ONE_MISSING, STANDS_FOR
+from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -66,7 +67,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, analysis: Analysis) -> list[Finding]:
     log = analysis.log
     untold = list(unknown_size_findings(store, log.queue, log.log_end))
-    found = [*_file_findings(store, log), *untold]
+    found = [*_file_findings(store, analysis), *untold]
     for number, damage in enumerate(log.damaged):
         if untold and damage.reason == MISSING_FILE:
             continue  # messages named after the end may have been in the rest of this file
@@ -223,8 +224,8 @@ def length_findings(store: Store, queue: MappedFileQueue, lacks: Callable[[int, 
                       expected=queue.file_size, remedy=FIND_WHOLE if cut else None)
 
 
-def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
-    queue = log.queue
+def _file_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
+    log, queue = analysis.log, analysis.log.queue
     yield from length_findings(store, queue, lambda start, stop: any(
         damage.start < stop and start < damage.stop for damage in log.damaged))
     missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
@@ -236,10 +237,13 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
         yield odd_log_name(store, odd, "info" if skipped else None)
+    copies = copies_in_twins(log, analysis.losses) if queue.duplicates else []
     for twin in queue.duplicates:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
-        yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,
-                      kept=store.relative(kept.path))
+        number = sum(kept.file_from_offset <= record.phy_offset < kept.file_from_offset + queue.file_size
+                     for records in copies for record in records)
+        yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, message=HALVES if number else None,
+                      name=twin.name, kept=store.relative(kept.path), copies=number)
 
 
 def far_file_finding(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:

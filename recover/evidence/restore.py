@@ -29,11 +29,15 @@ from formats.record import (
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
+from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, Edit, single_edit
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.places import moved
+from recover.log.file_scan import scan_file
 from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 
 _MOST_WORK = 1 << 32
 """Bytes that are searched for one record, all candidates together; each candidate costs _TRY_COST extra."""
@@ -270,3 +274,47 @@ def _part_name(record: Record, position: int) -> str:
     topic = layout.size + len(record.body)
     properties = topic + TOPIC_LENGTHS[record.magic].size + len(record.topic)
     return "body" if position < topic else "topic" if position < properties else "properties"
+
+
+# --- Messages that another folder's file of the same name still holds.
+
+
+def copies_in_twins(log: LogView, losses: Losses) -> list[list[Record]]:
+    """Return, for each damage of the log, the intact records that files of the same name hold in it, ascending, where
+    they are the messages that are lost there: in the place that a unit names, or in one that its queue lacks."""
+    struck = {damage.mapped_file.file_from_offset for damage in log.damaged if damage.mapped_file is not None}
+    twins = [(twin, _records_of(twin, log.queue.file_size)) for twin in log.queue.duplicates
+             if twin.file_from_offset in struck]
+    return [list(_copies(log, twins, *each)) for each in zip(log.damaged, losses.by_damage, strict=True)]
+
+
+def place_of(record: Record) -> tuple[QueueKey, int]:
+    return QueueKey(record.topic_name, record.queue_id), record.queue_offset
+
+
+def _records_of(mapped_file: MappedFile, file_size: int) -> Rows:
+    """Return start and size of each record of a file, in order (int64, two rows)."""
+    parts = [np.stack([split.records["phy_offset"], split.records["size"]])
+             for split in scan_file(mapped_file, file_size).splits]
+    return np.concatenate([np.empty((2, 0), dtype=np.int64), *parts], axis=1)
+
+
+def _copies(
+    log: LogView, twins: list[tuple[MappedFile, Rows]], damage: Damage, positions: list[LostPosition]
+) -> Iterator[Record]:
+    """Yield the records of `copies_in_twins` for one damage; `twins`: each with its `_records_of`."""
+    lost = {position.place: position.phy_offset for position in positions}
+    if damage.mapped_file is None or not lost:
+        return
+    at = damage.start
+    for twin, rows in twins:
+        if twin.file_from_offset != damage.mapped_file.file_from_offset:
+            continue
+        inside = rows[:, slice(*np.searchsorted(rows[0], [damage.start, damage.stop]))].T
+        with LogReader(MappedFileQueue(log.queue.directories, log.queue.file_size, [twin])) as reader:
+            for start, size in inside.tolist():
+                if at <= start and start + size <= damage.stop:
+                    record = reader.record(start, size)
+                    if lost.get(place_of(record), -1) in (None, start):
+                        yield record
+                        at = start + size

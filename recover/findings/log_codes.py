@@ -22,6 +22,9 @@ FIND_WHOLE = (
     "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} --dry-run"
 )
 NAMELESS = "{name} is not the name of a log file, but its first record is that of {right}, which is missing"
+HALVES = (
+    "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
+    "damaged in it: recover copies them")
 STANDS_FOR = "{name} seems to be a missing log file: renamed, compressed, or an incomplete copy"
 
 COMMITLOG_CODES: tuple[Code, ...] = (
@@ -51,11 +54,12 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "explains it; with bit {bit} of byte {position} flipped back ({stored} to {right}) it is {value}, and both agree; "
         "`recover --mend-bits` restores it", _MEND,
         meaning="The queue unit holds the hash of the tag as it was stored, index units hold the hashes "
-        "of the keys. Of all single bits of the record's properties only this one restores them.",
-        cause="A flipped bit on disk or in memory, in a record without a property CRC.",
+        "of the keys. Of all single bits of the record's properties only this one restores them. Or a property is the property "
+        "CRC but for its name: with it, the checksum is right (then the finding is a warning).",
+        cause="A flipped bit on disk or in memory, in a record without a property CRC, or in the name of that.",
         broker="It sends the message to consumers of the old tag, and finds it by the old key; clients then see another one, and "
-        "drop it.",
-        action="Recover with --mend-bits. Without it queue and index are changed to match the record.",
+        "drop it. After a crash, one with forceVerifyPropCRC cuts the log at a message without a property CRC.",
+        action="Recover with --mend-bits. Without it queue and index are changed to match the record, and the name of a property CRC stays.",
     ),
     Code(
         "commitlog-contradicted-properties", "error",

@@ -24,10 +24,10 @@ from recover.check.analysis import Analysis
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Neighbour, Surroundings, old_end
-from recover.evidence.restore import content_of, restoring_edits
+from recover.evidence.restore import content_of, copies_in_twins, place_of, restoring_edits
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
-from recover.log.file_scan import FileScan, Gap, scan_file
+from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
 from recover.repair.bridge import Bridge, BridgeRange, range_between
@@ -241,10 +241,7 @@ def keep_everything(
     """
     log, edits = analysis.log, list(edits)
     end = end_of_live_log(log) if analysis.old_end is None else analysis.old_end
-    struck = {damage.mapped_file.file_from_offset for damage in log.damaged if damage.mapped_file is not None}
-    twins = [(twin, _records_of(twin, log.queue.file_size)) for twin in log.queue.duplicates
-             if twin.file_from_offset in struck]
-    copies = [list(_copies(log, twins, *each)) for each in zip(log.damaged, analysis.losses.by_damage, strict=True)]
+    copies = copies_in_twins(log, analysis.losses)
     # what another file has after the end of the log continues it
     ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
     changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap")
@@ -269,7 +266,7 @@ def keep_everything(
                 changes.cut_from = damage.stop if is_last else changes.cut_from
                 continue
             copied = copies[number]
-            starts, places = {record.phy_offset for record in copied}, {_place(record) for record in copied}
+            starts, places = {record.phy_offset for record in copied}, {place_of(record) for record in copied}
             left = [each for each in positions if each.place not in places and each.start not in starts]
             before, behind = surroundings.of(damage)
             for start, stop, records in _pieces(damage, copied):
@@ -296,42 +293,6 @@ def keep_everything(
     changes.zero_dirty_end()
     changes.mend_files()
     return changes
-
-
-def _place(record: Record) -> tuple[QueueKey, int]:
-    return QueueKey(record.topic_name, record.queue_id), record.queue_offset
-
-
-def _records_of(mapped_file: MappedFile, file_size: int) -> Rows:
-    """Return start and size of each record of a file, in order (int64, two rows)."""
-    parts = [np.stack([split.records["phy_offset"], split.records["size"]])
-             for split in scan_file(mapped_file, file_size).splits]
-    return np.concatenate([np.empty((2, 0), dtype=np.int64), *parts], axis=1)
-
-
-def _copies(
-    log: LogView, twins: list[tuple[MappedFile, Rows]], damage: Damage, positions: list[LostPosition]
-) -> Iterator[Record]:
-    """Yield the intact records that other files of the same name hold in a damaged range, ascending, where they are the
-    messages that are lost there: in the place that a unit names, or in one that its queue lacks.
-
-    `twins`: files of a name that another folder has, too, each with its `_records_of`.
-    """
-    lost = {position.place: position.phy_offset for position in positions}
-    if damage.mapped_file is None or not lost:
-        return
-    at = damage.start
-    for twin, rows in twins:
-        if twin.file_from_offset != damage.mapped_file.file_from_offset:
-            continue
-        inside = rows[:, slice(*np.searchsorted(rows[0], [damage.start, damage.stop]))].T
-        with LogReader(MappedFileQueue(log.queue.directories, log.queue.file_size, [twin])) as reader:
-            for start, size in inside.tolist():
-                if at <= start and start + size <= damage.stop:
-                    record = reader.record(start, size)
-                    if lost.get(_place(record), -1) in (None, start):
-                        yield record
-                        at = start + size
 
 
 def _pieces(damage: Damage, copies: list[Record]) -> Iterator[tuple[int, int, list[Record]]]:

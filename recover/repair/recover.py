@@ -18,6 +18,7 @@ from recover.change.places import can_be_retired, foreign_folders
 from recover.check.analysis import Analysis, ScanOptions
 from recover.check.config import MARK, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
+from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
@@ -286,7 +287,9 @@ def _planned(
     restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
-               "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
+               "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config,
+               "index_units": max((item.facts["index_units"] for item in before.findings if item.code == MOSTLY_GONE),
+                                  default=0)}
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:

@@ -344,6 +344,10 @@ def test_t17_two_halves_of_a_file_in_two_paths_are_put_together(drill: Start, nu
     path.write_bytes(first if kept == "first" else second)
     twin.write_bytes(second if kept == "first" else first)
     broken, copy = tree_digest(store.root), store.root.with_name("copy")
+    (found,) = store.look().found("commitlog-duplicate-file")
+    damaged = store.look().document["commitlog"]["damaged_messages"]
+    assert found["facts"]["copies"] == damaged - 1, "all but the one that is cut in both"
+    assert f"still holds {damaged - 1} of the messages" in found["message"]
     assert store.run("recover", "--output", copy, "--yes").code == 5
     assert mqtool("verify", copy).code == 0 and len([*(copy / "commitlog").iterdir()]) == 8
     assert_same_tree(broken, tree_digest(store.root))
