@@ -157,13 +157,14 @@ def _times(name: str) -> dict[str, int]:
 
 
 def _dated(name: str, root: Path) -> None:
-    """Give every file and folder a time that depends on the store alone: what the damage wrote gets the newest one."""
+    """Give every file and folder a time that depends on the store alone, counted back from now, as retention counts
+    them: what the damage wrote gets the newest one, now."""
     known = _times(name)
-    newest = max(known.values())
+    newest, now = max(known.values()), time.time_ns()
     for path, node in tree_digest(root).items():
         packed = known.get(path)
-        if node.mtime_ns != packed:
-            os.utime(root / path, ns=(newest, newest), follow_symlinks=False)
+        then = now - newest + (packed if node.mtime_ns == packed else newest)
+        os.utime(root / path, ns=(then, then), follow_symlinks=False)
 
 
 def struck(case: Case, folder: Path) -> tuple[Path, list[object]]:

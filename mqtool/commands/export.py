@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from formats.record import TOPIC_OP_HALF
 from formats.record.message import TOPIC_ROCKSDB_OP_HALF
 from mqtool import exits
-from mqtool.next_steps import Step
+from mqtool.next_steps import Given, Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
@@ -162,6 +162,9 @@ def export(
     options = broker.applied(where.places[0], options) if len(where.places) == 1 else structs.replace(
         options, settings=broker.given(), broker=broker.broker)
     sources = open_sources(where.places, options, live=not engine.on_spark)
+    if len(sources) == 1 and sources[0].store is not None:
+        store = url_of(where.places[0]) or str(where.places[0])
+        out.given = Given.of_values(store, {**structs.asdict(where), **structs.asdict(broker)})
     if engine.on_spark and any(source.in_pieces for source in sources):
         raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:

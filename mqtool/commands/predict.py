@@ -132,6 +132,9 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
               for item in first_file_findings(opened, view) if item.severity != "info"]
     found += lock_findings(opened, holder_of(opened), with_abort=False)
     expiring = [*expiring_files(opened, view, settings)] if prediction.starts else []
+    by_default = [item for item in expiring if not item.bits]
+    document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
+                                for item in by_default]
     contradicted = [*contradicted_settings(opened), *expiring]
     found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
@@ -141,14 +144,16 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
             for item in earlier_runs(opened)]
     unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
-    document["reason"] = document["reason"] or unfinished or next((item.message for item in expiring), None)
+    document["reason"] = document["reason"] or unfinished or next(
+        (item.message for item in expiring if item.bits), None)
     out.answer(**document)
     out.found([*found, *runs])
     _show(out, document)
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
-    found = [item for item in found if not (prediction.incomplete and item.code in _COSTS)]
-    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged)
+    found = [item for item in found if not (prediction.incomplete and item.code in _COSTS) and item not in by_default]
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged,
+                      assumed=[f"fileReservedTime={item.facts['keeps']} or more" for item in by_default])
     out.summary(start_line(document), next_steps(scene))
     return code
 

@@ -22,8 +22,8 @@ from formats import properties as props, sysflag
 from formats.basics import FormatError, index_key_hash
 from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record, delay_level, iter_index_keys, tags_code
 from formats.record.grammar import is_served, unserved
-from formats.record.message import MissingCodecError, decompress
-from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
+from formats.record.message import MissingCodecError, decompress, with_property_crc
+from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_PROP_CRC, BIT_UNSERVED, NO_MESSAGE
 from recover.check.analysis import Analysis
 from recover.check.log import place_in_file
 from recover.derived.expected import QueueKey
@@ -33,7 +33,7 @@ from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split, ask
 from recover.store.config_files import topic_text
 from recover.store.store import Store
 
@@ -243,10 +243,12 @@ def flipped_bit_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
 
 
 def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
-    """Yield a finding for each record whose tag or key differs by one bit from what units hold."""
+    """Yield a finding for each record whose tag or key differs by one bit from what units hold, or whose property CRC
+    has a name that differs by one: nothing else reports that."""
     for edit in edits:
         witness = POLICIES[edit.kind].witness
-        yield _bit_finding(store, log, edit, name=edit.field, value=edit.after, witness=witness)
+        severity: Severity | None = "warning" if edit.kind == "checksum" else None
+        yield _bit_finding(store, log, edit, severity=severity, name=edit.field, value=edit.after, witness=witness)
 
 
 def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts: Any) -> Finding:
@@ -256,6 +258,35 @@ def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts
         start=edit.start, position=edit.position, bit=edit.bit, stored=edit.stored[0], right=edit.content[0],
         topic=topic, queue=queue, queue_offset=queue_offset, **facts,
     )
+
+
+def unnamed_checksums(log: LogView, mended: Iterable[Edit]) -> list[Edit]:
+    """Return the edits that restore the name of a property CRC, in single records between others that have one.
+
+    `mended`: other edits of the records; these are judged with them applied.
+    """
+    if not log.tally.bits & BIT_PROP_CRC:
+        return []
+    rows = np.concatenate([*ask([(split, _without_checksum) for split in log.splits()])])
+    records = log.written | {edit.start: edit.record for edit in mended}
+    found: list[Edit | None] = []
+    with LogReader(log.queue) as reader:
+        for start, size in rows.tolist() if len(rows) <= POLICIES["checksum"].limit else ():
+            record = records.get(start) or reader.find(start, size)
+            found.append(None if record is None else property_bit("checksum", record, _is_checked))
+    return [structs.replace(edit, field="name of the property CRC", after=props.CRC32) for edit in found if edit]
+
+
+def _without_checksum(split: Split) -> Rows:
+    """Return (phy offset, size) of the single messages of a split without a property CRC (int64, two columns)."""
+    bits = split.records["bits"]
+    lacks = np.pad((bits & (BIT_PROP_CRC | NO_MESSAGE)) == 0, 1)
+    rows = split.records[lacks[1:-1] & ~lacks[:-2] & ~lacks[2:]]
+    return np.stack([rows["phy_offset"].astype(np.int64), rows["size"].astype(np.int64)], axis=1)
+
+
+def _is_checked(record: Record) -> bool:
+    return record.property_crc is not None and with_property_crc(record) == record
 
 
 _ALL_BITS = (1 << 64) - 1

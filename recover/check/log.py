@@ -143,18 +143,23 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def expiring_files(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[Finding]:
-    """Yield a finding for log files that this broker deletes once it runs, because their last change is older than the
-    `fileReservedTime` that was given (MappedFileQueue.deleteExpiredFileByTime, which spares the last file).
+    """Yield a finding for log files that this broker deletes once it runs, because their last change is older than
+    `fileReservedTime` (MappedFileQueue.deleteExpiredFileByTime, which spares the last file); an info if that was not
+    given.
 
     Not for a log with a message of the last day: its broker deletes files every day.
     """
-    hours, now = settings.stated_number(_RETENTION), int(time.time() * 1000)
+    hours, now = settings.number(_RETENTION), int(time.time() * 1000)
     if not hours or now - log.tally.newest_timestamp < 24 * _HOUR_MS:
         return
-    ages = [now - file.path.stat().st_mtime_ns // 1_000_000 for file in store.commitlog.files[:-1]]
+    files = store.commitlog.files
+    ages = [now - file.path.stat().st_mtime_ns // 1_000_000 for file in files[:-1]]
     if count := len([*takewhile(lambda age: age > hours * _HOUR_MS, ages)]):
-        yield finding("start-expires-files", broker=str(settings.version), count=count, of=len(ages) + 1, hours=hours,
-                      keeps=max(ages) // _HOUR_MS + 72)
+        given = _RETENTION in settings.given
+        yield finding("start-expires-files", broker=str(settings.version), count=count, of=len(files), hours=hours,
+                      default="" if given else ", the default", first=files[0].path.name,
+                      last=files[count - 1].path.name, when=settings.given.get("deleteWhen", "04"),
+                      keeps=max(ages) // _HOUR_MS + 72, severity=None if given else "info")
 
 
 def first_timestamp(log: LogView) -> int:

@@ -21,6 +21,7 @@ from recover.check.flips import (
     flipped_property_findings,
     rejected,
     rejected_findings,
+    unnamed_checksums,
 )
 from recover.check.log import (
     check_commitlog,
@@ -163,7 +164,9 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     altered: list[Record] = []
     if "commitlog" in wanted:
         rejected_ones = rejected(analysis) if analysis.log.tally.bits & BITS_REJECTED else []
-        flipped, altered = flipped_properties(analysis, index, [item.edit for item in rejected_ones if item.edit])
+        mended = [item.edit for item in rejected_ones if item.edit]
+        flipped, altered = flipped_properties(analysis, index, mended)
+        flipped += unnamed_checksums(analysis.log, [*mended, *flipped])
         findings.extend(check_commitlog(store, analysis))
         findings.extend(contradiction_findings(store, analysis.log, analysis.contradictions))
         if analysis.queues is not None:

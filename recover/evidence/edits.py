@@ -55,6 +55,7 @@ POLICIES = {policy.kind: policy for policy in (
     Policy("service", "its topic", "commitlog-unserved-message", ON_DEMAND, 100, _EACH_BIT),
     Policy("tag", "its unit", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
     Policy("key", "the index", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
+    Policy("checksum", "the checksum after it", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
 )}
 
 

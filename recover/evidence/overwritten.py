@@ -501,8 +501,10 @@ def _confirm_places(log: LogView, store: Store) -> bool:
     for split in log.splits(BIT_MISNUMBERED):
         for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
-            if _is_named(log, store, row, int(row["queue_offset"])) or _begins_again(log, store, row):
-                confirmed[int(row["queue"]), int(row["queue_offset"])] = int(row["phy_offset"])
+            is_named = _is_named(log, store, row, int(row["queue_offset"]))
+            holder = int(row["phy_offset"]) if is_named else _begun_again(log, store, row)
+            if holder is not None:
+                confirmed[int(row["queue"]), int(row["queue_offset"])] = holder
                 split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
     offsets = [offset for _, offset in confirmed]
     for split in log.splits_of({queue for queue, _ in confirmed}):
@@ -514,17 +516,20 @@ def _confirm_places(log: LogView, store: Store) -> bool:
     return bool(confirmed)
 
 
-def _begins_again(log: LogView, store: Store, row: np.void) -> bool:
-    """Whether a record with queue offset 0 stands between those with 0 and 1 of its queue, and no unit names the first
-    one."""
+def _begun_again(log: LogView, store: Store, row: np.void) -> int | None:
+    """Return the place of the last record with queue offset 0 if a record with it stands between those with 0 and 1 of
+    its queue, and no unit names the first one; else None."""
     if row["queue_offset"]:
-        return False
+        return None
     own = np.concatenate([
-        split.records[(split.records["queue"] == row["queue"]) & with_place(split.records)]
+        split.records[(split.records["queue"] == row["queue"]) & numbered(split.records)
+                      & ((split.records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0)]
         for split in log.splits_of([int(row["queue"])])
     ])
     at = int(np.searchsorted(own["phy_offset"], row["phy_offset"]))
-    return own["queue_offset"][max(0, at - 1) : at + 1].tolist() == [0, 1] and not _is_named(log, store, own[at - 1], 0)
+    if own["queue_offset"][max(0, at - 1) : at + 1].tolist() != [0, 1] or _is_named(log, store, own[at - 1], 0):
+        return None
+    return int(max(row["phy_offset"], own["phy_offset"][own["queue_offset"] == 0][-1]))
 
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:

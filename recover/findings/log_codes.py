@@ -54,11 +54,12 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "explains it; with bit {bit} of byte {position} flipped back ({stored} to {right}) it is {value}, and both agree; "
         "`recover --mend-bits` restores it", _MEND,
         meaning="The queue unit holds the hash of the tag as it was stored, index units hold the hashes "
-        "of the keys. Of all single bits of the record's properties only this one restores them.",
-        cause="A flipped bit on disk or in memory, in a record without a property CRC.",
+        "of the keys. Of all single bits of the record's properties only this one restores them. Or a property is the property "
+        "CRC but for its name: with it, the checksum is right (then the finding is a warning).",
+        cause="A flipped bit on disk or in memory, in a record without a property CRC, or in the name of that.",
         broker="It sends the message to consumers of the old tag, and finds it by the old key; clients then see another one, and "
-        "drop it.",
-        action="Recover with --mend-bits. Without it queue and index are changed to match the record.",
+        "drop it. After a crash, one with forceVerifyPropCRC cuts the log at a message without a property CRC.",
+        action="Recover with --mend-bits. Without it queue and index are changed to match the record, and the name of a property CRC stays.",
     ),
     Code(
         "commitlog-contradicted-properties", "error",

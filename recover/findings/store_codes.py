@@ -604,7 +604,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-expires-files", "error",
-        "broker {broker} would delete {count} of {of} log files: they have not changed for fileReservedTime={hours} h",
+        "broker {broker} would delete {count} of {of} log files, {first} to {last}, in the hour of deleteWhen={when}, and at once on a "
+        "disk over 75 % full: they have not changed for fileReservedTime={hours} h{default}",
         "Start it with fileReservedTime={keeps} or more, until consumers have the messages.",
         meaning="A broker deletes log files by their last change, intact or not, and consumed or not; only the last file stays. The log "
         "stood still for more than a day, so no broker has deleted them yet.",

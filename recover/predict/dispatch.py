@@ -92,7 +92,7 @@ def _load_files(
             loaded.refusal = Stop(f"{name} has {item.length} bytes, the broker's setting is {size}", remedy)
             return None
         elif (number := _java_long(item.path.name)) is None:
-            loaded.refusal = Stop(f"{name} is not a commitlog file (the name is not 20 digits)")
+            loaded.refusal = Stop(f"{name} is not a mapped file (its name is not an offset)")
             return None
         else:
             files.append(MappedFile(item.path, number, item.length))

@@ -98,8 +98,11 @@ class NewStore:
             offsets.append(item.message.phy_offset)
             self.topics[count_key(item.message)] += 1
             self.size += item.message.size
-        if not offsets:
-            why = "`mqtool verify` reports the state of the log." if wanted.wants_everything else "Check the filters."
+        # those of settled transactions go with any --topic
+        if not offsets or (wanted.topics and all(kind == "op" for _, kind in self.topics)):
+            of_all = "Name a source that holds messages." if self.store is None else \
+                "`mqtool verify {store}` reports the state of the log."
+            why = of_all if wanted.wants_everything else "Check the filters."
             raise Refusal("no message matches, and a store needs at least one", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.queues = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in self.log.queues]

@@ -916,8 +916,12 @@ def test_the_length_of_queue_files_that_nothing_tells_is_an_assumption_that_is_s
 
 def test_no_message_makes_no_store_and_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     root = unpacked("clean-5.3.3")
-    assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store", "--key", "nothing").code == 8
+    for filters in (("--key", "nothing"), ("--topic", "Nothing")):
+        assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store", *filters).code == 8
     assert list(tmp_path.iterdir()) == []
+    elsewhere = unpacked("kinds/clean-dledger-5.3.3")
+    none = mqtool("export", elsewhere, "-o", tmp_path / "out", "--format", "store", "--set", "brokerName=x", "--json")
+    assert [step["command"] for step in none.document["next"]] == [f"mqtool verify {elsewhere} --set brokerName=x"]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store").code == 8

@@ -13,7 +13,7 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.basics import FormatError, hash32, index_key_hash
-from formats.record import HEAD, HEAD_SIZE, Record, decode, encode, make_record, tags_code
+from formats.record import HEAD, HEAD_SIZE, PROPERTY_CRC_SIZE, Record, decode, encode, make_record, tags_code
 from recover.derived.expected import QueueKey
 from recover.evidence.edits import between, one_bit_variants
 from recover.evidence.lost import LostPosition
@@ -263,6 +263,25 @@ def test_a_tag_and_a_key_whose_hashes_are_one_bit_off_are_contradicted_by_two_wi
     told = mqtool("verify", store, "--json")
     assert {item["facts"]["name"] for item in told.found(CODE)} == {"TAGS", "KEYS"}
     assert "--mend-bits" in told.document["next"][0]["command"]
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
+    assert contents(store) == sound
+
+
+@pytest.mark.parametrize("position", [0, 2, 7])
+def test_the_name_of_a_property_crc_is_restored_by_the_checksum_after_it(position: int, tmp_path: Path) -> None:
+    """5.3.3 with forceVerifyPropCRC cuts there after a crash (seen); all others deliver the message."""
+    store = real_store("clean-propcrc-5.3.3", tmp_path)
+    sound, records = contents(store), placed_records("clean-propcrc-5.3.3")
+    hit = next(it for it in records[len(records) // 2 :] if it.record.property_crc)
+    path, place = log_place(store, hit.phy_offset)
+    flip_bit(store, path, place + len(hit.raw) - PROPERTY_CRC_SIZE + position, 0)
+
+    told = mqtool("verify", store, "--json")
+    (item,) = told.found(CODE)
+    assert (told.code, item["severity"], item["facts"]["value"]) == (2, "warning", "__CRC32#")
+    assert "--mend-bits" in told.document["next"][0]["command"]
+    plain = mqtool("recover", store, "--yes", "--json")
+    assert (plain.code, plain.document["applied"]) == (2, False)
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert contents(store) == sound
 

@@ -209,6 +209,16 @@ def test_t15_predict_tells_of_log_files_that_retention_deletes_once_the_broker_r
     assert said.code == code
     assert [item["facts"]["count"] for item in said.found("start-expires-files")] == [len(files) - 1] * (code == 4)
     assert store.run("predict", "--broker", "5.3.3", "--set", "fileReservedTime=74").code == 0
+    # the default deletes the same files: told, but no reason against a start
+    default = store.run("predict", "--broker", "5.3.3")
+    found = default.found("start-expires-files")
+    assert default.code == 0 and default.document["starts"] and default.document["reason"] is None
+    assert [item["severity"] for item in found] == ["info"] * (code == 4)
+    assert [item["facts"]["last"] for item in found] == [files[-2].name] * (code == 4)
+    why = default.document["next"][0]["why"]
+    assert ("fileReservedTime=145 or more" in why) == (code == 4)
+    told = [text for text in default.document["assumptions"] if text.startswith("fileReservedTime=72")]
+    assert len(told) == (code == 4)
 
 
 def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:

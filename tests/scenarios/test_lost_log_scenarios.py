@@ -580,6 +580,23 @@ def test_a_queue_that_began_again_after_one_message_is_sound(cells: slice | None
     assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
 
 
+@pytest.mark.parametrize("generations", [(1, 9, 3), (1, 3, 2), (1, 1, 3), (2, 1, 9)])
+def test_of_several_generations_the_newest_is_delivered(generations: tuple[int, ...], tmp_path: Path) -> None:
+    """Without a unit, also if one of them has a single message: that is no damaged queue offset."""
+    writer = StoreWriter(tmp_path / "s")
+    for number in generations:
+        writer.delete_topic("T")
+        records = [writer.put("T", b"n" * 100) for _ in range(number)]
+    root = writer.close().root
+    gone("consumequeue")(root)
+    said = mqtool("verify", root, "--json")
+    assert said.document["commitlog"]["superseded"] == sum(generations[:-1])
+    assert not said.found("commitlog-unplaced-record")
+    assert mqtool("recover", root, "--yes", "--set", "mappedFileSizeConsumeQueue=2000").code == 1
+    units = CQ_UNIT.decode_all((root / "consumequeue" / "T" / "0" / offset_to_name(0)).read_bytes())
+    assert [unit.phy_offset for unit in units if unit.size] == [record.phy_offset for record in records]
+
+
 def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_leads_to(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "s")
     for _ in range(5):
