@@ -257,7 +257,9 @@ def _refuses(scene: Scene) -> bool:
 
 
 def _beside_unread(scene: Scene) -> list[Step]:
-    repairs = scene.phase == "checked" and {item.code for item in scene.repairs()} - _LEFT_BY_A_KILL
+    asked = scene.phase == "checked" or (
+        scene.phase == "predicted" and scene.code & exits.MESSAGES and not scene.by_hand(*FIND))
+    repairs = asked and {item.code for item in scene.repairs()} - _LEFT_BY_A_KILL
     return (_dry_runs(scene) if repairs and not _refuses(scene) else []) + scene.by_hand()
 
 

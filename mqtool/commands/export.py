@@ -163,7 +163,8 @@ def export(
         options, settings=broker.given(), broker=broker.broker)
     sources = open_sources(where.places, options, live=not engine.on_spark)
     if len(sources) == 1 and sources[0].store is not None:
-        out.given = Given.of_values(sources[0].name, {**structs.asdict(where), **structs.asdict(broker)})
+        store = url_of(where.places[0]) or str(where.places[0])
+        out.given = Given.of_values(store, {**structs.asdict(where), **structs.asdict(broker)})
     if engine.on_spark and any(source.in_pieces for source in sources):
         raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:

@@ -106,7 +106,7 @@ def trace(store: Store, name: str, scanned: Scanned | None = None) -> tuple[list
         found.more, found.left_out = True, len(keys) - _LIVES
     if scanned is None and not found.messages and not known_topics(store):
         raise Refusal("an index lookup needs the topics, and these are unknown",
-                      "Add --scan to scan the whole log instead.")
+                      "`{typed} --scan` scans the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
     for key in keys[:_LIVES]:
         records = [item.record for item in found.messages if item.record.uniq_key == key]

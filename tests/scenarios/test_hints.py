@@ -374,3 +374,11 @@ def test_predict_names_files_that_a_broker_may_not_read(root: Path) -> None:
     os.chown(min((root / "commitlog").iterdir()), 12345, 12345)
     played = mqtool("predict", root, "--broker", "5.3.3", "--json")
     assert played.code == 2 and played.document["next"][0]["command"].startswith("chown")
+
+
+def test_a_start_that_leaves_messages_without_units_is_repaired_first_whatever_else_is_unknown(tmp_path: Path) -> None:
+    root = real_store("kinds/clean-config2-5.5.0", tmp_path)
+    damage("queue-unit-inside-record", root)
+    told = mqtool("predict", root, "--broker", "5.5.0", "--json")
+    assert told.code == exits.MESSAGES | exits.UNSUPPORTED
+    assert [step["command"].split()[1] for step in told.document["next"]][:1] == ["recover"]
