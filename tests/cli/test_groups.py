@@ -127,8 +127,9 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
 
 def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    (root / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
-    said = {command: mqtool(command, root, "--broker", "5.3.3", "--broker-conf", root / "broker.conf", "--json").document
+    conf = root / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1048576\n")
+    said = {command: mqtool(command, root, "--broker", "5.3.3", "--broker-conf", conf, "--json").document
             for command in ("predict", "recover")}
     step = said["predict"]["next"][0]
     assert said["predict"]["exit_code"] & 4 and step["command"].startswith("Set enableLmq=true in the broker's conf")
