@@ -355,7 +355,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
                 names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
                 usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{stat.S_IMODE(usual.mode):o}",
                 closed=len(closed),
-                stops=any(_wanted(name, some[name]) != _READ for name in closed), user=owner.uid if owner else None,
+                stops=any(_wanted(name, some[name]) != _READ and name not in unlisted for name in closed),
+                user=owner.uid if owner else None,
             )
 
 

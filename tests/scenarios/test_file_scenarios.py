@@ -520,7 +520,7 @@ def test_a_part_whose_files_all_differ_from_the_rest_of_the_store_is_found(drill
     (".", 0o755, 4, False), ("commitlog", 0o700, 4, False), ("commitlog", 0o755, 2, True),
     ("commitlog/00000000000001048576", 0o644, 4, False), ("consumequeue/TopicA", 0o700, 4, False),
     ("index/20261121015910758", 0o644, 4, False), ("checkpoint", 0o644, 4, False), ("lock", 0o644, 4, False),
-    ("timerwheel", 0o644, 4, False), ("config/timercheck", 0o644, 4, False), ("config/topics.json", 0o600, 4, True),
+    ("timerwheel", 0o644, 4, False), ("timerlog", 0o700, 4, True), ("config/timercheck", 0o644, 4, False), ("config/topics.json", 0o600, 4, True),
     ("config/topics.json", 0o644, 2, True),
 ])
 def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
