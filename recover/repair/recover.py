@@ -89,7 +89,7 @@ class ConfigRepair:
     def _keep(self, chosen: ConfigText) -> None:
         """A complete text exists: write it to the main file, and to a backup that cannot serve as a fallback."""
         main, backup = self.pair.main, self.pair.backup
-        content = chosen.document if chosen.state != "sound" else chosen.content
+        content = whole = chosen.document if chosen.state != "sound" else chosen.content
         if chosen is backup:
             self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
         elif main.flipped is not None:
@@ -108,8 +108,7 @@ class ConfigRepair:
         if content != main.content or main.missing:
             self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
-            renewed = chosen.document if chosen.state != "sound" else chosen.content
-            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, renewed))
+            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, whole))
             if main.state == "sound":
                 self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
 
@@ -175,18 +174,12 @@ def clamped(text: ConfigText, clamps: Iterable[AboveMax]) -> bytes:
     value = copy.deepcopy(text.value)
     for clamp in clamps:
         tables = (clamp.table, _PULLED) if clamp.table == "offsetTable" and clamp.member else (clamp.table,)
-        for name in tables:
-            table = value.get(name)
-            if not isinstance(table, dict):
-                continue
-            if clamp.table == "lmqOffsetTable":
-                _lower(table, clamp.member, clamp.end)
-            elif not clamp.member:
-                _lower(table, clamp.queue_id, clamp.end)
-            else:
-                queues = table.get(clamp.member)
-                if isinstance(queues, dict):
-                    _lower(queues, clamp.queue_id, clamp.end)
+        of_lmq = clamp.table == "lmqOffsetTable"
+        for table in (value.get(name) for name in tables):
+            if isinstance(table, dict) and clamp.member and not of_lmq:
+                table = table.get(clamp.member)
+            if isinstance(table, dict):
+                _lower(table, clamp.member if of_lmq else clamp.queue_id, clamp.end)
     return dumps(value, detect_style(text.content))
 
 
@@ -239,7 +232,6 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
             edits=[*before.analysis.contradictions, *rejected, *before.flipped],
         )
     made = _planned(before, changes, options, prediction)
-    made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
         made.mendable_messages += sum(before.wrong_messages.values())
@@ -253,11 +245,7 @@ def plan_truncate(
     `plan_recover`."""
     before = before or verify(store, options.scan)
     check_plannable(before, (CONSUMEQUEUE,), options.max_loss, cuts=True)
-    changes = cut_log(before.analysis, offset)
-    given_up = refuse_missing_files(before, options.max_loss, offset)
-    made = _planned(before, changes, options, None)
-    made.given_up_messages = given_up
-    return made
+    return _planned(before, cut_log(before.analysis, offset), options, None)
 
 
 def _planned(
@@ -265,6 +253,8 @@ def _planned(
 ) -> RecoverPlan:
     """The whole plan: first the log, then the derived files of the changed log, checkpoint, config, `abort` last."""
     analysis, store = before.analysis, before.analysis.store
+    cut = changes.cut_from if changes.cuts_only else None
+    given_up = refuse_missing_files(before, options.max_loss, cut or 0)
     if changes.bridged:
         # the units of lost positions must lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
@@ -279,7 +269,6 @@ def _planned(
     steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
         analysis.options.engine.confirm()
-    cut = changes.cut_from if changes.cuts_only else None
     unproven, only_named = loss_of_unproven(analysis)
     altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
     loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
@@ -296,7 +285,7 @@ def _planned(
         left += damaged_messages(analysis.log, analysis.losses, analysis.end_marks, before=cut)
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
-        left_messages=left, cut_from=cut, abort_stays_for=_needs_a_start(before),
+        left_messages=left, given_up_messages=given_up, cut_from=cut, abort_stays_for=_needs_a_start(before),
     )
 
 

@@ -13,12 +13,13 @@ from formats.record.message import TOPIC_HALF, TOPIC_ROCKSDB_HALF
 from formats.record.rows import is_filler
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
+from recover.evidence.edits import Edit
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import restore
 from recover.findings.code import Refusal
 from recover.repair import bridge as bridge_module
 from recover.repair.bridge import PIECE, Bridge, BridgeRange
-from tests.support.commitlog import placed_records
+from tests.support.commitlog import Placed, placed_records
 
 START = 1 << 20
 
@@ -130,6 +131,13 @@ def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:
     assert (values["DELAY"], values["REAL_TOPIC"], values["REAL_QID"]) == ("3", "MQTOOL_FILLER", "0")
 
 
+def _restored(placed: Placed, damaged: bytearray) -> Edit | None:
+    """The edit that restores a damaged record whose place its queue lacks."""
+    record = placed.record
+    key = QueueKey(record.topic_name, record.queue_id)
+    return restore(bytes(damaged), placed.phy_offset, [LostPosition(key, record.queue_offset, record.phy_offset, None)])
+
+
 @pytest.mark.parametrize("field", ["total_size", "magic", "phy_offset", "queue_id", "queue_offset", "body_length"])
 def test_a_field_of_the_head_is_restored_to_the_very_bytes(field: str) -> None:
     for placed in placed_records("clean-5.3.3")[5:200:13]:
@@ -139,9 +147,7 @@ def test_a_field_of_the_head_is_restored_to_the_very_bytes(field: str) -> None:
         size = layout.field(field).size
         damaged = bytearray(placed.raw)
         damaged[at : at + size] = b"\xfe" * size
-        key = QueueKey(record.topic_name, record.queue_id)
-        position = LostPosition(key, record.queue_offset, record.phy_offset, None)
-        restored = restore(bytes(damaged), placed.phy_offset, [position])
+        restored = _restored(placed, damaged)
         assert restored is not None and restored.field == field
         assert encode(restored.record) == placed.raw
 
@@ -154,18 +160,13 @@ def test_a_port_is_restored_from_what_no_port_has(field: str, bit: int) -> None:
         at = HEADS[record.sys_flag & HOSTS_V6].offset(field)
         damaged = bytearray(placed.raw)
         damaged[at + 3 - bit // 8] ^= 1 << bit % 8
-        position = LostPosition(
-            QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None
-        )
-        restored = restore(bytes(damaged), placed.phy_offset, [position])
+        restored = _restored(placed, damaged)
         assert restored is not None and restored.field == field
         assert encode(restored.record) == placed.raw
 
 
 def test_a_damaged_body_is_not_guessed() -> None:
     placed = placed_records("clean-5.3.3")[50]
-    record = placed.record
     damaged = bytearray(placed.raw)
     damaged[100] ^= 1
-    position = LostPosition(QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None)
-    assert restore(bytes(damaged), placed.phy_offset, [position]) is None
+    assert _restored(placed, damaged) is None
