@@ -253,7 +253,9 @@ def _dry_runs(scene: Scene) -> list[Step]:
 
 def _refuses(scene: Scene) -> bool:
     """Whether recover would refuse: the log is not read, or messages are damaged and the queues are not read."""
-    return DLEDGER_LOG in scene.unread or bool(QUEUE_DATABASE in scene.unread and scene.code & exits.MESSAGES)
+    # the code of a prediction is that of the start
+    damaged = scene.damaged if scene.phase == "predicted" else bool(scene.code & exits.MESSAGES)
+    return DLEDGER_LOG in scene.unread or (QUEUE_DATABASE in scene.unread and damaged)
 
 
 def _beside_unread(scene: Scene) -> list[Step]:

@@ -160,7 +160,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS) and item not in by_default]
-    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged,
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged, unread=checked.unread,
                       assumed=[f"fileReservedTime={item.facts['keeps']} or more" for item in by_default])
     out.summary(start_line(document), next_steps(scene))
     return code
