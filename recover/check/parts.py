@@ -341,6 +341,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
              for kind in _MODES}
     in_all = {kind: _usual(rights) for kind, rights in every.items()}
     owner = _usual([rights._replace(mode=0) for rights in every[stat.S_IFREG]])
+    # without its log 5.3.3 deletes all queues and starts, and it starts without its timers
+    unlisted = {store.relative(part) for part in (*store.commitlog_dirs, store.root / TIMERLOG)}
     for (kind, part), some in groups.items():
         closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
         usual = in_all[kind] or _usual([*some.values()])
