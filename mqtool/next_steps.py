@@ -203,6 +203,11 @@ def _stopped(scene: Scene) -> bool:
                if not _is_repaired(item))
 
 
+def _settings(scene: Scene) -> list[Finding]:
+    """Settings to correct before anything else; those that are only left out are named beside the start."""
+    return [item for item in scene.named(*SETTINGS) if item.bits or CODES[item.code].exit_bits]
+
+
 def _resume(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("resume"), "completes the unfinished run")]
 
@@ -248,7 +253,9 @@ def _dry_runs(scene: Scene) -> list[Step]:
 
 def _refuses(scene: Scene) -> bool:
     """Whether recover would refuse: the log is not read, or messages are damaged and the queues are not read."""
-    return DLEDGER_LOG in scene.unread or bool(QUEUE_DATABASE in scene.unread and scene.code & exits.MESSAGES)
+    # the code of a prediction is that of the start
+    damaged = scene.damaged if scene.phase == "predicted" else bool(scene.code & exits.MESSAGES)
+    return DLEDGER_LOG in scene.unread or (QUEUE_DATABASE in scene.unread and damaged)
 
 
 def _beside_unread(scene: Scene) -> list[Step]:
@@ -320,8 +327,8 @@ STATES: tuple[State, ...] = (
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
     State("checked predicted nothing changed", _stopped, Scene.by_hand),
-    State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)),
-          lambda it: [it.remedy(item) for item in it.named(*SETTINGS)]),
+    State("predicted checked changed nothing", lambda it: bool(_settings(it)),
+          lambda it: [it.remedy(item) for item in _settings(it)]),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
     State("predicted", lambda it: any(item.severity == "error" for item in it.named(OWNERS)),
           lambda it: it.by_hand(OWNERS)),

@@ -35,8 +35,10 @@ from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
+from recover.predict.dispatch import Stop
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
+from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 _COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
@@ -112,6 +114,12 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     analysis = checked.analysis
     view = analysis.by_names
     prediction = predict_start(opened, view, settings)
+    # with its configuration as it is, this broker loads none of the files: 4.5.1 and 5.3.3 do not start
+    stated = [structs.replace(item, severity="error", bits=exits.MESSAGES)
+              if item.code == "settings-leave-out-size" and item.file in (COMMITLOG, CONSUMEQUEUE) else item
+              for item in contradicted_settings(opened)]
+    for item in (item for item in stated if item.severity == "error" and prediction.starts):
+        prediction.refuse(Stop(item.message, item.remedy))
     # a prediction does not count messages that are damaged already
     damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)
@@ -135,7 +143,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     by_default = [item for item in expiring if not item.bits]
     document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
                                 for item in by_default]
-    contradicted = [*contradicted_settings(opened), *expiring]
+    contradicted = [*stated, *expiring]
     found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
     if prediction.lost_messages:
@@ -152,7 +160,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
     found = [item for item in found if not (prediction.incomplete and item.code in _COSTS) and item not in by_default]
-    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged,
+    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged, unread=checked.unread,
                       assumed=[f"fileReservedTime={item.facts['keeps']} or more" for item in by_default])
     out.summary(start_line(document), next_steps(scene))
     return code

@@ -5,7 +5,8 @@ point at places where the log holds no record for them, and nothing else support
 itself be wrong, so there must be a second claim: the older record repeats the place of one before it in the log; or, in
 a file of another log, units of different queues adjoin and outnumber those that lead to its records. If no unit leads
 to any record of a file, the index decides, if it names other messages all over the file and is right about others; or
-the other files do, if they are in order of time without this one only, and its queues do not continue in them.
+the other files do, if they are in order of time without this one only, or queues skip more offsets to it than there is
+room for, and its queues do not continue in them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from msgspec import Struct, structs
 
 from formats.basics import is_safe_directory_name
 from formats.native.rows import numbered
-from formats.record import BLANK_SIZE
+from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
@@ -85,7 +86,7 @@ def overwritten(
     named = [position for position in named if position.start not in taken]
     scans = [scan for scan in log.files if scan.record_count]
     odd = _out_of_time(scans)
-    told = queues.total(RIGHT) or named or odd is not None or index(log).verdicts
+    told = queues.total(RIGHT) or named or odd is not None or log.tally.gapped.any() or index(log).verdicts
     files = _files_in_doubt(
         log, scans, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
     foreign = _foreign_by_units(files, named, unheld)
@@ -199,14 +200,15 @@ def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
 
 
 class _File(NamedTuple):
-    """A log file with records: how many of them units lead to, how many queues continue or break across its edges, and
-    whether store times go back there."""
+    """A log file with records: how many of them units lead to, how many queues continue or break across its edges,
+    whether store times go back there, and how many queues skip more offsets to it than there is room for."""
 
     scan: FileScan
     led_to: int
     unbroken: int
     broken: int
     times_fall: bool
+    leaps: int
 
     @property
     def base(self) -> int:
@@ -230,10 +232,17 @@ def _files_in_doubt(
     tallies = [tally([scan], len(log.queues)).queues for scan in scans]
     led_to = _referenced(expectation, queues, scans, tallies, old)
     falls = _time_falls(scans)
+    starts = [scan.mapped_file.file_from_offset for scan in scans]
     return [
-        _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
+        _File(scan, led_to[starts[at]], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]),
+              leaps=_leaps(tallies[at - 1], tallies[at], scan.file_end - starts[at - 1]) if at else 0)
         for at, (scan, steps) in enumerate(zip(scans, _numbering(scans, tallies, log), strict=True))
     ]
+
+
+def _leaps(before: Rows, own: Rows, room: int) -> int:
+    """Return how many queues skip more offsets from one file to the next than `room` bytes can hold."""
+    return int(((before["last"] >= 0) & (own["first"] - before["last"] > room // MIN_RECORD_SIZE)).sum())
 
 
 def _out_of_time(scans: list[FileScan]) -> int | None:
@@ -284,8 +293,8 @@ def _foreign_by_others(
     files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport, odd: int | None
 ) -> tuple[list[ForeignFile], list[ForeignFile]]:
     """Sort the files without a unit that leads to their records into those of another log by the index or the other
-    files, and unsupported ones. `odd`: place of the file that alone is out of order; if it makes all after it stale,
-    each of these contradicts it.
+    files, and unsupported ones. `odd`: place of the file that alone is out of order of time; if it makes all after it
+    stale, each of these contradicts it. None: it is the only one without a queue that continues to which queues leap.
 
     An index file can belong to another log, too: it is ignored if it contradicts a log file that the queues support,
     and counts more if it is right about one. If all queues continue across the edges of a file, the file is right,
@@ -293,6 +302,8 @@ def _foreign_by_others(
     """
     foreign, alone = [], []
     stale = sum(any(split.has(BIT_STALE) for split in file.scan.splits) for file in files)
+    leapt_to = [file.base for file in files if file.leaps and not file.unbroken]
+    odd = leapt_to[0] if odd is None and len(leapt_to) == 1 else odd
     borne_out = {file.base for file in files if file.led_to}
     believable = [verdict for verdict in index.verdicts if not any(
         base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
@@ -313,6 +324,8 @@ def _foreign_by_others(
             Claim("numbering", numbering, file.unbroken != file.broken), Claim("times", "another", file.times_fall),
             Claim("index", "another", contradicts), Claim("index right elsewhere", "another", contradicts and trusted),
             Claim("files after it", "another", is_odd and stale),
+            # the first of the queues is in the numbering
+            Claim("leaps", "another", max(0, file.leaps - 1) if is_odd else 0),
         ]
         if (contradicts or is_odd) and most_claimed(claims, "own") == "another":
             witness = "units of the index" if contradicts else "the queues of the other files"

@@ -443,7 +443,7 @@ _ALL = (
            "It treats the stale records as messages and delivers them in place of the lost ones.",
            "`mqtool recover` bridges the range and keeps a copy of them; a replica or a backup may have the messages."),
     Reason("other-log", "The records of this file belong to another log: units of several queues, or of the index if no queue has any, name "
-           "other messages in it, and its records continue no more queues of the adjacent files than they break. Or no unit is left, and it is the only file that is out of order of time.", "A copy that mixed two stores, or a disk of another broker.",
+           "other messages in it, and its records continue no more queues of the adjacent files than they break. Or no unit is left, and it is the only file out of order of time, or with queue offsets that the log has no room for.", "A copy that mixed two stores, or a disk of another broker.",
            "It delivers the other log's messages where queues lead to them.",
            "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
     Reason("ghosts", "Stale records are here, of an earlier generation of the log; they are no longer part of it.",

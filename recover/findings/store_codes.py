@@ -245,6 +245,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The file is not the one that the broker ran with, or only a part of it.",
         broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
+        leads="setting",
     ),
     Code(
         "config-other-offsets", "warning",

@@ -400,7 +400,7 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
     for item in other_offsets(store, pairs, given):
-        yield item if item.severity == "info" else structs.replace(item, severity="error", bits=MESSAGES)
+        yield structs.replace(item, severity="error", bits=MESSAGES)
 
 
 def closed_files(store: Store) -> Iterator[Finding]:

@@ -212,5 +212,5 @@ def test_topics_are_forgotten_until_their_table_has_its_name_again(version: str,
         if is_mended:
             assert mqtool("recover", root, "--yes").code == 1
         with WholeBroker(version, root, settings(store), kill=True) as broker:
-            (received,) = broker.consume([Subscription("TopicA")], timeout=20.0)
+            (received,) = broker.consume([Subscription("TopicA")], timeout=90.0 if is_mended else 20.0)
         assert bool(received) == is_mended

@@ -127,11 +127,15 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
 
 def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    (root / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
-    for command in ("predict", "recover"):
-        said = mqtool(command, root, "--broker", "5.3.3", "--broker-conf", root / "broker.conf", "--json").document
-        assert said["next"][0]["command"] == "start the broker", command
-        assert "enableLmq=true" in said["next"][0]["why"] and "which it does not set" in said["next"][0]["why"]
+    conf = root / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1048576\n")
+    said = {command: mqtool(command, root, "--broker", "5.3.3", "--broker-conf", conf, "--json").document
+            for command in ("predict", "recover")}
+    step = said["predict"]["next"][0]
+    assert said["predict"]["exit_code"] & 4 and step["command"].startswith("Set enableLmq=true in the broker's conf")
+    step = said["recover"]["next"][0]
+    assert step["command"] == "start the broker"
+    assert "enableLmq=true" in step["why"] and "which it does not set" in step["why"]
 
 
 def test_group_and_topic_choose_rows() -> None:

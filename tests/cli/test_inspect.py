@@ -614,6 +614,16 @@ def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path
     assert result.document["next"][0]["command"] == START_BROKER
     assert "maxIndexNum=2000, which it does not set" in result.document["next"][0]["why"]
     assert "settings-leave-out-size" not in mqtool("verify", root, "--set", "brokerName=a", "--json").codes
+    # 4.5.1 and 5.3.3 do not start on a log or queues of another length, and without LMQ queues forget all offsets
+    for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "enableLmq"):
+        settings = {"enableLmq": "true", **SIZES}
+        right = settings.pop(name)
+        conf = _conf(tmp_path, **settings)
+        result = mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, "--json")
+        assert (result.code, result.document["starts"]) == (4, name == "enableLmq")
+        assert result.document["next"][0]["command"].startswith(f"Set {name}={right} in the broker's configuration")
+        assert name in result.document["reason"]
+        assert mqtool("verify", root, "--broker-conf", conf, "--json").code == 0
     conf.write_text("# the brokers' defaults\n")
     assert "mappedFileSizeCommitLog" in [item["facts"]["setting"] for item in mqtool(
         "verify", root, "--broker-conf", conf, "--json").found("settings-leave-out-size")]

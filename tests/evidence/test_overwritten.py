@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
+from fixtures.synth import START, StoreWriter
 from formats.record import HEADS
 from formats.sysflag import HOSTS_V6
 from mqtool import exits
@@ -216,6 +217,34 @@ def test_newer_file_of_another_log_makes_no_other_files_stale(tmp_path: Path, na
     outcome = Outcome(store, 0)
     judged(outcome, root)
     assert (outcome.end, outcome.wrong) == (BY_CONTRACT, [])
+
+
+@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_queue_is_filled_up_to_the_offsets_of_another_log(number: int, tmp_path: Path, *, whole: bool) -> None:
+    """Without a unit, queues would leap to its records, over thousands of places that never held a message."""
+    def write(root: Path, files: int, **fields: int) -> Path:
+        writer = StoreWriter(root, mapped_file_size=1 << 14, **fields)
+        while (writer.position >> 14, writer.room > 4000) != (files - 1, False):
+            for topic in ("T", "U"):
+                writer.put(topic, b"b" * 100)
+        return writer.close().root
+
+    root = write(tmp_path / "own", 5)
+    other = write(tmp_path / "other", number + 1 + whole, first_queue_offset=5070, start=START + 10**7)
+    own, path = plain.delivered(root), root / "commitlog" / f"{number << 14:020d}"
+    shutil.copyfile(other / "commitlog" / path.name, path)
+    shutil.rmtree(root / "consumequeue")
+    (told,) = run("verify", root).found("commitlog-other-log")
+    assert root / told["file"] == path
+    assert run("recover", root, "--yes").code & exits.OPERATIONAL
+    size = ("--set", "mappedFileSizeConsumeQueue=2000")
+    assert run("recover", root, "--yes", "--max-loss", "all", *size).document["applied"]
+    now = plain.delivered(root)
+    left = [place for place, content in own.items()
+            if not number << 14 <= int.from_bytes(content[28:36], "big") < number + 1 << 14]
+    assert all(now[place] == own[place] for place in left)
+    assert now.keys() <= own.keys()
 
 
 @pytest.mark.parametrize("recipe", ["index-unit-hash", "index-unit-elsewhere", "index-page-zeroed"])
