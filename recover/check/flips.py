@@ -93,7 +93,7 @@ def rejected_findings(analysis: Analysis, found: list[Rejected]) -> Iterator[Fin
         first, code = item.rows[0], POLICIES[item.kind].finding
         start = int(first["phy_offset"])
         topic, queue_id = analysis.log.queues[int(first["queue"])]
-        place, facts = (_about_flag if item.kind == "flag" else _about_properties)(item, topic_text(topic))
+        place, facts = _about_flag(item) if item.kind == "flag" else _about_properties(item, topic_text(topic))
         yield finding(
             code, *place_in_file(analysis.store, analysis.log, start + place), severity=item.severity, start=start,
             first=start,
@@ -107,7 +107,7 @@ def rejected_findings(analysis: Analysis, found: list[Rejected]) -> Iterator[Fin
                                value=item.edit.after)
 
 
-def _about_flag(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
+def _about_flag(item: Rejected) -> tuple[int, dict[str, Any]]:
     """Return the position in the first record, and the facts of the finding."""
     flag = int(item.rows[0]["sys_flag"])
     result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS

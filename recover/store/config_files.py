@@ -144,7 +144,7 @@ class ConfigText(Struct, frozen=True, dict=True):
         value = parsed.value
         if parsed.error is not None:
             # the last token before the break may be the start of a longer number
-            value = _whole_members(salvage(self.content[: parsed.error.offset]).value, self.known)
+            value = _whole_members(salvage(self.content[: parsed.error.offset]).value)
         elif self.flipped is not None:
             value = salvage(self.document).value
         value = readable_members(self.known.name, value)
@@ -267,7 +267,7 @@ def _has_queue_type(topic: Json) -> bool:
     return not isinstance(attributes, dict) or attributes.get("queue.type", "SimpleCQ") in _QUEUE_TYPES
 
 
-def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
+def _whole_members(value: Json) -> dict[str | int, Json]:
     """Drop the last member of the last table if it lacks keys of the first one, as the text broke within it.
 
     Offsets are kept: each is complete by itself.
