@@ -435,15 +435,15 @@ def undelivered(
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:
-    """Whether the broker silently starts without the content of a file: neither it nor its backup can be read, or it is
-    empty although the store shows that it was not."""
+    """Whether the broker silently starts without the content of a file: neither it nor its backup can be read, it is
+    empty although the store shows that it was not, or the backup has older offsets."""
     if pair.main.state in ("sound", "trailing-zeros"):
         return False
     if pair.main.state in ("flipped-name", "emptied", "odd-key"):
         return True
     if pair.main.state in ("missing", "empty") and pair.backup.missing:
         return bool(pair.shown)
-    return pair.backup.state != "sound"
+    return pair.backup.state != "sound" or pair.ahead
 
 
 def incomplete(store: Store, log: LogView) -> list[Finding]:

@@ -90,7 +90,11 @@ class ConfigRepair:
         """A complete text exists: write it to the main file, and to a backup that cannot serve as a fallback."""
         main, backup = self.pair.main, self.pair.backup
         content = whole = chosen.document if chosen.state != "sound" else chosen.content
-        if chosen is backup:
+        if self.pair.ahead:
+            content = dumps(merged(self.pair), detect_style(chosen.content))
+            text = "restored from its backup, with the offsets that can be read in the file itself"
+            self._chose("restored", text, chosen)
+        elif chosen is backup:
             self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
         elif main.flipped is not None:
             at, bit = main.flipped

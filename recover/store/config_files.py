@@ -206,6 +206,16 @@ class ConfigPair(Struct, frozen=True):
         return self.backup if self.backup.whole else None
 
     @property
+    def ahead(self) -> bool:
+        """Whether a file of offsets that brokers reject still shows some that its sound backup lacks or has
+        otherwise."""
+        old = self.backup.table
+        return (self.name.endswith("Offset.json") and self.chosen is self.backup
+                and any(old.get(key) != one if not isinstance(one, dict)
+                        else not one.items() <= (each if isinstance(each := old.get(key), dict) else {}).items()
+                        for key, one in self.main.table.items()))
+
+    @property
     def starts(self) -> bool:
         """Whether a broker starts with this file, with or without its content; a `queue.type` stops only 5.x, which
         loads the text."""

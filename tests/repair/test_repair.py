@@ -411,3 +411,18 @@ def test_delay_offsets_and_light_queues_are_clamped_too(store: Make) -> None:
     assert codes(root) == []
     assert b"777777" not in (config / "delayOffset.json").read_bytes()
     assert b"1:1" in (config / "delayOffset.json").read_bytes()
+
+
+def test_offsets_that_a_rejected_file_still_shows_outrank_its_older_backup(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    main, backup = (root / "config" / f"lmqConsumerOffset.json{end}" for end in ("", ".bak"))
+    content = main.read_bytes()
+    backup.write_bytes(content.replace(b"0:148", b"0:48"))
+    main.write_bytes(content[: content.index(b'"TopicTx@CG_retry"')])
+    settings = BrokerSettings(BrokerVersion.parse("5.3.3"), {"enableLmq": "true"})
+    before = predict(opened(root), verify(opened(root)).analysis.by_names, settings)
+    assert (before.exit_code, [*before.config_lost]) == (4, ["config/lmqConsumerOffset.json"])
+    _recovered(root)
+    table = read_config(main, BY_NAME["lmqConsumerOffset.json"]).table
+    assert table["TopicA@CG_retry"] == {0: 148, 1: 136, 2: 140, 3: 140} and len(table) == 5
+    assert predict(opened(root), verify(opened(root)).analysis.by_names, settings).exit_code == 0
