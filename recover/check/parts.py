@@ -341,6 +341,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
              for kind in _MODES}
     in_all = {kind: _usual(rights) for kind, rights in every.items()}
     owner = _usual([rights._replace(mode=0) for rights in every[stat.S_IFREG]])
+    # without its log 5.3.3 deletes all queues and starts, and it starts without its timers
+    unlisted = {store.relative(part) for part in (*store.commitlog_dirs, store.root / TIMERLOG)}
     for (kind, part), some in groups.items():
         closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
         usual = in_all[kind] or _usual([*some.values()])
@@ -355,7 +357,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
                 names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
                 usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{stat.S_IMODE(usual.mode):o}",
                 closed=len(closed),
-                stops=any(_wanted(name, some[name]) != _READ for name in closed), user=owner.uid if owner else None,
+                stops=any(_wanted(name, some[name]) != _READ and name not in unlisted for name in closed),
+                user=owner.uid if owner else None,
             )
 
 

@@ -517,16 +517,17 @@ def test_a_part_whose_files_all_differ_from_the_rest_of_the_store_is_found(drill
 
 
 @pytest.mark.parametrize(("name", "mode", "code", "starts"), [
-    (".", 0o755, 4, False), ("commitlog", 0o700, 4, False), ("commitlog", 0o755, 2, True),
+    (".", 0o755, 4, False), ("commitlog", 0o700, 4, True), ("commitlog", 0o755, 2, True),
     ("commitlog/00000000000001048576", 0o644, 4, False), ("consumequeue/TopicA", 0o700, 4, False),
     ("index/20261121015910758", 0o644, 4, False), ("checkpoint", 0o644, 4, False), ("lock", 0o644, 4, False),
-    ("timerwheel", 0o644, 4, False), ("config/timercheck", 0o644, 4, False), ("config/topics.json", 0o600, 4, True),
-    ("config/topics.json", 0o644, 2, True),
+    ("timerwheel", 0o644, 4, False), ("timerlog", 0o700, 4, True), ("config/timercheck", 0o644, 4, False),
+    ("config/topics.json", 0o600, 4, True), ("config/topics.json", 0o644, 2, True),
 ])
 def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     drill: Start, name: str, mode: int, code: int, starts: bool
 ) -> None:
-    """Each seen on 5.3.3 that ran as another user; it reads the backup of a config file that it may not open."""
+    """Each seen on 5.3.3 that ran as another user; it reads the backup of a config file that it may not open. Where it
+    cannot list timerlog/ or commitlog/, it starts without timers, or without a log, and deletes all queues."""
     if os.geteuid():
         pytest.skip("NOT RUN: another owner needs root")
     store = drill("clean-5.3.3")
