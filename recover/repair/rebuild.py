@@ -27,7 +27,7 @@ from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_steps
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
-from recover.log.scan import Damage, Stamps, stamps_of
+from recover.log.scan import Damage
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.source import list_again, read_small
@@ -178,7 +178,7 @@ def write_rebuild(
     """
     output = output.absolute()
     check_target([(folder, folder.name) for folder in (store.root, *map(Path, store.folders_elsewhere))], output)
-    stamps = _log_stamps(store)
+    files_before = _log_files(store)
     before = _verified(store, options)
     wanted = chosen_queues(before.analysis, options)
     before.analysis.options.engine.confirm()
@@ -186,7 +186,7 @@ def write_rebuild(
         files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.analysis, options, wanted, made)
         list_again(store.root)
-        if _log_stamps(store) != stamps:
+        if _log_files(store) != files_before:
             raise StaleRefusal("the log changed while it was read; what was written was removed")
     # a code begins with the name of its part
     derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
@@ -203,8 +203,10 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     _write(output, _fresh_steps(before, options, None, bridge=before.analysis.log.first_bridge_record()))
 
 
-def _log_stamps(store: Store) -> Stamps:
-    return stamps_of(MappedFileQueue.load(store.commitlog_dirs, store.mapped_file_size))
+def _log_files(store: Store) -> dict[str, tuple[int, int]]:
+    """Name -> (size, mtime in ns) of the commitlog files."""
+    queue = MappedFileQueue.load(store.commitlog_dirs, store.mapped_file_size)
+    return {str(file.path): (file.length, file.path.stat().st_mtime_ns) for file in queue.files}
 
 
 def _write(
