@@ -325,7 +325,7 @@ _BESIDE = (LOCK, CHECKPOINT, TIMERWHEEL)
 
 def check_owners(store: Store) -> Iterator[Finding]:
     """A finding for each part with files that differ in owner or mode from most files of the store, or of the part, or
-    with folders in which the broker's user cannot create files.
+    with folders in which the broker's user cannot create files; and for each mounted read-only, unlike the root.
 
     `closed`: how many of them this user, the owner of most files, may not open as a start does; `stops`: whether that
     keeps 4.9.7 and 5.3.3 from starting; `user`: its id.
@@ -360,6 +360,17 @@ def check_owners(store: Store) -> Iterator[Finding]:
                 stops=any(_wanted(name, some[name]) != _READ and name not in unlisted for name in closed),
                 user=owner.uid if owner else None,
             )
+    if not _is_read_only(store.root):  # else it is a copy that nobody may change
+        for folder in filter(_is_read_only, parts):
+            yield finding("part-mounted-read-only", store.relative(folder), closed=1, stops=folder != store.config_dir)
+
+
+def _is_read_only(folder: Path) -> bool:
+    """Whether the file system of a folder is mounted read-only."""
+    try:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 _MODES = {stat.S_IFREG: 0o644, stat.S_IFDIR: 0o755}

@@ -125,6 +125,15 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
     ),
     Code(
+        "part-mounted-read-only", "warning", "{file} is mounted read-only, the folder of the store is not",
+        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", leads="stop",
+        meaning="The file system of this part cannot be written, that of the store's folder can. What is there was checked as usual.",
+        cause="A disk error, after which the kernel remounts a file system read-only; an entry of fstab; a mount made for a look at it.",
+        broker="It opens files of the log, the queues and the index for writing, and does not start (4.9.7 does beside a read-only index/). With a "
+        "read-only config/ it starts, and forgets at its next start what consumers did since.",
+        action="Look at the kernel's log first: copy a failing disk before anything else. Then mount it for writing.",
+    ),
+    Code(
         "part-unreadable", "error", "{part} could not be read: {error}",
         "Check the disk and the permissions, then run again.",
         meaning="The operating system refused to list or read the part.",

@@ -127,7 +127,7 @@ def predict(
     forgotten = [*forgotten_offsets(store, topics.pairs, settings)]
     owners = [*closed_files(store)] if counted else []
     prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
-                               for item in owners if item.facts["closed"]][:1]
+                               for item in owners if item.facts["closed"] and item.facts.get("user")][:1]
     prediction.by_hand = [*loaded.by_hand, *unread, *forgotten, *owners]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     gone = [*prediction.incomplete, *(item for item in (*forgotten, *owners) if item.bits & MESSAGES)]

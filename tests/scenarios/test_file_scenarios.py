@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import random
 import shlex
 import shutil
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -541,6 +545,29 @@ def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     assert bool(store.run("groups", "--broker", "5.3.3").code & exits.MESSAGES) != starts
     assert store.look().code == exits.DERIVED
     assert "chown 12345:12345" in said.document["next"][0]["command"]
+
+
+@pytest.mark.parametrize(("part", "starts"), [
+    ("commitlog", False), ("consumequeue", False), ("index", False), ("config", True),
+])
+def test_a_part_that_is_mounted_read_only_stops_a_start(drill: Start, part: str, starts: bool) -> None:
+    """Each seen on 5.3.3 and 5.5.0. A store that is read-only as a whole is one that nobody starts."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("NOT RUN: mounts need root")
+    root = drill("clean-5.3.3").root
+
+    def told(folder: Path, *words: str) -> dict[str, Any]:
+        mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+        line = [sys.executable, "-m", "mqtool", words[0], str(root), *words[1:], "--json"]
+        run = subprocess.run(["unshare", "-m", "sh", "-c", mount, folder, *line], capture_output=True, check=False)
+        return dict(json.loads(run.stdout))
+
+    said = told(root / part, "predict", "--broker", "5.3.3")
+    assert (said["exit_code"], said["starts"]) == (exits.MESSAGES, starts)
+    assert said["next"][0]["command"].startswith("Find out why")
+    assert told(root / part, "verify")["exit_code"] == exits.DERIVED
+    assert told(root / part, "recover", "--yes")["next"][0]["command"].startswith("Find out why")
+    assert told(root, "predict", "--broker", "5.3.3")["exit_code"] == exits.CLEAN
 
 
 @pytest.mark.parametrize(("name", "broker", "code"), [
