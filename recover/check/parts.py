@@ -48,7 +48,7 @@ from recover.look.store import index_headers, log_is_gone
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.source import files_below, names_in, open_file, read_small
+from recover.store.source import StorePath, files_below, names_in, open_file, read_small
 from recover.store.store import ABORT, CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
@@ -360,7 +360,8 @@ def check_owners(store: Store) -> Iterator[Finding]:
                 stops=any(_wanted(name, some[name]) != _READ and name not in unlisted for name in closed),
                 user=owner.uid if owner else None,
             )
-    if not _is_read_only(store.root):  # else it is a copy that nobody may change
+    # if the root is read-only, too, it is a copy that nobody may change
+    if not (isinstance(store.root, StorePath) or _is_read_only(store.root)):
         for folder in filter(_is_read_only, parts):
             yield finding("part-mounted-read-only", store.relative(folder), closed=1, stops=folder != store.config_dir)
 

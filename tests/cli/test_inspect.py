@@ -558,14 +558,16 @@ def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
     line: tuple[str, ...], key: str, value: int, right: int, tmp_path: Path,
 ) -> None:
     root = real_store("clean-5.3.3", tmp_path)
-    result = mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{key: value}), "--json")
+    others = {**SIZES, "enableLmq": "true"}
+    conf = _conf(tmp_path, **{**others, key: value})
+    result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
     (found,) = result.found("settings-contradict-files")
     assert found["remedy"].startswith(f"Set {key}={right} ")
     assert result.code & 2 or result.code & 4
     if line[0] != "inspect":
         commands = [step["command"] for step in result.document["next"]]
         assert commands == [found["remedy"]]
-    assert mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{key: right})).code == 0
+    assert mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{**others, key: right})).code == 0
 
 
 def test_a_setting_that_would_cut_the_log_is_to_be_switched_off(tmp_path: Path) -> None:
@@ -596,7 +598,7 @@ def test_a_value_of_another_type_is_a_usage_error(name: str, tmp_path: Path) -> 
 
 def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
-    conf = _conf(tmp_path, **{**SIZES, "mappedFileSizeCommitLog": "1M"})
+    conf = _conf(tmp_path, **{**SIZES, "enableLmq": "true", "mappedFileSizeCommitLog": "1M"})
     for line in (("verify",), ("predict", "--broker", "5.3.3")):
         result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
         (found,) = result.found("settings-contradict-files")

@@ -58,6 +58,7 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, l
     store = drill("clean-restarts-4.9.7")
     (path,) = (store.root / "commitlog").iterdir()
     size, torn = path.stat().st_size, store.records()[-5]
+    queue_size = next(path for path in store.root.glob("consumequeue/*/*/*")).stat().st_size
     os.truncate(path, torn.position + {"nothing": 0, "half": torn.record.total_size // 2}.get(left, 72))
     if not queues:
         for part in ("consumequeue", "index", "checkpoint"):
@@ -70,7 +71,7 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, l
         assert "--broker-conf FILE" in said[0] and "start the broker" not in said, command
         assert "commitlog-missing-file" not in done.document["finding_counts"]
     conf = store.root / "broker.conf"
-    conf.write_text(f"mappedFileSizeCommitLog={size}\n")
+    conf.write_text(f"mappedFileSizeCommitLog={size}\nmappedFileSizeConsumeQueue={queue_size}\n")
     store.options = ("--broker-conf", conf)
     assert "commitlog-size-untold" not in store.look().document["finding_counts"]
     store.run("recover", "--max-loss", "all", "--yes")
