@@ -17,7 +17,7 @@ from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.plans import quick_folder
 from tests.support.stores import real_store
 
-_ONE_THREAD = {"scenarios", "evidence", "predict", "repair", "derived"}
+_ONE_THREAD = {"scenarios", "reading", "predict", "repair", "derived"}
 
 # Machines are noisy: no example is timed.
 settings.register_profile("mqtool", deadline=None)

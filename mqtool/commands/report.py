@@ -32,7 +32,6 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
 from recover.check.report import VerifyReport, verify
-from recover.evidence.traffic import Traffic, stretches, traffic
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
@@ -42,6 +41,7 @@ from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
+from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover

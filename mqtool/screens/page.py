@@ -17,7 +17,7 @@ import jinja2
 
 from mqtool.printer import Shown, Text, cell
 from mqtool.text import clean, count, human_seconds, human_size, human_time
-from recover.evidence.traffic import Stretch, Traffic
+from recover.reading.traffic import Stretch, Traffic
 
 _MARKS = re.compile(r"([\\`*_\[\]|~$#])")
 _STYLES = {"red": "bad", "yellow": "warn", "green": "good", "dim": "dim", "bold": "command"}

@@ -12,8 +12,13 @@ from recover.check.log import is_end_mark_only
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
-from recover.evidence.edits import Edit
-from recover.evidence.lost import (
+from recover.findings.code import Refusal
+from recover.log.file_scan import ProgressCallback
+from recover.log.files import live_copies, place_misnamed_files
+from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
+from recover.look.store import index_ends
+from recover.reading.edits import Edit
+from recover.reading.lost import (
     Losses,
     LostPosition,
     file_named_elsewhere,
@@ -24,7 +29,7 @@ from recover.evidence.lost import (
     note_damage_after_end,
     old_end,
 )
-from recover.evidence.overwritten import (
+from recover.reading.overwritten import (
     ForeignFile,
     Overwritten,
     correct_generations_by_units,
@@ -32,12 +37,7 @@ from recover.evidence.overwritten import (
     with_damage,
     without_older_topics,
 )
-from recover.evidence.places import misplaced_records, relocated
-from recover.findings.code import Refusal
-from recover.log.file_scan import ProgressCallback
-from recover.log.files import live_copies, place_misnamed_files
-from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
-from recover.look.store import index_ends
+from recover.reading.places import misplaced_records, relocated
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile

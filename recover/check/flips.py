@@ -27,12 +27,12 @@ from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_PROP_CRC, BIT_UNSERVE
 from recover.check.analysis import Analysis
 from recover.check.log import place_in_file
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import POLICIES, Edit, between, property_bit
-from recover.evidence.restore import flipped_bits
 from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
+from recover.reading.edits import POLICIES, Edit, between, property_bit
+from recover.reading.restore import flipped_bits
 from recover.store.columns import Rows, Split, ask
 from recover.store.config_files import topic_text
 from recover.store.store import Store

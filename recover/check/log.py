@@ -14,14 +14,14 @@ from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, java_integer
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
-from recover.evidence.edits import POLICIES, Edit
-from recover.evidence.lost import Losses, held_records
-from recover.evidence.restore import copies_in_twins
 from recover.findings.code import BY_HAND, Severity
 from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
+from recover.reading.edits import POLICIES, Edit
+from recover.reading.lost import Losses, held_records
+from recover.reading.restore import copies_in_twins
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE
 from recover.store.store import Store, logs_beside_remedy, named_by_record

@@ -38,13 +38,13 @@ from recover.check.log import first_timestamp, needs_newer_broker
 from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
-from recover.evidence.lost import INDEXED, record_count
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
 from recover.look.store import index_headers, log_is_gone
+from recover.reading.lost import INDEXED, record_count
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile

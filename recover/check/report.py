@@ -46,10 +46,10 @@ from recover.check.parts import (
 )
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
-from recover.evidence.edits import Edit
-from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
+from recover.reading.edits import Edit
+from recover.reading.places import misnumbered
 from recover.store.config_files import Topics
 from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere

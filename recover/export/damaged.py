@@ -14,12 +14,12 @@ from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, hos
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
 from recover.check.analysis import Analysis
-from recover.evidence.lost import LostPosition
 from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_destination
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
 from recover.log.scan import DENIED, Damage
+from recover.reading.lost import LostPosition
 
 _MOST_READ = 64 << 20
 _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)

@@ -19,7 +19,6 @@ from msgspec import Struct
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
 from recover.check.analysis import own_records
-from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, place_misnamed_files
@@ -27,6 +26,7 @@ from recover.log.judge import is_intact
 from recover.log.scan import Engine, LogView
 from recover.look.live import settled
 from recover.look.query import unread_notes
+from recover.reading.overwritten import correct_generations_by_units
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile

@@ -151,7 +151,7 @@ def _content(read: ReadAt, position: int, room: int) -> bytes:
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     """Report the one bit of a damaged record whose flip makes all checksums right, if there is one."""
-    from recover.evidence.restore import flipped_back
+    from recover.reading.restore import flipped_back
 
     restored = flipped_back(content, phy_offset, [])
     if restored is not None:

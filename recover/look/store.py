@@ -32,7 +32,6 @@ from recover.broker.versions import (
 from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import index_geometry, list_index_files
-from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import WHOLE, FileScan, scan_file
@@ -40,6 +39,7 @@ from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import scan_files, splits_of
 from recover.look.items import next_data
+from recover.reading.lost import file_named_elsewhere
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue

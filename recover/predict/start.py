@@ -59,7 +59,6 @@ from recover.check.parts import (
 )
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
 from recover.derived.index_files import list_index_files
-from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
@@ -81,6 +80,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
+from recover.reading.lost import file_named_elsewhere
 from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE

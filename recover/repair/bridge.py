@@ -27,9 +27,9 @@ from formats.record import (
 )
 from formats.record.rows import BIT_PROP_CRC, FILLER_TOPIC, MARKER_PROPERTY
 from recover.change.content import BytesContent, Content, LazyContent
-from recover.evidence.lost import LostPosition, Neighbour
 from recover.findings.code import Refusal
 from recover.findings.model import count
+from recover.reading.lost import LostPosition, Neighbour
 from recover.store.config_files import LMQ_PREFIX
 
 PIECE = 4 << 20

@@ -22,14 +22,14 @@ from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.analysis import Analysis
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
-from recover.evidence.lost import LostPosition, Neighbour, Surroundings, old_end
-from recover.evidence.restore import content_of, copies_in_twins, place_of, restoring_edits
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
 from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
+from recover.reading.edits import POLICIES, UNASKED, Edit, by_record
+from recover.reading.lost import LostPosition, Neighbour, Surroundings, old_end
+from recover.reading.restore import content_of, copies_in_twins, place_of, restoring_edits
 from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.config_files import topic_text

@@ -16,12 +16,12 @@ from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, PARTS
 from recover.check.report import VerifyReport
 from recover.derived.expected import QueueKey
-from recover.evidence.lost import Surroundings, held_records, record_count
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, count
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
+from recover.reading.lost import Surroundings, held_records, record_count
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store

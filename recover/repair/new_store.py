@@ -30,13 +30,13 @@ from recover.change.preconditions import seal
 from recover.check.analysis import ScanOptions
 from recover.check.report import VerifyReport, verify
 from recover.derived.expected import QueueKey, expect
-from recover.evidence.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.export.messages import Counts, count_key
 from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.generations import with_place
+from recover.reading.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import unknown_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived

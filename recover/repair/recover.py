@@ -24,12 +24,12 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
-from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import UNSUPPORTED, Refusal
 from recover.findings.model import count, few
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import limited_search_cuts, predict
+from recover.reading.overwritten import correct_generations_by_units
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything, log_after
 from recover.repair.losses import (
     RecoverPlan,

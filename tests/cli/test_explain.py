@@ -22,11 +22,11 @@ from fixtures.lab.packed import settings
 from formats.record.grammar import RULES
 from mqtool.printer import SCREEN_FINDINGS
 from recover.broker.broker_logs import NOTE, RANKS, ROWS, read_log
-from recover.evidence.lost import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding
 from recover.log.scan import MISSING_FILE, STALE_RECORDS
+from recover.reading.lost import TORN_RECORD, ZEROED
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.brokers import oracle
@@ -122,7 +122,7 @@ def test_a_time_ahead_is_said_as_a_person_says_it(ahead: int, said: str) -> None
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
     """Out of the sources: the codec, the verdict and what the scan and the evidence add."""
-    texts = [path.read_text() for place in ("formats/record", "recover/log", "recover/evidence")
+    texts = [path.read_text() for place in ("formats/record", "recover/log", "recover/reading")
              for path in (ROOT / place).glob("*.py")]
     given = {name for text in texts for name in re.findall(r'FormatError\(\s*"([a-z-]+)"', text)}
     given |= set(re.findall(r'"(bad-[a-z-]+|short|blank)"', (ROOT / "formats/record/grammar.py").read_text()))

@@ -16,11 +16,11 @@ from fixtures.unpack import STORES as PACKED
 from formats import record as commitlog, sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
-from recover.evidence.overwritten import correct_generations_by_units
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LocalEngine
 from recover.look.store import settings_of
 from recover.predict.start import predict
+from recover.reading.overwritten import correct_generations_by_units
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
 from tests.support.analysed import analysed

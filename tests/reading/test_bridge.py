@@ -13,10 +13,10 @@ from formats.record.message import TOPIC_HALF, TOPIC_ROCKSDB_HALF
 from formats.record.rows import is_filler
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import Edit
-from recover.evidence.lost import LostPosition
-from recover.evidence.restore import restore
 from recover.findings.code import Refusal
+from recover.reading.edits import Edit
+from recover.reading.lost import LostPosition
+from recover.reading.restore import restore
 from recover.repair import bridge as bridge_module
 from recover.repair.bridge import PIECE, Bridge, BridgeRange
 from tests.support.commitlog import Placed, placed_records

@@ -30,12 +30,12 @@ from formats.record import (
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import POLICIES, Edit, single_edit
-from recover.evidence.lost import Losses, LostPosition
-from recover.evidence.places import moved
 from recover.log.file_scan import scan_file
 from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
+from recover.reading.edits import POLICIES, Edit, single_edit
+from recover.reading.lost import Losses, LostPosition
+from recover.reading.places import moved
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 

@@ -24,11 +24,11 @@ from formats import sysflag
 from formats.record import Record
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED, row_of
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
-from recover.evidence.edits import POLICIES, Edit, Place, between, property_bit
-from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions, named_by_units
 from recover.log.generations import with_place
 from recover.log.judge import Claim, LogReader, most_claimed
 from recover.log.scan import LogView, in_order
+from recover.reading.edits import POLICIES, Edit, Place, between, property_bit
+from recover.reading.lost import Losses, LostPosition, UnexplainedGap, lost_positions, named_by_units
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 

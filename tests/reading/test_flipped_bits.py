@@ -15,9 +15,9 @@ from fixtures.damage.patch import flip_bit
 from formats.basics import FormatError, hash32, index_key_hash
 from formats.record import HEAD, HEAD_SIZE, PROPERTY_CRC_SIZE, Record, decode, encode, make_record, tags_code
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import between, one_bit_variants
-from recover.evidence.lost import LostPosition
-from recover.evidence.restore import flipped_back
+from recover.reading.edits import between, one_bit_variants
+from recover.reading.lost import LostPosition
+from recover.reading.restore import flipped_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, is_intact, placed_records
 from tests.support.stores import log_place, real_store

@@ -17,7 +17,7 @@ from formats.record.message import TOPIC_ROCKSDB_HALF
 from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
 from tests.cli.runner import mqtool
-from tests.evidence.test_rejected_flags import BIT, told_and_put_back
+from tests.reading.test_rejected_flags import BIT, told_and_put_back
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
 from tests.support.trees import assert_same_tree, contents, tree_digest

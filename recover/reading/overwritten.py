@@ -25,11 +25,11 @@ from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
-from recover.evidence.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Gap
 from recover.log.generations import mark, with_place
 from recover.log.judge import Claim, most_claimed
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
+from recover.reading.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.derived_files import QueueFiles, unit_at

@@ -14,8 +14,8 @@ from msgspec import Struct, field, structs
 
 from formats.record.rows import NO_MESSAGE
 from recover.derived.expected import ConsumeQueueReport, QueueKey, QueueVerdict
-from recover.evidence.lost import Losses, Surroundings
 from recover.log.scan import MISSING_FILE, LogView
+from recover.reading.lost import Losses, Surroundings
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 
