@@ -16,7 +16,7 @@ from recover.broker.settings import BrokerSettings, DelayTable
 from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
 from recover.change.places import can_be_retired, foreign_folders
 from recover.check.analysis import Analysis, ScanOptions
-from recover.check.config import MARK, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
+from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.check.log import damaged_messages
 from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
@@ -42,7 +42,7 @@ from recover.repair.losses import (
     refuse_unread,
 )
 from recover.repair.rebuild import PARTS, derived_steps
-from recover.store.config_files import ConfigPair, ConfigText, tables_of
+from recover.store.config_files import MARK, ConfigPair, ConfigText, tables_of
 from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
 
 # --- Repair of config files: cut, restored from the backup, merged from what can be read, or guessed. ---------------
