@@ -45,6 +45,8 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.task.maxFailures": str(_RETRIES),
+    # a worker starts as `python -m`, which would import from its current folder, perhaps the store
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
@@ -161,6 +163,8 @@ _REACH_SECONDS = 5
 _CONNECT_PORT = ":15002"
 _TRIES = 5
 """Number of retries with a Connect server, with a pause that grows fourfold from 50 ms."""
+_PLACES = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables that name folders for the JVM, which runs in another folder than this process."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set for programs run by spark-submit: there is a JVM, with the site's and the submitter's settings."""
 
@@ -237,7 +241,7 @@ class Session:
         own = {} if _SUBMITTED in os.environ else self._jvm_environment()
         with _environment(own), (self.folder / _LOG).open("wb") as noise:
             # a process group of its own, so that Ctrl-C reaches mqtool, not the JVM and its workers
-            streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
+            streams = {"stdout": noise, "stderr": noise, "start_new_session": True, "cwd": self.folder}
             launch = SparkConf(loadDefaults=False).setAll([*given.items()])
             gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
             self.process = gateway.proc
@@ -277,8 +281,9 @@ class Session:
         # this variable has no escapes: put a double quote between single ones
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
-        environment = {
+        environment = {name: os.path.abspath(os.environ[name]) for name in _PLACES if os.environ.get(name)} | {
             "JAVA_HOME": java_home(),
+            "PYTHONSAFEPATH": "1",
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
             "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
             # Java's temporary files go into this session's folder: a killed JVM removes none
