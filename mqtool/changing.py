@@ -39,7 +39,7 @@ from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import FindingList
+from recover.findings.model import HIDDEN, FindingList, is_secret
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of
@@ -294,6 +294,7 @@ class Change(Struct):
                              for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
+        said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
         if self.output is None:
             # no command writes there because a plan says so: journal names them to verify
             said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},

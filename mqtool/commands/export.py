@@ -133,6 +133,8 @@ class ExportForm(Struct, frozen=True, kw_only=True):
     raw_body: Annotated[bool, flag("--raw-body", "Bodies as stored, not decompressed.", _HOW)] = False
     unfold: Annotated[bool, flag("--unfold", "Export the messages of a batch one by one.", _HOW)] = False
     resume: Annotated[bool, flag("--resume", "Continue an interrupted NDJSON export.", _HOW)] = False
+    force: Annotated[bool, flag(
+        "--force", "Write other forms than NDJSON to a terminal, which obeys control characters.", _HOW)] = False
 
 
 @command(
@@ -207,6 +209,9 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
             (to_stdout, "-o -"), (which.include, "--include"))),
         (shape.damaged and which.lost_by, "--damaged with --lost-by", "A start cuts intact messages: leave out one."),
         (to_stdout and out.options.json, "-o - with --json", "Both are for stdout: write the messages to a file."),
+        (to_stdout and where.format != "ndjson" and not shape.force and sys.stdout.isatty(),
+         f"--format {where.format} to a terminal, which obeys the control characters of messages",
+         "Redirect stdout, choose ndjson, or add --force."),
         (to_stdout and shape.resume, "--resume with -o -", "A stream cannot be continued: write to a file."),
     ):
         if wrong:
