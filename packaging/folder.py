@@ -67,11 +67,13 @@ def libraries(site: Path, licences: Path) -> None:
     """Put libgcc_s, zlib and a libstdc++ of two functions where numpy's libraries look first: a root may lack them."""
     work = fresh(BUILD / "folder-libgcc")
     name, sha256 = LIBGCC
-    run([*apt(work / "apt", "deb", "bullseye"), "download", "libgcc-s1"], work)
-    run(["dpkg-deb", "-x", check_sum(work / name, sha256), work], work)
+    run([*apt(work / "apt", "deb", "bullseye"), "download", "libgcc-s1", "gcc-10-base"], work)
+    check_sum(work / name, sha256)
+    for path in sorted(work.glob("*.deb")):  # the second has the licence
+        run(["dpkg-deb", "-x", path, work], work)
     shutil.copy(next(work.glob("**/libgcc_s.so.1")), site / "numpy.libs")
     licences.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(next(work.glob("usr/share/doc/**/copyright")), licences / "libgcc.txt")
+    shutil.copyfile(work / "usr" / "share" / "doc" / "gcc-10-base" / "copyright", licences / "libgcc.txt")
     (work / "versions").write_text(_CXX_VERSIONS)
     zlib = interpreter().parents[1] / "made" / "lib" / "libz.a"
     for name, words in (
