@@ -20,6 +20,9 @@ _LOG = ("files", "min_offset", "valid_to", "log_end", "messages", "damaged_messa
 _TITLES = {"ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
+_KINDS = {"delay": "delayed", "timer": "timer", "half": "half (producers are asked)", "revive": "popped"}
+_TOLD = {"again": "bold yellow", "now": "", "pending": "", "skipped": "bold red"}
+_DELIVERS = 30
 _GROUP_COLUMNS = (
     "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
 )
@@ -96,6 +99,10 @@ def start_line(document: dict[str, Any]) -> str:
     unreachable, lowered, deleted, light = (document[name] for name in (
         "unreachable_messages", "lowered_queues", "deleted_files", "missing_lmq_units"))
     misaligned = 0 if unreachable else document["misaligned_units"]
+    rows = document["delivers"]
+    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
+    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
+    skipped = sum(row["skipped"] for row in rows) - given_up
     costs = [text for number, text in (
         (document["lost_messages"], f"cut off {count(document['lost_messages'], 'intact message')}"),
         (unreachable, f"leave {count(unreachable, 'message')} without a unit"),
@@ -105,8 +112,15 @@ def start_line(document: dict[str, Any]) -> str:
         (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
         (deleted, f"delete {count(len(deleted), 'file')}"),
     ) if number]
+    also = [text for number, text in (
+        (again, f"deliver {count(again, 'message')} a second time"),
+        (now, f"deliver or ask for {count(now, 'overdue message')} at once"),
+        (given_up, f"give up {count(given_up, 'half message')}"),
+        (skipped, f"never deliver {count(skipped, 'waiting message')}"),
+    ) if number]
     if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
         costs = [f"lose no message, but {costs[0]}"]
+    costs += also if costs or not also or unread or skipped or document["reason"] else [f"lose nothing, but {also[0]}", *also[1:]]
     if light and (costs or unread):
         costs.append(f"leave out {count(light, 'unit')} of LMQ queues")
     elif light:
@@ -126,6 +140,14 @@ def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table
     names = [name.lstrip(">").replace(" ", "_") for name in _GROUP_COLUMNS]
     cells = [["?" if row[name] is None else row[name] for name in names] for row in rows]
     return table(title, _GROUP_COLUMNS, cells, most=most)
+
+
+def delivers_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """What a start delivers, by kind, topic and delay level, from the rows of its document."""
+    cells = [[_KINDS[row["kind"]], row["topic"], row["level"] or "", *(
+        Text(f"{row[name]:,}", style=_TOLD[name] if row[name] else "") for name in _TOLD)] for row in rows]
+    return table("what the start delivers", ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
+                                             ">never"], cells, most=_DELIVERS)
 
 
 # --- plans: their steps and their loss statement, before the question ---------------------------------
