@@ -6,7 +6,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ from mqtool.next_steps import ELSEWHERE, next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
-    ConsentChoice,
     EngineChoice,
     PartsChoice,
     StoreChoice,
+    WriteChoice,
     new_outside_store,
     option,
 )
@@ -31,19 +31,20 @@ from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
-from recover.change.copy_store import check_target, copy_store, relocated, sources_of, twins_retired
+from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
+from recover.change.owner import Owner, acting
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import refuse_if_changed, seal
-from recover.check.analysis import Analysis
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import FindingList
+from recover.findings.model import HIDDEN, FindingList, is_secret
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
@@ -67,7 +68,7 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
 
     store: StoreChoice
     engine: EngineChoice
-    consent: ConsentChoice
+    consent: WriteChoice
     plan_out: Annotated[Path | None, option(
         "--plan-out", "Save the plan for `mqtool apply`, outside the store.", CHANGE,
         metavar="FILE")] = None
@@ -140,6 +141,12 @@ def ask(question: str, *, yes: bool) -> None:
         raise Refusal("not confirmed; nothing was changed")
 
 
+def say_owner(out: Printer, owner: Owner | None) -> None:
+    """Say as which user root writes, if not as root."""
+    if owner is not None:
+        out.say(f"the store belongs to {clean(owner)}, and is changed as that user, not as root")
+
+
 @contextmanager
 def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
     """The arguments `progress` and `interrupted` for running a plan; signals wait for the end of a step."""
@@ -150,7 +157,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: KnownLog | None = None, after_verify: Callable[[Analysis], None] | None = None, undo: bool = True,
+    known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
     the change. `known`: an earlier scan of the log, reused if the log did not change."""
@@ -202,7 +209,7 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
-    after_verify: Callable[[BrokerSettings, Analysis], None] | None = None
+    after_verify: Callable[[BrokerSettings, Reading], None] | None = None
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -239,8 +246,10 @@ class Change(Struct):
         if self.output is None:
             Places(root, folders).check_plan(plan)
             try:
-                check_changeable(root.absolute(), ())
-                check_space(root.absolute(), plan)
+                with acting(root, folders, as_root=choice.consent.as_root) as owner:
+                    say_owner(out, owner)
+                    check_changeable(root.absolute(), ())
+                    check_space(root.absolute(), plan)
             except Refusal as refusal:
                 if not dry:
                     raise
@@ -252,10 +261,13 @@ class Change(Struct):
             return code
         ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
             yes=choice.consent.yes)
-        if self.output is not None:
-            store, plan = self._copied(store, plan, self.output)
-        with step_by_step(out, "applying") as how:
-            applied = apply_plan(store.root, plan, parts=[] if self.output else folders, **how)
+        with new_folder(self.output) if self.output is not None else nullcontext() as tree:
+            if tree is not None:
+                store, plan = self._copied(store, plan, tree.path)
+                tree.stays = True  # for resume
+            with step_by_step(out, "applying") as how:
+                applied = apply_plan(store.root, plan, parts=[] if self.output else folders,
+                                     as_root=choice.consent.as_root and in_place, **how)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
@@ -294,6 +306,7 @@ class Change(Struct):
                              for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
+        said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
         if self.output is None:
             # no command writes there because a plan says so: journal names them to verify
             said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},

@@ -120,7 +120,8 @@ def start_line(document: dict[str, Any]) -> str:
     ) if number]
     if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
         costs = [f"lose no message, but {costs[0]}"]
-    costs += also if costs or not also or unread or skipped or document["reason"] else [f"lose nothing, but {also[0]}", *also[1:]]
+    alone = bool(also) and not (costs or unread or skipped or document["reason"])
+    costs += [f"lose nothing, but {also[0]}", *also[1:]] if alone else also
     if light and (costs or unread):
         costs.append(f"leave out {count(light, 'unit')} of LMQ queues")
     elif light:
