@@ -28,7 +28,7 @@ from recover.broker.recovery import (
     start_file,
     unlinked,
 )
-from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
+from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
 from recover.check.config import (
     DELAYS_FILE,
     LMQ_OFFSETS_FILE,
@@ -580,8 +580,10 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     read_only = "readOnlyCommitLogStorePaths"
     if read_only in settings.given and len(folders) < 2:
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
-    if settings.unknown:
-        yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
+    for told, names in ("unknown setting", settings.unknown - every_name()), \
+            ("settings with no effect on recovery", settings.unknown & every_name()):
+        if names:
+            yield f"{told}: {', '.join(sorted(names))}"
     if settings.flag("rocksdbCQDoubleWriteEnable"):
         yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):
