@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recover.findings.model import Finding
+    from recover.predict.may_start import Answer
     from recover.store.store import StoreOptions
 
 START_BROKER = "start the broker"
+NO_START = "do not start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 ELSEWHERE = _PARTS[:3]
@@ -140,6 +142,7 @@ class Scene(Struct):
     `damaged`: the log has damaged messages, or damage before intact ones.
     `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
+    `start`: whether the broker may start now; None where no step can be its start.
     """
 
     phase: str
@@ -153,6 +156,7 @@ class Scene(Struct):
     changes: str = "recover"
     assumed: Sequence[str] = ()
     unread: Collection[str] = ()
+    start: Answer | None = None
 
     def named(self, *codes: str) -> list[Finding]:
         return [item for item in self.findings if item.code in codes]
@@ -292,8 +296,19 @@ def _apply(scene: Scene) -> list[Step]:
     return steps
 
 
+def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
+    """What predict would say after a change that leaves a start out of the question. Of its steps only the work for a
+    person: a second recover would have nothing to do."""
+    steps = next_steps(structs.replace(
+        scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
+    cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
+    return [step for step in steps if not step.command.startswith("mqtool")] or [
+        Step(NO_START, scene.given.fill(f"broker {answer.prediction.broker}: {cause}"))]
+
+
 def _after_repair(scene: Scene) -> list[Step]:
-    hands, start = [step for step in scene.by_hand() if not step.command.startswith("mqtool")], _start(scene)
+    start = _start(scene) if scene.start is None or scene.start.may_start else _not_yet(scene, scene.start)
+    hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
     steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",

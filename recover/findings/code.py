@@ -21,6 +21,9 @@ BUG = 128
 OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 
 Severity = Literal["info", "warning", "error"]
+_OF_BITS: dict[int, Severity] = {CLEAN: "info", DERIVED: "warning", MESSAGES: "error"}
+Question = Literal["verify", "start"]
+"""What is asked of a store: what is wrong with it, or whether a broker may start on it."""
 Leads = Literal["", "find", "setting", "stop"]
 
 RECOVER = "mqtool recover {store} --dry-run"
@@ -35,8 +38,8 @@ class Code(Struct, frozen=True):
     """A kind of finding: its name, its severity, and the texts of `explain`.
 
     `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
-    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`
-    overrides the exit bits that severity implies.
+    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`: exit
+    bits by question, where they are not those that the severity implies; "start" is that of "verify" unless stated.
 
     `leads` is the next step after a finding whose remedy is not recover:
     "stop": recover refuses on it, so there is no other next step (as with every finding of exit bit 8);
@@ -53,12 +56,17 @@ class Code(Struct, frozen=True):
     broker: str
     action: str
     one: str | None = None
-    bits: int | None = None
+    bits: dict[Question, int] = {}
     leads: Leads = ""
 
     @property
     def exit_bits(self) -> int:
-        return OF_SEVERITY[self.severity] if self.bits is None else self.bits
+        return self.bits.get("verify", OF_SEVERITY[self.severity])
+
+    def judged_by(self, question: Question) -> tuple[Severity, int]:
+        """The severity and the exit bits of such a finding as the answer to a question."""
+        bits = self.bits.get(question, self.exit_bits)
+        return (_OF_BITS.get(bits, self.severity) if question in self.bits else self.severity), bits
 
 
 # --- Refusals: they end a command on purpose, each with its exit code.

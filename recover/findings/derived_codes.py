@@ -119,7 +119,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It crashes when it first touches that page.",
         action="Save a copy of the store, then rebuild the queue from the log.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "topic-deleted", "info",
@@ -301,7 +301,7 @@ INDEX_CODES: tuple[Code, ...] = (
         cause="No permission, or a failing disk.",
         broker="It fails to load the file, and 5.x then does not start.",
         action="Copy the store to a sound disk first.",
-        bits=OPERATIONAL,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "index-newer-than-checkpoint", "info",
@@ -404,6 +404,6 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import BAD_DISK, READ_ON, RECOVER, Code
+from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, Code
 
 _MEND = "mqtool recover {store} --mend-bits --dry-run"
 _CUTS = (
@@ -258,6 +258,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="`mqtool recover` moves it to quarantine. A non-empty folder on a separate disk stays, and so does "
         "`abort`: move the folder by hand.",
         leads="stop",
+        bits={"start": MESSAGES},
     ),
     Code(
         "commitlog-not-a-file", "error",
@@ -267,7 +268,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed or compressed.",
         broker="It does not start, or continues without that part (from 5.1.0 on, folders are skipped).",
         action="Repair it by hand: recover and the rebuilds refuse until then.",
-        bits=8,
+        bits={"verify": OPERATIONAL, "start": MESSAGES},
     ),
     Code(
         "commitlog-far-file", "warning",
@@ -302,6 +303,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It starts, and deletes what queues and index have of the messages before the first file.",
         action="Look for the files before the broker starts. If they are meant to be gone, confirm it with "
         "`--set fileReservedTime=H`; 0 accepts any first file. Neither recover nor a rebuild changes anything about it.",
+        bits={"start": CLEAN},
     ),
     Code(
         "commitlog-unreadable", "error", "{wanted:byte} could not be read: {error}",
@@ -311,7 +313,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It crashes when it first touches that page.",
         action="Save what can be read: copy the store with a tool that reads on past errors, then work on the copy. Recover refuses "
         "until then: a second try might show intact messages.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "commitlog-bridge", "info",
@@ -362,6 +364,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="The file was renamed or copied under a wrong name.",
         broker="It trusts the name: units do not lead to their messages.",
         action="`mqtool recover` gives the file its right name.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "commitlog-needs-newer-broker", "info",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from recover.findings.code import OF_SEVERITY, Code, Severity
+from recover.findings.code import OF_SEVERITY, Code, Question, Severity
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
 from recover.findings.log_codes import COMMITLOG_CODES
 from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
@@ -143,6 +143,12 @@ def finding(
     message = message.format_map(values)
     remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
+
+
+def judged(item: Finding, question: Question) -> Finding:
+    """The finding as the answer to a question, with the severity and exit bits that its row gives it there."""
+    severity, bits = CODES[item.code].judged_by(question)
+    return structs.replace(item, severity=severity, bits=bits) if question in CODES[item.code].bits else item
 
 
 class FindingList:

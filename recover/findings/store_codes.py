@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, BY_HAND, OPERATIONAL, RECOVER, UNSUPPORTED, Code
+from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, OPERATIONAL, RECOVER, UNSUPPORTED, Code
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -69,7 +69,7 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Everything else was checked. Recover works on the rest and leaves `abort` in place, so that the broker "
         "still runs its own recovery on this part. Recover, truncate and the rebuilds refuse where they would have "
         "to rely on the part, or to write what it holds. A broker on a copy shows whether the part is sound.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
@@ -123,10 +123,11 @@ PARTS_CODES: tuple[Code, ...] = (
         "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
         "folder that it may not write to.",
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "part-mounted-read-only", "warning", "{file} is mounted read-only, the folder of the store is not",
-        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", leads="stop",
+        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", bits={"start": MESSAGES}, leads="stop",
         meaning="The file system of this part cannot be written, that of the store's folder can. What is there was checked as usual.",
         cause="A disk error, after which the kernel remounts a file system read-only; an entry of fstab; a mount made for a look at it.",
         broker="It opens files of the log, the queues and the index for writing, and does not start (4.9.7 does beside a read-only index/). With a "
@@ -140,7 +141,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It does not start, or not without the part.",
         action="Make it readable and run again.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "timer-points-beyond-log", "warning",
@@ -255,6 +256,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "config-other-offsets", "warning",
@@ -267,6 +269,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="Each group starts over, at the newest or the oldest message.",
         action="Correct the setting, or find the other file if the setting is right.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "start-needs-newer-broker", "error",
@@ -385,7 +388,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "consumer-offset-above-max", "warning",
@@ -443,6 +446,7 @@ PLAN_CODES: tuple[Code, ...] = (
         cause="mqtool was killed or interrupted, or the disk failed while it worked.",
         broker="It does not know of the run and would start on a half-changed store.",
         action="Resume it, or undo it, before a broker starts here.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "run-journal-damaged", "warning",
@@ -499,7 +503,7 @@ FLEET_CODES: tuple[Code, ...] = (
         "the driver, or a process that was killed, for instance by the OOM killer.",
         broker="It is not involved.",
         action="Fix the cause of the error and run again: only stores without a trusted row are read.",
-        bits=OPERATIONAL,
+        bits={"verify": OPERATIONAL},
     ),
 )
 
@@ -521,7 +525,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "emulate is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like is in the place of a file.",
         broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
         action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "start-loses-messages", "error",
