@@ -13,13 +13,14 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import EXPANDED_JSON, BrokerVersion
-from recover.check.analysis import Analysis
-from recover.derived.expected import EXPIRED, QueueKey
+from recover.derived.expected import EXPIRED, QueueKey, deleted_topics
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
+from recover.reading.reading import Reading
 from recover.store.config_files import (
     LMQ_PREFIX,
+    MARK,
     STATE_TEXT,
     ConfigPair,
     ConfigText,
@@ -60,7 +61,7 @@ class AboveMax(Struct, frozen=True):
     end: int
 
 
-def queue_ranges(analysis: Analysis) -> dict[QueueKey, range]:
+def queue_ranges(analysis: Reading) -> dict[QueueKey, range]:
     """Return each queue's offsets, from the first remaining message to the last, once the queue agrees with the log."""
     least, most = analysis.log.tally.least, analysis.log.tally.most
     ranges = {
@@ -89,13 +90,15 @@ class ConfigReport:
     recover would keep; batch and static topics are skipped, they count differently.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Reading) -> None:
         store, topics = analysis.store, analysis.topics
         self.pairs = judged_pairs(
             store, topics, analysis.log, expected={key.topic for key in analysis.expectation.queues()})
         self.above: list[AboveMax] = []
         self.findings = pair_findings(store, topics, analysis.log, self.pairs)
         self.findings += other_offsets(store, self.pairs, store.options.settings)
+        self.ranges: dict[QueueKey, range] = {}
+        self.counted_otherwise: frozenset[str] = frozenset()
         if not store.commitlog.files:
             return
         self.store, self.ranges = store, queue_ranges(analysis)
@@ -168,8 +171,6 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 
 READ_AND_WRITE = 6
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
-MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
-"""A member beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 Members = dict[str | int, Json]
 
 
@@ -212,7 +213,7 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
     for folder in store.queue_folders:
         queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
     logged = [(topic_text(topic), queue_id) for topic, queue_id in (() if log is None else log.queues)]
-    deleted = set(known.deleted([name for name, _ in logged]))
+    deleted = set() if log is None else {*deleted_topics(log, known, (name for name, _ in logged))}
     for name, queue_id in logged:
         if name not in deleted:
             queues[name] = max(queues.get(name, 0), queue_id + 1)
@@ -289,7 +290,7 @@ def judged_pairs(
 def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
-    stored = set(names.difference(topics.deleted(names)))
+    stored = set(names if log is None else names.difference(deleted_topics(log, topics, names)))
     users = sorted(filter(is_users_topic, stored))
     groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
     shown: dict[str, str] = {}
