@@ -15,12 +15,13 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line
+from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line, without_secrets
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recover.findings.code import RepairedBy
     from recover.findings.model import Finding
     from recover.predict.may_start import Answer
     from recover.store.store import StoreOptions
@@ -64,7 +65,9 @@ class Given(Struct, frozen=True):
         found = []
         for name in (*_PARTS, *_BROKER):
             value = values.get(name)
-            found += [(name, str(item)) for item in (value if isinstance(value, list) else [value]) if item is not None]
+            words = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
+            words = [without_secrets([_SPELLING[name], item])[1] if name == "settings" else item for item in words]
+            found += [(name, item) for item in words]
         return cls(store, tuple(found))
 
     @classmethod
@@ -166,17 +169,17 @@ class Scene(Struct):
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
-        """Findings that recover repairs, according to their remedies."""
-        return [item for item in self.wrong if _is_repaired(item)]
+        """Findings that a command of ours repairs."""
+        return [item for item in self.wrong if item.by_us]
 
-    def needs(self, option: str) -> list[Finding]:
+    def needs(self, option: RepairedBy) -> list[Finding]:
         """Findings that recover repairs only with this option."""
-        return [item for item in self.findings if item.remedy.startswith("mqtool re") and option in item.remedy]
+        return [item for item in self.findings if item.repaired_by == option]
 
     def by_hand(self, *codes: str) -> list[Step]:
         """Remedies that are work for a person, one per code; for the given codes, or for all."""
-        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
-                 and (not codes or item.code in codes)}
+        first = {item.code: item for item in reversed(self.wrong)
+                 if item.by_a_person and (not codes or item.code in codes)}
         worst_first = sorted(reversed(first.values()), key=lambda item: (
             not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
         return [self.remedy(item) for item in worst_first]
@@ -198,13 +201,9 @@ _ASKS = "commitlog-begins-late"
 """A question for a person: whether the log is meant to begin there."""
 
 
-def _is_repaired(item: Finding) -> bool:
-    return item.remedy.startswith("mqtool re") or (item.code in FIND and "mqtool re" in item.remedy)
-
-
 def _stopped(scene: Scene) -> bool:
     return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
-               if not _is_repaired(item))
+               if not item.by_us)
 
 
 def _settings(scene: Scene) -> list[Finding]:
@@ -243,14 +242,14 @@ def _start(scene: Scene) -> list[Step]:
 
 def _dry_runs(scene: Scene) -> list[Step]:
     steps = []
-    if scene.needs(_MEND):
+    if scene.needs("mend-bits"):
         steps.append(scene.dry_run(
             "one flipped bit explains damaged messages: --mend-bits restores them", _MEND))
     # findings that only an option repairs do not justify a run without it
-    if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
+    if scene.phase == "predicted" or any(item not in scene.needs("mend-bits") + scene.needs("clamp")
                                          for item in scene.repairs()):
         steps.append(scene.dry_run("shows what a repair would change and what is lost; writes nothing"))
-    if scene.needs(_CLAMP):
+    if scene.needs("clamp"):
         steps.append(scene.dry_run(
             "the same, and lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
@@ -314,10 +313,10 @@ def _after_repair(scene: Scene) -> list[Step]:
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
                           f"restores messages that one flipped bit explains ({scene.mendable:,}), not bridges"))
-    if scene.needs(_MEND) and _MEND not in scene.typed:
+    if scene.needs("mend-bits") and _MEND not in scene.typed:
         steps.append(scene.dry_run(
             "flips back the one bit of messages that no client or service can read", _MEND))
-    if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
+    if scene.needs("clamp") and _CLAMP not in scene.typed:
         steps.append(scene.dry_run("lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
 

@@ -14,7 +14,6 @@ from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
-from recover.check.analysis import Analysis, analyse
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
@@ -26,6 +25,9 @@ from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
 from recover.predict.groups import Groups, groups_of, has_offsets
 from recover.predict.may_start import may_start
+from recover.reading.doubts import read
+from recover.reading.facts import Facts
+from recover.reading.reading import Reading
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 _SHOWN, _GROUPS = 15, 200
@@ -48,7 +50,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                                "Name a file that ends in .ndjson or .csv.")
         new_outside_store(self.loss_out, root, parts)
 
-    def write(self, out: Printer, analysis: Analysis, cut_at: int | None) -> None:
+    def write(self, out: Printer, analysis: Reading, cut_at: int | None) -> None:
         """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
@@ -68,7 +70,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                 f"in {self.loss_out}")
 
 
-def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
+def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store
@@ -187,7 +189,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
-        analysis = analyse(opened, scan)
+        analysis = read(Facts.of(opened, scan))
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
     prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(

@@ -26,7 +26,27 @@ Question = Literal["verify", "start"]
 """What is asked of a store: what is wrong with it, or whether a broker may start on it."""
 Leads = Literal["", "find", "setting", "stop"]
 
-RECOVER = "mqtool recover {store} --dry-run"
+RepairedBy = Literal["recover", "mend-bits", "clamp", "rebuild", "resume", "search", "hand"]
+
+
+class Remedy(str):
+    """The text of a remedy, and who carries it out: `recover`, alone or with an option, a rebuild, `resume`; a person
+    ("hand"); "search": a person looks for the missing thing first, and recover repairs what nobody finds."""
+
+    by: RepairedBy
+
+    def __new__(cls, by: RepairedBy, text: str) -> Remedy:
+        made = super().__new__(cls, text)
+        made.by = by
+        return made
+
+
+def by_of(remedy: str) -> RepairedBy:
+    """Who carries out a remedy; a plain text is work for a person."""
+    return remedy.by if isinstance(remedy, Remedy) else "hand"
+
+
+RECOVER = Remedy("recover", "mqtool recover {store} --dry-run")
 READ_ON = "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."
 BAD_DISK = "A failing disk, a lost mount, or missing permission."
 """The cause of a read that the operating system refuses."""
@@ -58,6 +78,10 @@ class Code(Struct, frozen=True):
     one: str | None = None
     bits: dict[Question, int] = {}
     leads: Leads = ""
+
+    @property
+    def repaired_by(self) -> RepairedBy:
+        return by_of(self.remedy)
 
     @property
     def exit_bits(self) -> int:
@@ -92,6 +116,33 @@ class UsageRefusal(Refusal):
 
 class NotAStore(UsageRefusal):
     """Nothing at that path looks like a store (exit 16)."""
+
+
+EXTRAS = {
+    "spark": ("pyspark", "pyarrow", "pandas"),
+    "parquet": ("pyarrow",),
+    "s3": ("pyarrow",),
+    "send": ("rocketmq",),
+    "connect": ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc"),
+}
+"""The extras of our package that bring what commands need beyond the local engine: the modules that each brings."""
+
+
+def require(extra: str, what: str) -> None:
+    """Refuse (8) unless the packages of an extra are installed: `what` needs them. Imports none of them."""
+    missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
+    if missing:
+        raise Refusal(f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed",
+                      f"Install it: pip install 'mqtool[{extra}]'", extra=extra, packages=missing)
+
+
+def _is_installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that the module is in
+        return False
 
 
 class Interrupted(Refusal):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, OPERATIONAL, READ_ON, RECOVER, Code
+from recover.findings.code import BAD_DISK, OPERATIONAL, READ_ON, RECOVER, Code, Remedy
 
-_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
+_REBUILD = Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} "
+                  "--dry-run)")
 
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-missing", "warning", "there is no consume queue, but the log has messages",
-        "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --dry-run)",
+        Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --dry-run)"),
         meaning="The messages are in the log, but no queue leads to them, so consumers receive none.",
         cause="A copy of the store left consumequeue/ out, it is kept elsewhere, or it was deleted.",
         broker="It recreates the queues from where its recovery begins; from 5.4.0 on that can leave out older messages.",
@@ -153,13 +154,13 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
 # --- Findings about index files.
 
 
-_INDEX_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)"
+_INDEX_REBUILD = Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)")
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
 
 INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-missing", "warning", "there is no index file, but the checkpoint shows that there was an index",
-        "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)",
+        _INDEX_REBUILD,
         meaning="Queries by key find no message.",
         cause="A copy of the store left index/ out, it is kept elsewhere, or it was deleted.",
         broker="It starts a new index with messages that are stored from then on, or dispatched by its recovery.",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, Code
+from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, Code, Remedy
 
-_MEND = "mqtool recover {store} --mend-bits --dry-run"
+_MEND = Remedy("mend-bits", "mqtool recover {store} --mend-bits --dry-run")
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
     "deleted from disk. If its start file lies after the damage it starts and never notices."
@@ -18,9 +18,8 @@ FIND_FILES = (
     "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
     "replica, a backup. "
 )
-FIND_WHOLE = (
-    "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} --dry-run"
-)
+FIND_WHOLE = Remedy("search", "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} "
+                    "--dry-run")
 NAMELESS = "{name} is not the name of a log file, but its first record is that of {right}, which is missing"
 HALVES = (
     "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct, field, structs
 
-from recover.findings.code import OF_SEVERITY, Code, Question, Severity
+from recover.findings.code import OF_SEVERITY, Code, Question, RepairedBy, Severity, by_of
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
 from recover.findings.log_codes import COMMITLOG_CODES
 from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
@@ -47,6 +47,17 @@ class Finding(Struct, frozen=True):
     remedy: str
     facts: dict[str, Any] = field(default_factory=dict)
     bits: int = 0
+    repaired_by: RepairedBy = "hand"
+
+    @property
+    def by_a_person(self) -> bool:
+        """Whether work of a person comes first."""
+        return self.repaired_by in ("hand", "search")
+
+    @property
+    def by_us(self) -> bool:
+        """Whether a command of ours repairs it."""
+        return self.repaired_by != "hand"
 
     def json(self) -> dict[str, Any]:
         return {
@@ -65,6 +76,27 @@ def shell_line(*words: object) -> str:
     carry unchanged (controls, bytes that are not UTF-8) go through printf: `"$(printf 'new\\012line')"`."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"\"$(printf '{_octal(word)}')\""
                     for word in map(str, words))
+
+
+_SECRET = re.compile(r"(?i)[^=]*(?:secret|token|password|credential)[^=]*")
+HIDDEN = "***"
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of a setting is nobody's business: its key names a secret, token, password or credential."""
+    return _SECRET.fullmatch(key) is not None
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return a command line's words with the values of such settings, of --set and --conf, as ***."""
+    found: list[str] = []
+    for word in words:
+        option, equals, pair = word.partition("=") if word.startswith("--") else ("", "", word)
+        key, has_value, _ = pair.partition("=")
+        before = option or (found[-1] if found else "")
+        hides = before in ("--set", "--conf") and has_value and is_secret(key)
+        found.append(f"{option}{equals}{key}={HIDDEN}" if hides else word)
+    return found
 
 
 def _octal(word: str) -> str:
@@ -141,8 +173,8 @@ def finding(
     if message is None:
         message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
     message = message.format_map(values)
-    remedy = (kind.remedy if remedy is None else remedy).format_map(values)
-    return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
+    remedy = kind.remedy if remedy is None else remedy
+    return Finding(code, level, file, offset, message, remedy.format_map(values), dict(facts), bits, by_of(remedy))
 
 
 def judged(item: Finding, question: Question) -> Finding:
