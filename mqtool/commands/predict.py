@@ -138,7 +138,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
-        rows.append(("units of LMQ queues missing", _count(light, "bold yellow")))
+        rows.append(("entries of LMQ queues missing", _count(light, "bold yellow")))
     for verb, names in (("deletes", document["deleted_files"]), ("brings back topic", document["revived_topics"])):
         rows += [(verb, name) for name in names[:_SHOWN]]
         if len(names) > _SHOWN:

@@ -17,7 +17,8 @@ _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
 _INDEX = ("files", "entries", "expected", "missing", "wrong", "expired")
 _LOG = ("files", "min_offset", "valid_to", "log_end", "messages", "damaged_messages", "ghosts", "superseded")
-_TITLES = {"ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
+_TITLES = {"units": "entries", "ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged",
+           "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
 _GROUP_COLUMNS = (
@@ -195,8 +196,8 @@ def _size(step: Step) -> int:
 def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Shown:
     """The table of what is lost. `index_units`: units of messages that no log file holds, if only the index tells."""
     if not loss and index_units:
-        return Text(f"An unknown number of messages is lost: the index has {count(index_units, 'unit')} for some.",
-                    style="red")
+        entries = count(index_units, "entry", "entries")
+        return Text(f"An unknown number of messages is lost: the index has {entries} for some.", style="red")
     if not loss:
         return Text("No message is known to be lost.", style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),

@@ -152,7 +152,7 @@ def predict(
             late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
         )
         if refers and not told:
-            prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
+            prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
         waiting = [*undelivered(store, view, topics, settings, start.states)]
         prediction.by_hand += waiting
         prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
@@ -321,13 +321,13 @@ class _Start:
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
         prediction.revived_topics = deleted_topics(self.log.view, self.topics, new)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
-            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
+            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} entries their deliver times")
         if self.dispatcher.multi_skipped:
             self._assume(
                 f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages are not dispatched to LMQ queues"
             )
         if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
-            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} units of LMQ queues go to the queue "
+            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} entries of LMQ queues go to the queue "
                          "number of their topic instead of 0")
 
     def _names_made(self) -> set[str]:
