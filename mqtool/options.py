@@ -26,11 +26,11 @@ from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
-from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import READS, shell_line, without_secrets
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
+from recover.reading.facts import ScanOptions
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
