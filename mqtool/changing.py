@@ -6,7 +6,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ from mqtool.next_steps import ELSEWHERE, next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
-    ConsentChoice,
     EngineChoice,
     PartsChoice,
     StoreChoice,
+    WriteChoice,
     new_outside_store,
     option,
 )
@@ -31,9 +31,10 @@ from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
-from recover.change.copy_store import check_target, copy_store, relocated, sources_of, twins_retired
+from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
+from recover.change.owner import Owner, acting
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
@@ -68,7 +69,7 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
 
     store: StoreChoice
     engine: EngineChoice
-    consent: ConsentChoice
+    consent: WriteChoice
     plan_out: Annotated[Path | None, option(
         "--plan-out", "Save the plan for `mqtool apply`, outside the store.", CHANGE,
         metavar="FILE")] = None
@@ -139,6 +140,12 @@ def ask(question: str, *, yes: bool) -> None:
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refusal("not confirmed; nothing was changed")
+
+
+def say_owner(out: Printer, owner: Owner | None) -> None:
+    """Say as which user root writes, if not as root."""
+    if owner is not None:
+        out.say(f"the store belongs to {clean(owner)}, and is changed as that user, not as root")
 
 
 @contextmanager
@@ -246,8 +253,10 @@ class Change(Struct):
         if self.output is None:
             Places(root, folders).check_plan(plan)
             try:
-                check_changeable(root.absolute(), ())
-                check_space(root.absolute(), plan)
+                with acting(root, folders, as_root=choice.consent.as_root) as owner:
+                    say_owner(out, owner)
+                    check_changeable(root.absolute(), ())
+                    check_space(root.absolute(), plan)
             except Refusal as refusal:
                 if not dry:
                     raise
@@ -259,10 +268,13 @@ class Change(Struct):
             return code
         ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
             yes=choice.consent.yes)
-        if self.output is not None:
-            store, plan = self._copied(store, plan, self.output)
-        with step_by_step(out, "applying") as how:
-            applied = apply_plan(store.root, plan, parts=[] if self.output else folders, **how)
+        with new_folder(self.output) if self.output is not None else nullcontext() as tree:
+            if tree is not None:
+                store, plan = self._copied(store, plan, tree.path)
+                tree.stays = True  # for resume
+            with step_by_step(out, "applying") as how:
+                applied = apply_plan(store.root, plan, parts=[] if self.output else folders,
+                                     as_root=choice.consent.as_root and in_place, **how)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
