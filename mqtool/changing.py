@@ -43,7 +43,8 @@ from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import HIDDEN, FindingList, is_secret
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
-from recover.look.store import settings_of
+from recover.look.store import settings_of, settings_of_options
+from recover.predict.may_start import may_start
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
@@ -158,14 +159,17 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,
+    settings: BrokerSettings | None = None,
 ) -> int:
-    """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
-    the change. `known`: an earlier scan of the log, reused if the log did not change."""
+    """Verify the result, ask whether the broker of `settings` (None: those of the store's options) may start, and end:
+    its findings replace the earlier ones. Returns the exit code. `done`: the summary of the change. `known`: an earlier
+    scan of the log, reused if the log did not change."""
     # opened again: the lists of files in `store` are from before the change
     opened = Store.open(store.root, store.options)
     try:
         with engine.scan(out, opened, title="checking the result", known=known) as scan:
             report = verify(opened, scan)
+            start = may_start(report, settings or settings_of_options(opened))
     except (Refusal, OSError) as error:
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
@@ -178,8 +182,8 @@ def conclude(
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
-    scene = out.scene("changed", code, changes=plan.command, assumed=assumed,
-                      mendable=plan.summary.get("mendable_messages", 0))
+    scene = out.scene("changed", code, changes=plan.command, assumed=[*assumed, *start.assumed],
+                      mendable=plan.summary.get("mendable_messages", 0), start=start)
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
@@ -239,8 +243,11 @@ class Change(Struct):
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
-            out.summary(f"Nothing to do{left}. {verify_line(document, code)}",
-                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command)))
+            wrong = sum(item.severity != "info" for item in out.findings)
+            remain = f" {count(wrong, 'problem remains', 'problems remain')}." if wrong else ""
+            out.summary(f"Nothing to repair{left}.{remain} {verify_line(document, code)}",
+                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
+                                             start=may_start(made.before, asked()[0]))))
             return code
         show_plan(out, plan)
         if self.output is None:
@@ -272,7 +279,8 @@ class Change(Struct):
         return conclude(
             out, store, choice.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.analysis.log, stamps),
+            corrected=bool(plan.steps), undo=self.output is None, settings=asked()[0],
+            known=KnownLog(made.before.analysis.log, stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
         )
 
