@@ -347,7 +347,7 @@ def _by_others(found: Ownership) -> Iterator[Explanation]:
             Claim("leaps", True, max(0, file.leaps - 1) * is_odd),
         ]
         if contradicts or is_odd:
-            witness = "units of the index" if contradicts else "the queues of the other files"
+            witness = "entries of the index" if contradicts else "the queues of the other files"
             yield _of_other_log(found, _foreign(file, witness, wrong), claims)
 
 
@@ -377,7 +377,7 @@ def _messages(scan: FileScan, expectation: Expectation) -> int:
 
 
 def _foreign(
-    file: _File, witness: str = "units of several queues", indexed: int = 0, messages: int | None = None
+    file: _File, witness: str = "entries of several queues", indexed: int = 0, messages: int | None = None
 ) -> ForeignFile:
     count = file.scan.record_count if messages is None else messages
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)
