@@ -1,0 +1,231 @@
+"""Candidates: whole records that stand elsewhere than they say, in bytes that the walk of the log does not explain.
+
+1. The sources: damage and torn tails of log files, and what a file holds past its length. Bytes of intact records are
+   explained, and not searched.
+2. Each record head states a physical offset; minus its position, that is the offset at which the file would begin if
+   all of it were log. Adjacent heads with the same such base are a run.
+3. A run is walked like the log, with its base; one of a few heads is judged by the reference codec.
+4. What lies inside a whole record is its body, and no candidate.
+
+Places that intact records of the log hold are not searched for: a copy of such a record is explained by it. A record
+that is in two parts is no candidate (`recover.reading.contested` joins the parts of one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from formats.basics import FormatError
+from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE, decode_blank
+from formats.record.rows import row_of
+from recover.log.file_scan import SplitRange, field_at, heads_in, scan_split
+from recover.log.judge import judge
+from recover.log.scan import LogView, dead_ranges
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFile
+from recover.store.memo import RangeSums
+from recover.store.reader import FileReader
+from recover.store.source import open_file
+
+CANDIDATE = np.dtype([
+    ("phy_offset", "<i8"), ("size", "<i8"), ("position", "<i8"), ("queue_offset", "<i8"), ("store_timestamp", "<i8"),
+    ("source", "<i4"), ("queue", "<i4"),
+])
+"""One candidate: its place in the log, and its position in a source. An end mark has no `queue` (-1), and a size of 8
+bytes."""
+
+_LOOK = 8 << 20
+"""Bytes that are searched at a time."""
+_FEW = 64
+"""Heads of a run that are judged one by one: a walk has to prepare its buffers."""
+
+
+class Source(Struct, frozen=True):
+    """A file that may hold displaced records in these parts (positions, ascending). `base`: the offset of the log at
+    which it stands, None for a file that is no part of the log."""
+
+    path: Path
+    length: int
+    parts: tuple[tuple[int, int], ...]
+    base: int | None = None
+
+
+class Dead(Struct, frozen=True):
+    """The ranges of the log without a live record: `starts`, `stops`, ascending (int64)."""
+
+    starts: Rows
+    stops: Rows
+
+    def at(self, offsets: Rows) -> Rows:
+        """The number of the range that holds each offset, -1 for none."""
+        if not self.starts.size:
+            return np.full(offsets.shape, -1)
+        found = np.searchsorted(self.starts, offsets, side="right") - 1
+        return np.where((found >= 0) & (offsets < self.stops[found]), found, -1)
+
+
+class Candidates(Struct):
+    """All candidates, ascending by source and position, and the (topic, queue id) that their `queue` numbers name."""
+
+    sources: Sequence[Source]
+    rows: Rows
+    queues: list[tuple[bytes, int]]
+
+    def content(self, row: np.void) -> bytes:
+        """The bytes of a candidate."""
+        with open_file(self.sources[row["source"]].path) as reader:
+            return reader.read(int(row["position"]), int(row["size"]))
+
+
+def dead_in(log: LogView) -> Dead:
+    """The ranges of a log's files that hold no live record, without the bytes behind end marks."""
+    ranges = [(part.start, part.stop) for scan in log.files for part in dead_ranges(scan, stale=log.stale > 0)]
+    return Dead(*np.array(ranges, dtype=np.int64).reshape(-1, 2).T)
+
+
+def sources_in(log: LogView) -> list[Source]:
+    """The bytes of the log's files that its walk does not explain."""
+    found = []
+    for scan in log.files:
+        file, base = scan.mapped_file, scan.mapped_file.file_from_offset
+        parts = [[gap.start - base, min(gap.stop, gap.last_data) - base] for gap in scan.gaps]
+        if file.length > scan.file_size:
+            parts.append([scan.file_size, file.length])
+        parts = [part for part in parts if part[0] < part[1]]
+        joined = parts[:1]
+        for start, stop in parts[1:]:
+            if start <= joined[-1][1]:
+                joined[-1][1] = stop
+            else:
+                joined.append([start, stop])
+        if joined:
+            found.append(Source(file.path, file.length, tuple((start, stop) for start, stop in joined), base))
+    return found
+
+
+def candidates_in(sources: Sequence[Source], file_size: int, dead: Dead) -> Candidates:
+    """Return the candidates for places in `dead` ranges of a log with files of `file_size` bytes; `OSError`."""
+    search = _Search(file_size, dead)
+    for number, source in enumerate(sources):
+        with open_file(source.path) as reader:
+            search.through(number, source, reader)
+    rows = np.concatenate([np.empty(0, dtype=CANDIDATE), *search.found])
+    rows = rows[np.lexsort((rows["position"], rows["source"]))]
+    return Candidates(sources, _outermost(rows), [*search.queues])
+
+
+def _outermost(rows: Rows) -> Rows:
+    """Leave out what begins inside another candidate of the same source."""
+    if not rows.size:
+        return rows
+    # positions of later sources count from after the earlier ones
+    shift = rows["source"].astype(np.int64) * (int((rows["position"] + rows["size"]).max()) + 1)
+    begin = rows["position"] + shift
+    reached = np.maximum.accumulate(begin + rows["size"])
+    return rows[np.append(True, begin[1:] >= reached[:-1])]
+
+
+class _Search:
+    """Collects candidates of one source after another."""
+
+    def __init__(self, file_size: int, dead: Dead) -> None:
+        self.file_size, self.dead = file_size, dead
+        self.queues: dict[tuple[bytes, int], int] = {}
+        self.found: list[Rows] = []
+
+    def through(self, number: int, source: Source, reader: FileReader) -> None:
+        """Search the parts of one source."""
+        sums = RangeSums(reader, source.length)
+        for start, stop in source.parts:
+            positions, bases, sizes = self._heads(source, reader, start, stop)
+            files = (positions + bases) // self.file_size
+            turns = np.flatnonzero((np.diff(bases) != 0) | (np.diff(files) != 0)) + 1
+            for run in np.split(np.arange(positions.size), turns) if positions.size else ():
+                base, file_end = int(bases[run[0]]), (int(files[run[0]]) + 1) * self.file_size
+                if run.size > _FEW:
+                    stretch = int(positions[run[0]]), int(positions[run[-1]] + sizes[run[-1]])
+                    self._walk(number, source, reader, base, file_end, stretch)
+                else:
+                    self._judge(number, sums, base, file_end, positions[run].tolist())
+
+    def _heads(self, source: Source, reader: FileReader, start: int, stop: int) -> tuple[Rows, Rows, Rows]:
+        """Position, base and size of each head in a part that names a dead place other than its own."""
+        found = [np.empty((3, 0), dtype=np.int64)]
+        for first, last in reader.data_ranges(start, stop):
+            for at in range(max(start, first - HEAD_SIZE), last, _LOOK):
+                content = bytearray(min(_LOOK + HEAD_SIZE - 1, source.length - at))
+                filled, _ = reader.salvage_into(memoryview(content), at)
+                data = np.frombuffer(content, dtype=np.uint8)[:filled]
+                heads = heads_in(data)
+                heads = heads[heads + at < min(stop, at + _LOOK)]
+                places, sizes = (field_at(data, heads, HEAD, name) for name in ("phy_offset", "total_size"))
+                fits = (sizes >= MIN_RECORD_SIZE) & (sizes < self.file_size) & (heads + at + sizes <= source.length)
+                fits &= (self.dead.at(places) >= 0) & (places - heads - at != (-1 if source.base is None else source.base))
+                heads, places, sizes = heads[fits] + at, places[fits], sizes[fits]
+                found.append(np.stack([heads, places - heads, sizes]))
+        positions, bases, sizes = np.concatenate(found, axis=1)
+        _, once = np.unique(positions, return_index=True)
+        return positions[once], bases[once], sizes[once]
+
+    def _walk(
+        self, number: int, source: Source, reader: FileReader, base: int, file_end: int, stretch: tuple[int, int]
+    ) -> None:
+        """Walk a run as a log file that begins at `base`."""
+        size = file_end - base
+        as_log = MappedFile(source.path, base, min(source.length, size))
+        part = SplitRange(as_log, size, stretch[0], min(stretch[1] + BLANK_SIZE, as_log.length))
+        scan = scan_split(part, stretch[0], reader=reader, with_keys=False).scan
+        own = np.array([self._number(key) for key in scan.queues], dtype=np.int32)
+        for split in scan.splits:
+            rows = np.zeros(split.size, dtype=CANDIDATE)
+            for name in ("phy_offset", "size", "queue_offset", "store_timestamp"):
+                rows[name] = split.records[name]
+            rows["queue"] = own[split.records["queue"]]
+            self._add(rows, number, base)
+        if scan.blank is not None:
+            self._add_mark(number, base, scan.blank)
+
+    def _judge(self, number: int, sums: RangeSums, base: int, file_end: int, positions: list[int]) -> None:
+        """Judge the heads of a short run one by one."""
+        end = -1
+        for position in positions:
+            with suppress(FormatError):
+                record = judge(sums.read, position, base, file_end, sums)
+                row, _ = row_of(record, self._number((record.topic, record.queue_id)), with_keys=False)
+                rows = np.zeros(1, dtype=CANDIDATE)
+                for name in ("phy_offset", "size", "queue_offset", "store_timestamp", "queue"):
+                    rows[name] = row[name]
+                self._add(rows, number, base)
+                end = position + record.total_size
+        if end >= 0:
+            with suppress(FormatError):
+                if decode_blank(sums.read(end, BLANK_SIZE)) == file_end - base - end:
+                    self._add_mark(number, base, base + end)
+
+    def _add(self, rows: Rows, number: int, base: int) -> None:
+        """Keep the rows whose record lies within one dead range."""
+        rows["source"], rows["position"] = number, rows["phy_offset"] - base
+        at = self.dead.at(rows["phy_offset"])
+        self.found.append(rows[(at >= 0) & (rows["phy_offset"] + rows["size"] <= self.dead.stops[at])])
+
+    def _add_mark(self, number: int, base: int, place: int) -> None:
+        rows = np.zeros(1, dtype=CANDIDATE)
+        rows["phy_offset"], rows["size"], rows["queue"] = place, BLANK_SIZE, -1
+        self._add(rows, number, base)
+
+    def _number(self, key: tuple[bytes, int]) -> int:
+        return self.queues.setdefault(key, len(self.queues))
+
+
+def runs_of(rows: Rows) -> Iterator[Rows]:
+    """Cut rows, ascending by place, into runs that are adjacent both in their source and in the log."""
+    if rows.size:
+        same = (rows["source"][1:] == rows["source"][:-1]) & (
+            rows["position"][1:] == rows["position"][:-1] + rows["size"][:-1]) & (
+            rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1])
+        yield from np.split(rows, np.flatnonzero(~same) + 1)

@@ -1,0 +1,154 @@
+"""The log with displaced records where they say: what a plan writes there, laid over the files as they are.
+
+Everything after this reads the log through that layer, so queues, index and losses are judged by what recover leaves.
+A file's scan is repeated only where something was laid over it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats.basics import Buffer
+from recover.change.content import Content
+from recover.change.model import InPlace, Overlaid, WriteRange
+from recover.log.scan import LogView, assemble, kept_rows
+from recover.log.split_scan import scan_files, splits_of
+from recover.reading.candidates import Candidates, candidates_in, dead_in, runs_of, sources_in
+from recover.reading.contested import decide
+from recover.store.columns import ColumnStore, Rows
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader
+from recover.store.reading import crc_of
+from recover.store.source import Tree, mount, open_file, status_of
+from recover.store.store import Store
+
+_CHUNK = 1 << 20
+
+
+class PartOfFile(Content):
+    """`size` bytes of a file from `position` on."""
+
+    __slots__ = ("_crc", "path", "position", "size")
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self.path, self.position, self.size = path, position, size
+        self._crc: int | None = None
+
+    @property
+    def crc32c(self) -> int:
+        """Of the bytes when it was first asked for: the plan may overwrite them."""
+        if self._crc is None:
+            self._crc = crc_of(self.chunks())[1]
+        return self._crc
+
+    def chunks(self) -> Iterator[Buffer]:
+        with open_file(self.path) as reader:
+            for at in range(0, self.size, _CHUNK):
+                yield reader.read(self.position + at, min(_CHUNK, self.size - at))
+
+    def part(self, start: int, stop: int) -> bytes:
+        with open_file(self.path) as reader:
+            return reader.read(self.position + start, stop - start)
+
+
+class Placed(Struct, frozen=True):
+    """A run of `records` whole records that belong at [start, stop) of the log, in `mapped_file`, and stand at
+    `position` of the file `source`."""
+
+    mapped_file: MappedFile
+    start: int
+    stop: int
+    source: Path
+    position: int
+    records: int
+
+    @property
+    def content(self) -> PartOfFile:
+        return PartOfFile(self.source, self.position, self.stop - self.start)
+
+    def step(self, name: str) -> WriteRange:
+        """The step that writes the run to its place; `name`: its file in plans."""
+        return WriteRange(name, self.start - self.mapped_file.file_from_offset, self.content)
+
+
+def displaced(log: LogView, store: Store | None) -> list[Placed]:
+    """Return the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
+
+    `OSError` from reading.
+    """
+    sources = sources_in(log)
+    if not sources:
+        return []
+    dead = dead_in(log)
+    found = candidates_in(sources, log.queue.file_size, dead)
+    if not found.rows.size:
+        return []
+    return [*_runs(log, found, decide(found, dead, log, store).placed)]
+
+
+def _runs(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
+    for run in runs_of(rows):
+        start, last = int(run["phy_offset"][0]), run[-1]
+        mapped_file = log.queue.find(start)
+        assert mapped_file is not None
+        yield Placed(mapped_file, start, int(last["phy_offset"] + last["size"]),
+                     found.sources[run["source"][0]].path, int(run["position"][0]), int((run["queue"] >= 0).sum()))
+
+
+def with_placed(log: LogView, runs: Sequence[Placed], *, memory: int, threads: int = 1) -> LogView:
+    """Return the log as it is with these runs at their place. Its rows are copies, `memory` bytes of them in memory."""
+    columns = ColumnStore(memory)
+    by_file = {file: [*own] for file, own in groupby(runs, key=lambda run: run.mapped_file)}
+    root = mount(_Layers({str(number): (file.path, [run.step("") for run in own])
+                          for number, (file, own) in enumerate(by_file.items())}))
+    over = {}
+    for number, (file, own) in enumerate(by_file.items()):
+        length = max(file.length, *(run.stop - file.file_from_offset for run in own))
+        over[file] = structs.replace(file, path=root / str(number) / file.name, length=length)
+    size = log.queue.file_size
+    again = iter(scan_files([splits_of(file, size) for file in over.values()], threads, columns=columns,
+                            with_keys=log.has_keys))
+    scans = []
+    for scan in log.files:
+        if scan.mapped_file in over:
+            scans.append(next(again))
+            continue
+        scan = scan.unweighed or scan
+        none = np.empty(0, dtype=np.int64)
+        copy = scan.copied([split.again() if split.is_unaffected(none, none)
+                            else kept_rows(split, np.zeros(split.size, dtype=bool), columns) for split in scan.splits])
+        copy.queues = log.queues
+        scans.append(copy)
+    files = [over.get(file, file) for file in log.queue.files]
+    queue = MappedFileQueue(log.queue.directories, size, files, log.queue.odd, log.queue.duplicates)
+    return structs.replace(assemble(queue, scans), has_keys=log.has_keys)
+
+
+class _Layers(Tree):
+    """Files with changes laid over them, each in a folder of its own under its name."""
+
+    def __init__(self, layers: dict[str, tuple[Path, list[InPlace]]]) -> None:
+        self._layers = layers
+
+    def _layer(self, name: str) -> tuple[Path, list[InPlace]]:
+        return self._layers[name.partition("/")[0]]
+
+    def below(self, name: str) -> Path:
+        return self._layer(name)[0]
+
+    def status(self, name: str) -> os.stat_result:
+        path, changes = self._layer(name)
+        status = path.stat()
+        return status_of(stat.S_IFREG | 0o644, max(status.st_size, *(each.stop for each in changes)),
+                         status.st_mtime_ns)
+
+    def open(self, name: str) -> FileReader:
+        path, changes = self._layer(name)
+        return Overlaid(open_file(path), changes)
