@@ -22,6 +22,7 @@ from recover.check.analysis import Analysis
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
 from recover.predict.groups import groups_of, has_offsets
+from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
@@ -54,6 +55,9 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         "one of a tag or key that makes it match its units.", _HOW)] = False
     clamp_offsets: Annotated[bool, flag(
         "--clamp-offsets", "Lower consumer offsets that are after the end of their queue.", _HOW)] = False
+    offsets_from: Annotated[Path | None, option(
+        "--offsets-from", "Raise committed offsets to those of another consumerOffset.json, as after a failover: never "
+        "back, never past the end of a queue.", _HOW, metavar="FILE")] = None
     include_deleted: Annotated[bool, flag(
         "--include-deleted", "Also rebuild queues of deleted topics.", _HOW)] = False
     output: Annotated[Path | None, option(
@@ -68,6 +72,8 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         ("/data/store --dry-run --loss-out lost.csv", "also list each lost message with all its legible fields"),
         ("/data/store --yes --json", "unattended"),
         ("/data/store --mend-bits", "also restore messages that one flipped bit explains"),
+        ("/data/store --offsets-from /mnt/slave/config/consumerOffset.json",
+         "also raise offsets that a failover set back"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is not touched"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
@@ -94,6 +100,7 @@ def recover(
     options = RecoverOptions(
         mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost, bridge=not how.no_bridge,
         max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
+        offsets_from=None if how.offsets_from is None else offsets_of(how.offsets_from),
     )
 
     def plan(opened: Store, asked: Asked, before: VerifyReport) -> RecoverPlan:

@@ -96,6 +96,8 @@ class ConfigReport:
         self.above: list[AboveMax] = []
         self.findings = pair_findings(store, topics, analysis.log, self.pairs)
         self.findings += other_offsets(store, self.pairs, store.options.settings)
+        self.ranges: dict[QueueKey, range] = {}
+        self.counted_otherwise: frozenset[str] = frozenset()
         if not store.commitlog.files:
             return
         self.store, self.ranges = store, queue_ranges(analysis)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct, field, structs
 
-from formats.config.json import detect_style, dumps
-from formats.config.tables import BACKUP_SUFFIX
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings, DelayTable
-from recover.change.model import Plan, Retire, RetireFolder, Step, WriteFile, replacing
+from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
 from recover.change.places import can_be_retired, foreign_folders
 from recover.check.analysis import Analysis, ScanOptions
-from recover.check.config import MARK, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
+from recover.check.config import ConfigReport
 from recover.check.log import damaged_messages
 from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
@@ -30,6 +26,7 @@ from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import limited_search_cuts, predict
 from recover.reading.overwritten import correct_generations_by_units
+from recover.repair.config_repair import ConfigRepair
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything, log_after
 from recover.repair.losses import (
     RecoverPlan,
@@ -42,158 +39,8 @@ from recover.repair.losses import (
     refuse_unread,
 )
 from recover.repair.rebuild import PARTS, derived_steps
-from recover.store.config_files import ConfigPair, ConfigText, tables_of
+from recover.store.config_files import ConfigText
 from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
-
-# --- Repair of config files: cut, restored from the backup, merged from what can be read, or guessed. ---------------
-#
-# Offsets are never invented. A file of which nothing can be read stays in place and verify keeps reporting it; only a
-# broken backup that would keep the broker from starting is removed (ConfigManager.load).
-
-
-STATISTICS = ("timermetrics", "transactionMetrics")
-"""Files that the broker recomputes; without a readable copy they are removed."""
-
-_PULLED = "pullOffsetTable"
-
-
-class ConfigRepair:
-    """What recover does to config/: the steps, and for each file the decision and its reason. Files without a warning
-    are not touched.
-
-    A choice has `file`, `action` (cut, rewritten, restored, guessed, put-together, backup-renewed, taken-away,
-    clamped), `text` for the screen, `members` kept, and the differences of the copies.
-    """
-
-    def __init__(self, store: Store, analysis: Analysis, report: ConfigReport, *, clamp_offsets: bool = False) -> None:
-        self.store, self.analysis = store, analysis
-        self.steps: list[Step] = []
-        self.choices: list[dict[str, Any]] = []
-        for pair in report.pairs:
-            self.pair, self.file = pair, store.relative(pair.main.path)
-            self.clamps = [above for above in report.above if clamp_offsets and above.file == self.file]
-            self._decide()
-
-    def _decide(self) -> None:
-        """Decide about one file and its backup."""
-        main, backup, chosen = self.pair.main, self.pair.backup, self.pair.chosen
-        if "unreadable" in (main.state, backup.state):
-            return
-        if chosen is not None:
-            self._keep(chosen)
-        elif self.pair.name == TOPICS_FILE and (self.pair.present or self.pair.shown):
-            self._guess()
-        elif not self.pair.is_empty:
-            self._put_together()
-
-    def _keep(self, chosen: ConfigText) -> None:
-        """A complete text exists: write it to the main file, and to a backup that cannot serve as a fallback."""
-        main, backup = self.pair.main, self.pair.backup
-        content = whole = chosen.document if chosen.state != "sound" else chosen.content
-        if self.pair.ahead:
-            content = dumps(merged(self.pair), detect_style(chosen.content))
-            text = "restored from its backup, with the offsets that can be read in the file itself"
-            self._chose("restored", text, chosen)
-        elif chosen is backup:
-            self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
-        elif main.flipped is not None:
-            at, bit = main.flipped
-            self._chose("name-restored", f"bit {bit} of byte {at} flipped back: its table has its name again", chosen)
-        elif main.state == "odd-text":
-            self._chose("rewritten", "written anew, as every release reads it", chosen)
-        elif main.state != "sound":
-            self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
-        if self.clamps:
-            content = clamped(chosen, self.clamps)
-            shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}"
-                         for clamp in self.clamps], 8)
-            text = f"{count(len(self.clamps), 'offset')} lowered to the ends of their queues ({shown})"
-            self._chose("clamped", text, chosen)
-        if content != main.content or main.missing:
-            self.steps.append(WriteFile(self.file, content))
-        if backup.state not in ("sound", "missing"):
-            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, whole))
-            if main.state == "sound":
-                self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
-
-    def _guess(self) -> None:
-        guess = guess_topics(self.store, self.analysis.topics, self.analysis.log, self.pair)
-        self._write(guess.content())
-        read = f", {len(guess.read)} of them as in the broken text" if guess.read else ""
-        topics = count(len(guess.topics), "topic")
-        text = f"A GUESS: {topics} from queues and log{read}; review it before the start"
-        self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
-
-    def _put_together(self) -> None:
-        """No complete text exists: keep each member that can be read, and state what is lost."""
-        pair = self.pair
-        value = merged(pair)
-        tables = [value.get(name) for name in tables_of(pair.known)]
-        members = sum(len(table) for table in tables if isinstance(table, dict))
-        if members:
-            mark = {} if pair.known.comes_back else MARK
-            self._write(dumps({**mark, **value}, detect_style(pair.main.content or pair.backup.content)))
-            text = f"{members} members are readable and kept; the rest is lost: {pair.known.lost}"
-            self._note("put-together", text, members=members)
-        else:
-            # brokers treat an empty or unreadable file as no file at all, and some do not start on one
-            copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
-            self.steps += [Retire(name) for name, copy in copies if not copy.missing]
-            outcome = "the broker recomputes it" if pair.name in STATISTICS else f"lost: {pair.known.lost}"
-            self._note("taken-away", f"nothing in it is readable, so it is moved to quarantine: {outcome}", members=0)
-
-    def _write(self, content: bytes) -> None:
-        """Write the file, and its backup if there is one."""
-        self.steps.append(WriteFile(self.file, content))
-        if not self.pair.backup.missing:
-            self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
-
-    def _chose(self, action: str, text: str, chosen: ConfigText) -> None:
-        self._note(action, text, members=len(chosen.table), chosen=chosen.path.name)
-
-    def _note(self, action: str, text: str, **facts: Any) -> None:
-        self.choices.append({
-            "file": self.file, "action": action, "text": f"{self.pair.name}: {text}", **facts, **self.pair.difference(),
-        })
-
-
-def merged(pair: ConfigPair) -> Members:
-    """Return what can be read of two broken copies; where both have a member, the main file's wins, queue by queue."""
-    main, backup = pair.main.value, pair.backup.value
-    value: Members = {**backup, **main}
-    for name in (*tables_of(pair.known), _PULLED):
-        old, new = backup.get(name), main.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            table: Members = dict(old)
-            for key, member in new.items():
-                before = old.get(key)
-                both = isinstance(before, dict) and isinstance(member, dict) and name.endswith("ffsetTable")
-                table[key] = {**before, **member} if both else member  # type: ignore[dict-item]
-            value[name] = table
-    return value
-
-
-def clamped(text: ConfigText, clamps: Iterable[AboveMax]) -> bytes:
-    """Return the file with these offsets, and the pull offsets ahead of them, lowered to the ends of their queues."""
-    value = copy.deepcopy(text.value)
-    for clamp in clamps:
-        tables = (clamp.table, _PULLED) if clamp.table == "offsetTable" and clamp.member else (clamp.table,)
-        of_lmq = clamp.table == "lmqOffsetTable"
-        for table in (value.get(name) for name in tables):
-            if isinstance(table, dict) and clamp.member and not of_lmq:
-                table = table.get(clamp.member)
-            if isinstance(table, dict):
-                _lower(table, clamp.member if of_lmq else clamp.queue_id, clamp.end)
-    return dumps(value, detect_style(text.content))
-
-
-def _lower(table: Members, key: str | int, end: int) -> None:
-    """Lower one offset to `end`. Keys are numbers or quoted digits; so are the offsets."""
-    for name in (key, str(key)):
-        offset = table.get(name)
-        if isinstance(offset, (int, str)) and str(offset).isdecimal() and int(offset) > end:
-            table[name] = end
-
 
 Policy = Literal["keep", "broker"]
 
@@ -211,6 +58,7 @@ class RecoverOptions(Struct, frozen=True):
     bridge: bool = True
     max_loss: int | None = 0
     clamp_offsets: bool = False
+    offsets_from: ConfigText | None = None
     mend_bits: bool = False
     zone: datetime.tzinfo | None = None
     command: str = "recover"
@@ -351,7 +199,8 @@ def _in_order(
         parts=PARTS[:-1] if store.has_abort and _batch_queues_missing(before)
         and "checkpoint-missing" in before.findings.counts() else PARTS,
     )
-    repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets)
+    repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets,
+                          offsets_from=options.offsets_from)
     steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)

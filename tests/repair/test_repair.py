@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -24,9 +25,11 @@ from recover.check.analysis import ScanOptions
 from recover.check.config import ConfigReport, queue_ranges
 from recover.check.report import verify
 from recover.derived.expected import QueueKey
+from recover.findings.code import UsageRefusal
 from recover.predict.start import predict
+from recover.repair.config_repair import ConfigRepair, offsets_of
 from recover.repair.log_changes import Lost
-from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover
+from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.analysed import analysed, carry_out, opened
@@ -387,6 +390,62 @@ def test_offsets_are_clamped_only_when_asked_and_only_those_above(store: Make) -
     changed = read_config(path, BY_NAME["lmqConsumerOffset.json"]).table
     assert changed["TopicA@CG_retry"][1] == 136  # type: ignore[index,call-overload]
     assert path.read_bytes().count(b"\n") == content.count(b"\n")  # laid out as before
+
+
+def _offsets(path: Path) -> dict[str, dict[int, int]]:
+    table = read_config(path, BY_NAME[path.name]).value["offsetTable"]
+    assert isinstance(table, dict)
+    return {str(member): {int(queue): int(offset) for queue, offset in queues.items()}  # type: ignore[union-attr,arg-type]
+            for member, queues in table.items()}
+
+
+def test_offsets_of_another_file_are_taken_where_they_are_ahead_and_never_past_the_end_of_the_queue(
+    store: Make, tmp_path: Path,
+) -> None:
+    root = store("clean-5.3.3")
+    mine = root / "config" / "lmqConsumerOffset.json"
+    before = _offsets(mine)
+    other = tmp_path / "of-the-slave.json"
+    other.write_text(json.dumps({"offsetTable": {
+        "TopicA@CG_retry": {"0": 10**9, "1": before["TopicA@CG_retry"][1] - 1, "2": before["TopicA@CG_retry"][2]},
+        "TopicA@CG_new": {"0": 3}, "NoSuchTopic@CG_retry": {"0": 7}}}))
+    theirs = other.read_bytes()
+    store_, analysis = analysed(root)
+    ends = queue_ranges(analysis)
+    done = ConfigRepair(store_, analysis, ConfigReport(analysis), offsets_from=offsets_of(other))
+    carry_out(root, done.steps)
+    (choice,) = done.choices
+    end = ends[QueueKey("TopicA", 0)].stop
+    ahead = int(end > before["TopicA@CG_retry"][0])
+    assert (choice["raised"], choice["to_end"], choice["kept"], choice["unknown"]) == (1 + ahead, ahead, 3 - ahead, 1)
+    expected = {**before, "TopicA@CG_retry": {**before["TopicA@CG_retry"], 0: end}, "TopicA@CG_new": {0: 3}}
+    assert _offsets(mine) == expected
+    assert other.read_bytes() == theirs
+    store_, analysis = analysed(root)
+    assert ConfigRepair(store_, analysis, ConfigReport(analysis), offsets_from=offsets_of(other)).steps == []
+
+
+def test_a_lost_file_of_offsets_is_taken_from_the_one_that_the_user_names(store: Make, tmp_path: Path) -> None:
+    root = store("clean-5.3.3")
+    mine = root / "config" / "lmqConsumerOffset.json"
+    before = _offsets(mine)
+    other = tmp_path / mine.name
+    shutil.copy(mine, other)
+    mine.write_bytes(b"")
+    mine.with_name(f"{mine.name}.bak").unlink()
+    store_, analysis = analysed(root)
+    carry_out(root, ConfigRepair(store_, analysis, ConfigReport(analysis), offsets_from=offsets_of(other)).steps)
+    assert _offsets(mine) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"offsetTable":{}}', b"\0" * 40])
+def test_a_file_without_offsets_is_a_usage_error(tmp_path: Path, content: bytes) -> None:
+    other = tmp_path / "consumerOffset.json"
+    other.write_bytes(content)
+    with pytest.raises(UsageRefusal):
+        offsets_of(other)
+    with pytest.raises(UsageRefusal):
+        offsets_of(tmp_path / "missing.json")
 
 
 def test_what_was_pulled_ahead_is_lowered_with_the_offset(store: Make) -> None:
