@@ -17,7 +17,7 @@ from mqtool.text import count
 from recover.change.lock import holder_of
 from recover.check.analysis import Analysis, analyse
 from recover.check.config import guesses
-from recover.check.log import expiring_files, first_file_findings
+from recover.check.log import displaced_findings, expiring_files, first_file_findings
 from recover.check.parts import (
     REMAINS,
     contradicted_settings,
@@ -114,6 +114,8 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     analysis = checked.analysis
     view = analysis.by_names
     prediction = predict_start(opened, view, settings)
+    displaced = [*displaced_findings(opened, analysis.placed)]
+    prediction.unreachable_messages += sum(run.records for run in analysis.placed)
     # with its configuration as it is, this broker loads none of the files: 4.5.1 and 5.3.3 do not start
     stated = [structs.replace(item, severity="error", bits=exits.MESSAGES)
               if item.code == "settings-leave-out-size" and item.file in (COMMITLOG, CONSUMEQUEUE) else item
@@ -143,7 +145,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     by_default = [item for item in expiring if not item.bits]
     document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
                                 for item in by_default]
-    contradicted = [*stated, *expiring]
+    contradicted = [*stated, *expiring, *displaced]
     found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
     found += settings_findings(opened, view)
     if prediction.lost_messages:

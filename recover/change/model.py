@@ -521,13 +521,27 @@ class Overlaid(FileReader):
         return max(self._below.length, self._reached[-1])
 
     def read(self, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.length)
-        found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
+        found = bytearray(max(0, min(offset + length, self.length) - offset))
+        self.read_into(memoryview(found), offset)
+        return bytes(found)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        stop = min(offset + len(buffer), self.length)
+        if stop <= offset:
+            return 0
+        got = self._below.read_into(buffer[: stop - offset], offset)
+        buffer[got : stop - offset] = bytes(stop - offset - got)
         for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
             first, last = max(offset, change.start), min(stop, change.stop)
             if first < last:
-                found[first - offset : last - offset] = _bytes(change, first, last)
-        return bytes(found)
+                buffer[first - offset : last - offset] = self.written(change, first, last)
+        return stop - offset
+
+    def written(self, change: InPlace, first: int, last: int) -> bytes:
+        """The bytes [first, last) of the file that a change writes."""
+        if change.content is None:
+            return bytes(last - first)
+        return change.content.part(first - change.start, last - change.start)
 
     def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         written = [(max(start, each.start), min(stop, each.stop)) for each in self._changes
@@ -543,9 +557,3 @@ class Overlaid(FileReader):
 
     def close(self) -> None:
         self._below.close()
-
-
-def _bytes(change: InPlace, first: int, last: int) -> bytes:
-    if not isinstance(change, WriteRange):
-        return bytes(last - first)
-    return change.content.part(first - change.start, last - change.start)

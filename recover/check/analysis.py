@@ -37,6 +37,7 @@ from recover.reading.overwritten import (
     with_damage,
     without_older_topics,
 )
+from recover.reading.placed import Placed, displaced, with_placed
 from recover.reading.places import misplaced_records, relocated
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
@@ -47,7 +48,7 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 class ScanOptions(Struct, frozen=True):
     """How to scan: memory for columns (bytes), deleted topics, progress, engine. `known`: an earlier scan to reuse if
-    valid."""
+    valid. `in_place`: displaced records count where they stand, as damage."""
 
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
@@ -55,6 +56,7 @@ class ScanOptions(Struct, frozen=True):
     tick: Callable[[], None] | None = None
     engine: Engine = LocalEngine()
     known: KnownLog | None = None
+    in_place: bool = False
 
 
 class IndexCheck:
@@ -78,7 +80,7 @@ class Analysis(Struct):
     `elsewhere`: what the files read do not hold; then, and when not requested, `queues` is None. `by_names`: the log as
     brokers find it, with misnamed files at the offsets of their names. `foreign`: files of another log; `alone`: files
     that may be. `index` checks the index against the log. `old_end`: the start of old records at the log's end at which
-    a start would fail.
+    a start would fail. `placed`: displaced records, which the log has at their place; `by_names` has them as they are.
     """
 
     store: Store
@@ -98,6 +100,12 @@ class Analysis(Struct):
     foreign: list[ForeignFile] = field(default_factory=list)
     alone: list[ForeignFile] = field(default_factory=list)
     old_end: int | None = None
+    placed: list[Placed] = field(default_factory=list)
+
+    @property
+    def as_it_is(self) -> LogView:
+        """The log with all records where they stand: no broker looks for displaced ones."""
+        return self.by_names if self.placed else self.log
 
 
 def analyse(
@@ -118,10 +126,15 @@ def analyse(
             queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
             with_keys=with_keys or with_queues,
         )
+    as_it_is = log
+    placed = [] if options.in_place else displaced(log, None if CONSUMEQUEUE in elsewhere else store)
+    if placed:
+        log = with_placed(log, placed, memory=options.memory, threads=getattr(options.engine, "threads", 1))
     if with_queues:
         # this changes rows in place, so it comes before any other use of them
         log = correct_generations_by_units(log, store)
-    by_names = log
+        as_it_is = correct_generations_by_units(as_it_is, store) if placed else log
+    by_names = as_it_is if placed else log
     if misnamed:
         by_names = correct_generations_by_units(options.engine.scan_log(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
@@ -174,7 +187,7 @@ def analyse(
     }
     return Analysis(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
-        index, elsewhere, found.foreign, found.alone, old,
+        index, elsewhere, found.foreign, found.alone, old, placed,
     )
 
 

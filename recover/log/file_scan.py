@@ -64,15 +64,19 @@ class Window:
         self.sums = RangeSums(reader, length)
 
     def load(self, position: int, needed: int = 0) -> None:
-        """Load data from `position`; grow the buffer if it holds less than `needed` bytes."""
+        """Load data from `position`; grow the buffer if it holds less than `needed` bytes. What it holds is not read
+        again."""
+        held = self.data[position - self.start : self.filled] if self.start <= position else self.data[:0]
         if needed > self.data.size:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
-        self.start = position
+        self.start, kept = position, min(held.size, self._wanted)
+        self.data[:kept] = held[:kept]
         self.reader.announce(position, max(position + self._wanted, self.stop))
         # unreadable ranges count as zeros: a gap in the log, not the end of the scan
-        self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)
+        got, failures = self.reader.salvage_into(memoryview(self.data.data)[kept : self._wanted], position + kept)
+        self.filled = kept + got
         known = {(failure.offset, failure.wanted) for failure in self.failures}
         self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
 

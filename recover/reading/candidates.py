@@ -5,7 +5,8 @@
 2. Each record head states a physical offset; minus its position, that is the offset at which the file would begin if
    all of it were log. Adjacent heads with the same such base are a run.
 3. A run is walked like the log, with its base; one of a few heads is judged by the reference codec.
-4. What lies inside a whole record is its body, and no candidate.
+4. What begins in the checked bytes of a whole record is its body, and no candidate. What begins in its properties,
+   which no checksum covers, shows that these are foreign: then the outer one is none.
 
 Places that intact records of the log hold are not searched for: a copy of such a record is explained by it. A record
 that is in two parts is no candidate (`recover.reading.contested` joins the parts of one).
@@ -13,7 +14,7 @@ that is in two parts is no candidate (`recover.reading.contested` joins the part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +22,9 @@ import numpy as np
 from msgspec import Struct
 
 from formats.basics import FormatError
-from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE, decode_blank
+from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MIN_RECORD_SIZE, decode, decode_blank
 from formats.record.rows import row_of
+from formats.sysflag import HOSTS_V6
 from recover.log.file_scan import SplitRange, field_at, heads_in, scan_split
 from recover.log.judge import judge
 from recover.log.scan import LogView, dead_ranges
@@ -116,18 +118,39 @@ def candidates_in(sources: Sequence[Source], file_size: int, dead: Dead) -> Cand
             search.through(number, source, reader)
     rows = np.concatenate([np.empty(0, dtype=CANDIDATE), *search.found])
     rows = rows[np.lexsort((rows["position"], rows["source"]))]
-    return Candidates(sources, _outermost(rows), [*search.queues])
+    found = Candidates(sources, rows, [*search.queues])
+    found.rows = _disjoint(rows, found.content)
+    return found
 
 
-def _outermost(rows: Rows) -> Rows:
-    """Leave out what begins inside another candidate of the same source."""
-    if not rows.size:
-        return rows
+def _disjoint(rows: Rows, content: Callable[[np.void], bytes]) -> Rows:
+    """Leave one of two candidates over the same bytes: what begins in checked bytes of a record is its content; what
+    begins in its properties proves that these are not its own."""
     # positions of later sources count from after the earlier ones
-    shift = rows["source"].astype(np.int64) * (int((rows["position"] + rows["size"]).max()) + 1)
+    shift = rows["source"].astype(np.int64) * (int((rows["position"] + rows["size"]).max(initial=0)) + 1)
     begin = rows["position"] + shift
     reached = np.maximum.accumulate(begin + rows["size"])
-    return rows[np.append(True, begin[1:] >= reached[:-1])]
+    if (begin[1:] >= reached[:-1]).all():
+        return rows
+    kept: list[int] = []
+    for at in range(rows.size):
+        while kept and begin[at] < begin[kept[-1]] + rows["size"][kept[-1]]:
+            if begin[at] < begin[kept[-1]] + _checked(content(rows[kept[-1]])):
+                break
+            kept.pop()
+        else:
+            kept.append(at)
+    return rows[kept]
+
+
+def _checked(content: bytes) -> int:
+    """The number of bytes of a record, from its start, that its head and its checksums fix."""
+    if len(content) == BLANK_SIZE:
+        return BLANK_SIZE
+    record = decode(content, check_crc=False)
+    if record.property_crc is not None:
+        return len(content)
+    return HEADS[record.sys_flag & HOSTS_V6].size + len(record.body)
 
 
 class _Search:
@@ -155,7 +178,7 @@ class _Search:
 
     def _heads(self, source: Source, reader: FileReader, start: int, stop: int) -> tuple[Rows, Rows, Rows]:
         """Position, base and size of each head in a part that names a dead place other than its own."""
-        found = [np.empty((3, 0), dtype=np.int64)]
+        found, own = [np.empty((3, 0), dtype=np.int64)], -1 if source.base is None else source.base
         for first, last in reader.data_ranges(start, stop):
             for at in range(max(start, first - HEAD_SIZE), last, _LOOK):
                 content = bytearray(min(_LOOK + HEAD_SIZE - 1, source.length - at))
@@ -165,7 +188,7 @@ class _Search:
                 heads = heads[heads + at < min(stop, at + _LOOK)]
                 places, sizes = (field_at(data, heads, HEAD, name) for name in ("phy_offset", "total_size"))
                 fits = (sizes >= MIN_RECORD_SIZE) & (sizes < self.file_size) & (heads + at + sizes <= source.length)
-                fits &= (self.dead.at(places) >= 0) & (places - heads - at != (-1 if source.base is None else source.base))
+                fits &= (self.dead.at(places) >= 0) & (places - heads - at != own)
                 heads, places, sizes = heads[fits] + at, places[fits], sizes[fits]
                 found.append(np.stack([heads, places - heads, sizes]))
         positions, bases, sizes = np.concatenate(found, axis=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 class PartOfFile(Content):
     """`size` bytes of a file from `position` on."""
 
-    __slots__ = ("_crc", "path", "position", "size")
+    size: int = 0
 
     def __init__(self, path: Path, position: int, size: int) -> None:
         self.path, self.position, self.size = path, position, size
@@ -69,13 +69,10 @@ class Placed(Struct, frozen=True):
     position: int
     records: int
 
-    @property
-    def content(self) -> PartOfFile:
-        return PartOfFile(self.source, self.position, self.stop - self.start)
-
-    def step(self, name: str) -> WriteRange:
-        """The step that writes the run to its place; `name`: its file in plans."""
-        return WriteRange(name, self.start - self.mapped_file.file_from_offset, self.content)
+    def step(self, name: str, start: int, stop: int) -> WriteRange:
+        """The step that writes the part [start, stop) of the run to its place; `name`: its file in plans."""
+        content = PartOfFile(self.source, self.position + start - self.start, stop - start)
+        return WriteRange(name, start - self.mapped_file.file_from_offset, content)
 
 
 def displaced(log: LogView, store: Store | None) -> list[Placed]:
@@ -106,7 +103,7 @@ def with_placed(log: LogView, runs: Sequence[Placed], *, memory: int, threads: i
     """Return the log as it is with these runs at their place. Its rows are copies, `memory` bytes of them in memory."""
     columns = ColumnStore(memory)
     by_file = {file: [*own] for file, own in groupby(runs, key=lambda run: run.mapped_file)}
-    root = mount(_Layers({str(number): (file.path, [run.step("") for run in own])
+    root = mount(_Layers({str(number): (file.path, [run.step("", run.start, run.stop) for run in own])
                           for number, (file, own) in enumerate(by_file.items())}))
     over = {}
     for number, (file, own) in enumerate(by_file.items()):
@@ -151,4 +148,25 @@ class _Layers(Tree):
 
     def open(self, name: str) -> FileReader:
         path, changes = self._layer(name)
-        return Overlaid(open_file(path), changes)
+        return _Layered(open_file(path), changes)
+
+
+class _Layered(Overlaid):
+    """A file with parts of files laid over it; each of these files is opened once."""
+
+    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
+        super().__init__(below, changes)
+        self._sources: dict[Path, FileReader] = {}
+
+    def written(self, change: InPlace, first: int, last: int) -> bytes:
+        content = change.content
+        if not isinstance(content, PartOfFile):
+            return super().written(change, first, last)
+        if content.path not in self._sources:
+            self._sources[content.path] = open_file(content.path)
+        return self._sources[content.path].read(content.position + first - change.start, last - first)
+
+    def close(self) -> None:
+        super().close()
+        for reader in self._sources.values():
+            reader.close()

@@ -12,11 +12,10 @@ import os
 import stat
 import tempfile
 import time
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate, repeat
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +168,8 @@ def refuse_worse(
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
     with planned_store(store, steps) as (planned, path_in):
-        view = made.before.analysis.log
+        analysis = made.before.analysis
+        view = analysis.as_it_is
         after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
@@ -178,7 +178,6 @@ def refuse_worse(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    analysis = made.before.analysis
     deleted = set(analysis.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
@@ -241,7 +240,7 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     analysis, steps = made.before.analysis, made.plan.steps
     expected = analysis.expectation
     plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
-        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
+        analysis.contradictions or analysis.misnamed or analysis.placed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}
