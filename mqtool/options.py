@@ -201,15 +201,16 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
             return LocalEngine(self.thread_count)
+        settings = self.spark_settings()
         from recover.cluster.engine import SparkEngine
         from recover.cluster.session import session_for
 
         if size:
             out.say("starting Spark")
-            known = session_for(self.spark_settings()).json()
+            known = session_for(settings).json()
             page = f", {known['ui']}" if known["ui"] else ""
             out.say(f"Spark application {known['application']} on {known['master']}{page}")
-        return SparkEngine(self.spark_settings(), makes=rebuilds)
+        return SparkEngine(settings, makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         from recover.cluster.session import spark_settings

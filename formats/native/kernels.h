@@ -109,11 +109,12 @@ KERNEL int64_t mq_bits_that_change(int64_t length, int64_t change, int64_t *foun
 KERNEL void mq_walk_records(
     const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
-    uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t stop, const int64_t *ranges, int64_t range_count,
+    uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t seed, int64_t *state,
+    int64_t state_size, int64_t with_keys, int64_t stop, const int64_t *ranges, int64_t range_count,
     int64_t *result);
-KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
-                          const int64_t *queue_table, int64_t queue_room, int64_t queues);
+KERNEL int64_t mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
+                             const int64_t *queue_table, int64_t queue_room, int64_t first, int64_t queues,
+                             int64_t seed);
 
 /* rows.c */
 KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues,

@@ -10,6 +10,7 @@
 enum {
     PROPERTY_CRC_SIZE = 20, PROPERTY_CRC_DIGITS = 10,
     SHORT_DIGITS = 4, LONG_DIGITS = 18, QUEUE_ID_DIGITS = 9, TIME_DIGITS = 18, DELAY_DIGITS = 9,
+    PROBES = 256,
     SERVED = 0, UNSERVED = 1, UNSURE = 2,
 };
 #define SKIPPABLE_MASK 0xF0FFFFFFu
@@ -143,46 +144,55 @@ typedef struct {
     int64_t name_room;
     int64_t *rows;
     int64_t room;
+    uint64_t seed;
 } queue_table;
 
-PART int64_t queue_slot(uint32_t topic_hash, int64_t queue_id, int64_t slot_count) {
-    return (int64_t)(((uint64_t)topic_hash * 31 + (uint64_t)queue_id * 2654435761u) & (uint64_t)(slot_count - 1));
+/* Keyed with `seed`, so that nobody can choose topics that share a slot; `queue_hash` of walk.py is the same. */
+PART uint64_t folded(uint64_t a, uint64_t b) {
+    __extension__ unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Number of a queue, -1 if the table does not have it. */
-PART int64_t find_queue(const queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash) {
-    int64_t slot = queue_slot(topic_hash, queue_id, table->slot_count);
-    for (int64_t step = 0; step < table->slot_count; step++) {
-        int64_t number = table->slots[slot];
+PART uint64_t queue_hash(text topic, int64_t queue_id, uint64_t seed) {
+    uint64_t h = seed ^ (uint64_t)topic.length, word;
+    for (const uint8_t *p = topic.at, *stop = p + topic.length; p < stop; p += sizeof word) {
+        word = 0;
+        memcpy(&word, p, (size_t)least(stop - p, sizeof word));
+        h = folded(h ^ word, seed | 1);
+    }
+    return folded(h ^ (uint64_t)queue_id, seed | 1);
+}
+
+/* Number of a queue whose hash is h, -1 if the table does not have it. */
+PART int64_t find_queue(const queue_table *table, text topic, int64_t queue_id, uint64_t h) {
+    for (int64_t step = 0; step < PROBES; step++) {
+        int64_t number = table->slots[(h + (uint64_t)step) & (uint64_t)(table->slot_count - 1)];
         if (!is_index(number, table->room)) return -1;
         const int64_t *row = table->rows + number * QUEUE_COLUMNS;
         if (row[2] == queue_id && row[1] == topic.length && row[0] >= 0 && row[0] <= table->name_room - topic.length &&
             !memcmp(table->names + row[0], topic.at, (size_t)topic.length))
             return number;
-        slot = (slot + 1) & (table->slot_count - 1);
     }
     return -1;
 }
 
-/* Put a number into the first free slot, starting at the queue's own; false if none is free. */
-static bool take_slot(int32_t *slots, int64_t slot_count, uint32_t topic_hash, int64_t queue_id, int64_t number) {
-    int64_t slot = queue_slot(topic_hash, queue_id, slot_count);
-    for (int64_t step = 0; step < slot_count; step++) {
-        if (slots[slot] < 0) {
-            slots[slot] = (int32_t)number;
+/* Put a number into the first free slot, starting at the queue's own; false if none of PROBES is free. */
+static bool take_slot(int32_t *slots, int64_t slot_count, uint64_t h, int64_t number) {
+    for (int64_t step = 0; step < PROBES; step++) {
+        int32_t *slot = slots + ((h + (uint64_t)step) & (uint64_t)(slot_count - 1));
+        if (*slot < 0) {
+            *slot = (int32_t)number;
             return true;
         }
-        slot = (slot + 1) & (slot_count - 1);
     }
     return false;
 }
 
 /* Add a queue to the table as number `queues`; -1 if it is full. */
-static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash, int64_t queues,
+static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uint64_t h, int64_t queues,
                            int64_t names_used) {
     if (queues >= table->slot_count / 2 || !is_index(queues, table->room) || names_used < 0 ||
-        topic.length > table->name_room - names_used ||
-        !take_slot(table->slots, table->slot_count, topic_hash, queue_id, queues))
+        topic.length > table->name_room - names_used || !take_slot(table->slots, table->slot_count, h, queues))
         return -1;
     memcpy(table->names + names_used, topic.at, (size_t)topic.length);
     int64_t *row = table->rows + queues * QUEUE_COLUMNS;
@@ -190,15 +200,16 @@ static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uin
     return queues;
 }
 
-void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
-                   const int64_t *rows, int64_t queue_room, int64_t queues) {
-    for (int64_t number = 0; number < least(queues, queue_room); number++) {
+int64_t mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
+                      const int64_t *rows, int64_t queue_room, int64_t first, int64_t queues, int64_t seed) {
+    if (slot_count < 1 || slot_count & (slot_count - 1)) return 0;
+    for (int64_t number = most(first, 0); number < least(queues, queue_room); number++) {
         const int64_t *row = rows + number * QUEUE_COLUMNS;
-        uint32_t hash = 0;
         if (row[0] < 0 || row[1] < 0 || row[1] > name_room || row[0] > name_room - row[1]) continue;
-        for (int64_t i = row[0]; i < row[0] + row[1]; i++) hash = 31 * hash + names[i];
-        take_slot(slots, slot_count, hash, row[2], number);
+        text topic = {names + row[0], row[1]};
+        if (!take_slot(slots, slot_count, queue_hash(topic, row[2], (uint64_t)seed), number)) return 0;
     }
+    return 1;
 }
 
 /* --- one record --- */
@@ -251,8 +262,7 @@ PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
 }
 
 /* Read the properties that matter to queues, to services and, with `with_keys`, to index and tags codes. */
-static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, output *out,
-                           properties *found) {
+static int take_properties(text all, const uint8_t *readable, text topic, output *out, properties *found) {
     bool with_keys = out->with_keys;
     text tags = {0}, words = {0}, uniq = {0}, delay = {0}, base = {0}, number = {0};
     const uint8_t *i = all.at, *end = all.at + all.length, *block = i;
@@ -304,7 +314,9 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     }
     if (number.at && base.at && !(is_number(number, SHORT_DIGITS) && is_number(base, LONG_DIGITS))) return FALLBACK;
     int64_t first = out->state[1];
-    uint32_t prefix = 31 * topic_hash + '#';
+    uint32_t prefix = 0;
+    if (with_keys && !java_hash(topic, &prefix)) return FALLBACK;
+    prefix = 31 * prefix + '#';
     int status = NEED_MORE;
     if (uniq.at) {
         found->bits |= BIT_HAS_UNIQ;
@@ -406,9 +418,8 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     at += topic.length + 2;
     text all = {at, i16_at(at - 2)};
     if (all.length < 0 || all.length != end - at) return FALLBACK;
-    uint32_t topic_hash = 0;
-    if (!java_hash(topic, &topic_hash)) return FALLBACK;
-    int64_t queue = find_queue(&out->queues, topic, queue_id, topic_hash);
+    uint64_t h = queue_hash(topic, queue_id, out->queues.seed);
+    int64_t queue = find_queue(&out->queues, topic, queue_id, h);
     /* topics in the table were checked before */
     if (queue < 0 && !is_plain_topic(topic)) return FALLBACK;
     if (body.length && (crc32_of(body.at, body.length) & 0x7FFFFFFF) != (uint32_t)i32_at(record + OFFSET_BODY_CRC))
@@ -421,7 +432,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
         bits |= BIT_CONTRADICTED_FLAG;
     }
     properties found;
-    int status = take_properties(all, readable, topic, topic_hash, out, &found);
+    int status = take_properties(all, readable, topic, out, &found);
     if (status != NEED_MORE) return status;
     if (!(bits & BIT_PROP_CRC)) {
         int service = service_of(topic, &found);
@@ -431,7 +442,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     int64_t *state = out->state;
     /* last, so that only accepted records add a queue to the table: otherwise its number would be assigned twice */
     if (queue < 0) {
-        queue = enter_queue(&out->queues, topic, queue_id, topic_hash, state[2], state[3]);
+        queue = enter_queue(&out->queues, topic, queue_id, h, state[2], state[3]);
         if (queue < 0) return OUTPUT_FULL;
         state[2]++;
         state[3] += topic.length;
@@ -456,11 +467,12 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
 void mq_walk_records(
     const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
-    uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t stop, const int64_t *range_rows, int64_t range_count, int64_t *result) {
+    uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t seed, int64_t *state,
+    int64_t state_size, int64_t with_keys, int64_t stop, const int64_t *range_rows, int64_t range_count, int64_t *result) {
     const range *ranges = (const range *)range_rows;
     output out = {records, rows, hashes, hash_room,
-                  {slots, slot_count, names, name_room, queue_rows, queue_room}, state, with_keys != 0};
+                  {slots, slot_count, names, name_room, queue_rows, queue_room, (uint64_t)seed},
+                  state, with_keys != 0};
     int64_t limit = within(available, size);
     int status;
     result[0] = position;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from typing import Any
@@ -21,6 +22,10 @@ NEED_MORE, AT_BLANK, FALLBACK, OUTPUT_FULL = range(4)
 QUEUE_COLUMNS = 3
 """Columns of a queue: start and length of its topic's name, and queue id."""
 
+PROBES = 256
+"""Slots that a queue may be in, from its own on. Of half full slots, random queues take less than 100."""
+_WORD = (1 << 64) - 1
+
 _CHUNK = 64 << 10
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
@@ -29,26 +34,25 @@ _START_OF_RECORD = struct.Struct(">ii")
 @kernel(
     data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT,
     records=Array(RECORD, out=True), hashes=Array(np.int32, out=True), slots=Array(np.int32, out=True, least=1),
-    names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True),
+    names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True), seed=INT,
     state=Array(np.int64, out=True, least=4), with_keys=BOOL, stop=INT,
     ranges=Array(np.int64, RANGE_COLUMNS), returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
-    names: Any, queue_table: Any, state: Any, with_keys: bool, stop: int, ranges: Any,
+    names: Any, queue_table: Any, seed: int, state: Any, with_keys: bool, stop: int, ranges: Any,
 ) -> tuple[int, int]:
     """Accept records in data[position:available] while each is certainly intact; return (position, status).
 
     It may only say yes: it stops before the first record that it does not accept, and the reference codec decides.
     data[0] is at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
     hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as a
-    hash table over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Without `with_keys`, rows
-    have no key hashes and no tags codes, only delay levels. The walk ends at position `stop`. `ranges` is the grammar's
-    `range_table`.
+    hash table over them, keyed with `seed`; `state` is int64 [rows, hashes, queues, names_used] and is updated. Without
+    `with_keys`, rows have no key hashes and no tags codes, only delay levels. The walk ends at position `stop`.
+    `ranges` is the grammar's `range_table`.
     """
     limit = min(available, data.size)
     content = memoryview(data)[: max(limit, 0)]
-    queues = _queues(names, queue_table, state)
     while state[0] < records.size:
         if position >= stop or position + BLANK_SIZE > limit:
             return position, NEED_MORE
@@ -63,17 +67,18 @@ def walk_records(
             record = check_strict(content, position, file_end - window_offset, window_offset + position)
         except FormatError:
             return position, FALLBACK
-        queue = queues.get((record.topic, record.queue_id), len(queues))
-        used = int(state[3])
-        if queue == len(queues) and (queue >= queue_table.shape[0] or used + len(record.topic) > names.size):
+        known, used = int(state[2]), int(state[3])
+        queue, slot = _find_queue(slots, names, queue_table, known, record.topic, record.queue_id, seed)
+        if queue == known and (slot is None or 2 * queue >= slots.size or queue >= queue_table.shape[0]
+                               or used + len(record.topic) > names.size):
             return position, OUTPUT_FULL
         row, values = row_of(record, queue, with_keys=with_keys)
         if state[1] + values.size > hashes.size:
             return position, OUTPUT_FULL
         hashes[state[1] : state[1] + values.size] = values
         state[1] += values.size
-        if queue == len(queues):
-            queues[record.topic, record.queue_id] = queue
+        if queue == known:
+            slots[slot] = queue
             names[used : used + len(record.topic)] = np.frombuffer(record.topic, dtype=np.uint8)
             queue_table[queue] = used, len(record.topic), record.queue_id
             state[2], state[3] = queue + 1, used + len(record.topic)
@@ -83,25 +88,55 @@ def walk_records(
     return position, OUTPUT_FULL
 
 
-def _queues(names: Any, queue_table: Any, state: Any) -> dict[tuple[bytes, int], int]:
-    text = names[: state[3]].tobytes()
-    rows = queue_table[: state[2]].tolist()
-    return {(text[at : at + length], queue_id): number for number, (at, length, queue_id) in enumerate(rows)}
+def queue_hash(topic: bytes, queue_id: int, seed: int) -> int:
+    """Return a hash (64 bits) of a queue, keyed with `seed`: nobody can choose topics that share a slot."""
+    value, key = (seed ^ len(topic)) & _WORD, (seed | 1) & _WORD
+    words = [int.from_bytes(topic[at : at + 8], "little") for at in range(0, len(topic), 8)]
+    for word in [*words, queue_id & _WORD]:
+        product = (value ^ word) * key
+        value = (product ^ product >> 64) & _WORD
+    return value
 
 
-def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:
-    """Return hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
-    slots = np.full(size, -1, dtype=np.int32)
-    fill_slots(slots, names, queue_table, queues)
-    return slots
+def _find_queue(
+    slots: Any, names: Any, queue_table: Any, queues: int, topic: bytes, queue_id: int, seed: int,
+) -> tuple[int, int | None]:
+    """Return number and slot of a queue; for a new one, `queues` and the first free slot, None if no probe has one."""
+    own = queue_hash(topic, queue_id, seed)
+    for step in range(PROBES):
+        slot = (own + step) % slots.size
+        number = int(slots[slot])
+        if not 0 <= number < queue_table.shape[0]:
+            return queues, slot
+        at, length, known = queue_table[number].tolist()
+        if known == queue_id and names[at : at + length].tobytes() == topic:
+            return number, slot
+    return queues, None
+
+
+def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> tuple[Any, int]:
+    """Return hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table, and
+    the seed, drawn anew, under which each takes one of its probes."""
+    while True:
+        slots, seed = np.full(size, -1, dtype=np.int32), int.from_bytes(os.urandom(8), "little", signed=True)
+        if fill_slots(slots, names, queue_table, 0, queues, seed):
+            return slots, seed
 
 
 @kernel(
-    slots=Array(np.int32, out=True, least=1), names=_BYTES, queue_table=Array(np.int64, QUEUE_COLUMNS), queues=INT,
-    returns=None,
+    slots=Array(np.int32, out=True, least=1), names=_BYTES, queue_table=Array(np.int64, QUEUE_COLUMNS), first=INT,
+    queues=INT, seed=INT, returns=BOOL,
 )
-def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
-    """Put the number of each queue into the first free slot, from its own on. The plain walk needs no slots."""
+def fill_slots(slots: Any, names: Any, queue_table: Any, first: int, queues: int, seed: int) -> bool:
+    """Put the numbers of the queues from `first` on into the first free slot, from each one's own on; whether all got
+    one."""
+    for number, (at, length, queue_id) in enumerate(queue_table[first:queues].tolist(), first):
+        own = queue_hash(names[at : at + length].tobytes(), queue_id, seed)
+        free = next((slot for slot in ((own + step) % slots.size for step in range(PROBES)) if slots[slot] < 0), None)
+        if free is None:
+            return False
+        slots[free] = number
+    return True
 
 
 def last_nonzero(data: Any, start: int, stop: int) -> int:

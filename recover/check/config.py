@@ -14,12 +14,13 @@ from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import EXPANDED_JSON, BrokerVersion
 from recover.check.analysis import Analysis
-from recover.derived.expected import EXPIRED, QueueKey
+from recover.derived.expected import EXPIRED, QueueKey, deleted_topics
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
     LMQ_PREFIX,
+    MARK,
     STATE_TEXT,
     ConfigPair,
     ConfigText,
@@ -170,8 +171,6 @@ def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
 
 READ_AND_WRITE = 6
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
-MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
-"""A member beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 Members = dict[str | int, Json]
 
 
@@ -214,7 +213,7 @@ def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigP
     for folder in store.queue_folders:
         queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
     logged = [(topic_text(topic), queue_id) for topic, queue_id in (() if log is None else log.queues)]
-    deleted = set(known.deleted([name for name, _ in logged]))
+    deleted = set() if log is None else {*deleted_topics(log, known, (name for name, _ in logged))}
     for name, queue_id in logged:
         if name not in deleted:
             queues[name] = max(queues.get(name, 0), queue_id + 1)
@@ -291,7 +290,7 @@ def judged_pairs(
 def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) -> dict[str, str]:
     pairs = {pair.name: pair for pair in topics.pairs}
     names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
-    stored = set(names.difference(topics.deleted(names)))
+    stored = set(names if log is None else names.difference(deleted_topics(log, topics, names)))
     users = sorted(filter(is_users_topic, stored))
     groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
     shown: dict[str, str] = {}

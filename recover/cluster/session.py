@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal, require
 from recover.log.split_scan import SPLIT_SIZE
 
 # --- Master and settings: the user's, and those that a scan of a store needs.
@@ -45,6 +45,8 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.task.maxFailures": str(_RETRIES),
+    # a worker starts as `python -m`, which would import from its current folder, perhaps the store
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
@@ -72,11 +74,14 @@ class SparkSettings(Struct, frozen=True):
 
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
-    """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept."""
+    """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept, `Refusal` (8) if the driver
+    lacks packages."""
     given = dict(_pair(item) for item in conf)
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
     threads = threads or len(os.sched_getaffinity(0))
-    return SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
+    settings = SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
+    require(*("connect", "Spark Connect") if settings.over_connect else ("spark", "Spark"))
+    return settings
 
 
 def _master(text: str | None) -> str | None:
@@ -161,6 +166,8 @@ _REACH_SECONDS = 5
 _CONNECT_PORT = ":15002"
 _TRIES = 5
 """Number of retries with a Connect server, with a pause that grows fourfold from 50 ms."""
+_PLACES = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables that name folders for the JVM, which runs in another folder than this process."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set for programs run by spark-submit: there is a JVM, with the site's and the submitter's settings."""
 
@@ -237,7 +244,7 @@ class Session:
         own = {} if _SUBMITTED in os.environ else self._jvm_environment()
         with _environment(own), (self.folder / _LOG).open("wb") as noise:
             # a process group of its own, so that Ctrl-C reaches mqtool, not the JVM and its workers
-            streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
+            streams = {"stdout": noise, "stderr": noise, "start_new_session": True, "cwd": self.folder}
             launch = SparkConf(loadDefaults=False).setAll([*given.items()])
             gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
             self.process = gateway.proc
@@ -277,8 +284,9 @@ class Session:
         # this variable has no escapes: put a double quote between single ones
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
-        environment = {
+        environment = {name: os.path.abspath(os.environ[name]) for name in _PLACES if os.environ.get(name)} | {
             "JAVA_HOME": java_home(),
+            "PYTHONSAFEPATH": "1",
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
             "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
             # Java's temporary files go into this session's folder: a killed JVM removes none
@@ -400,7 +408,7 @@ class ConnectSession(Session):
                 self.context = SparkSession.builder.remote(str(url)).create()
                 # retry for some seconds if the server is gone, not for the ten minutes of pyspark
                 self.context.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
-        except ImportError as error:
+        except ImportError as error:  # pyspark asks for newer versions
             raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
                           "pip install 'mqtool[connect]'; --master spark://HOST:7077 does without.") from error
         self.master = self.master or f"{_CONNECT}{self.context.client.host}"

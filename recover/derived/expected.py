@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -134,49 +135,73 @@ def expect(log: LogView, topics: Topics) -> Expectation:
     """Return the queues and positions that the intact records of `log` should fill (docs/commands/verify.md)."""
     names = [topic_text(topic) for topic, _ in log.queues]
     known = [name for name in names if not FILLER_TOPIC.startswith(name)]
-    deleted = topics.deleted(known)
+    deleted = deleted_topics(log, topics, known)
     unsafe = sorted({name for name in names if not is_safe_directory_name(name)})
     skip_names = set(deleted) | set(unsafe)
     skip = np.array([name in skip_names for name in names], dtype=bool)
     batch = np.array([name in topics.batch for name in names], dtype=bool)
     keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
     counts = np.where(skip | batch, 0, log.tally.positions)
-    gone: set[str] = set()
-    lmq_rows = _lmq_rows(log, topics, keys, gone)
-    if gone and not rocksdb_queue_folders(topics.store):
-        deleted = sorted({*deleted, *gone})
-    if lmq_rows.size:
+    lmq_rows, gone = _lmq_rows(log, topics, keys)
+    deleted = sorted({*deleted, *gone})
+    if lmq_rows.size or len(keys) > counts.size:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
-def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], gone: set[str]) -> Rows:
-    """Return positions in LMQ queues; queues that only they fill are added to `keys`, and those that do not count to
-    `gone`."""
+def deleted_topics(log: LogView, topics: Topics, names: Iterable[str]) -> list[str]:
+    """Return which of these topics of the log were deleted (see `Topics.deleted`), sorted."""
+    absent = topics.absent(names)
+    if not absent:
+        return []
+    numbers = [number for number, (topic, _) in enumerate(log.queues) if topic_text(topic) in absent]
+    last = np.zeros(len(log.queues), dtype=np.int64)
+    splits = [*log.splits_of(numbers)]
+    for split, times in zip(splits, ask([(split, _last_times) for split in splits]), strict=True):
+        own = split.numbers if split.summary is not None else np.arange(times.size)
+        last[own] = np.maximum(last[own], times)
+    times_of: dict[str, int] = defaultdict(int)
+    for number in numbers:
+        name = topic_text(log.queues[number][0])
+        times_of[name] = max(times_of[name], int(last[number]))
+    return topics.deleted(times_of)
+
+
+def _last_times(split: Split) -> Rows:
+    """Return the last store time (ms) of each queue of a split, by its number there."""
+    rows = split.records
+    times = np.zeros(max(split.numbers.size, int(rows["queue"].max(initial=-1)) + 1), dtype=np.int64)
+    np.maximum.at(times, rows["queue"], rows["store_timestamp"])
+    return times
+
+
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> tuple[Rows, set[str]]:
+    """Return positions in LMQ queues, and those that were deleted; queues that only they fill are added to `keys`."""
     if not log.tally.bits & BIT_LMQ:
-        return np.empty(0, dtype=EXPECTED)
+        return np.empty(0, dtype=EXPECTED), set()
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
-    # a folder that cannot be listed has no queue
-    in_rocksdb = bool(topics.folders and rocksdb_queue_folders(topics.store))
+    last: dict[str, int] = defaultdict(int)
     with LogReader(log.queue) as reader:
         for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
-                end = -1 if in_rocksdb else int(row["phy_offset"] + row["size"])
                 record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
                 for key, queue_offset in lmq_targets(record):
                     if not is_safe_directory_name(key.topic):
                         continue
-                    if key.topic in gone or not topics.lmq_counts(key.topic, end):
-                        gone.add(key.topic)
-                        continue
+                    last[key.topic] = max(last[key.topic], int(row["store_timestamp"]))
                     number = numbers.setdefault(key, len(numbers))
                     if number == len(keys):
                         keys.append(key)
                     parts.append((queue_offset, row["phy_offset"], row["tags_code"], row["store_timestamp"],
                                   row["size"], number, row["bits"]))
-    return _newest(np.array(parts, dtype=EXPECTED))
+    deleted = set(topics.deleted(last))
+    # a folder that cannot be listed has no queue; a database beside folders has the queues without one
+    elsewhere = topics.absent(last) if topics.folders and rocksdb_queue_folders(topics.store) else frozenset()
+    gone = np.array([key.topic in deleted | elsewhere for key in keys])
+    rows = np.array(parts, dtype=EXPECTED)
+    return _newest(rows[~gone[rows["queue"]]]), deleted - elsewhere
 
 
 def _carriers(split: Split) -> Rows:

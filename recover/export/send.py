@@ -23,11 +23,10 @@ from recover.change import disk
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import Message, decoded, is_system, unfolded
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal, require
 
 ORIGIN = "MQTOOL_ORIGIN"
 KINDS = ("half", "delayed", "timer", "retry", "dead-letter")
-CLIENT = "rocketmq-python-client"
 RESERVED = frozenset({
     "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG",
     "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
@@ -294,12 +293,10 @@ class Cluster:
     """The proxies of a live 5.x cluster. `Refusal` (8) if the client is missing or the cluster does not answer."""
 
     def __init__(self, endpoints: str, *, namespace: str = "", tls: bool = False) -> None:
-        try:
-            from rocketmq.v5.client import ClientConfiguration, Credentials
-            from rocketmq.v5.producer import Producer
-        except ModuleNotFoundError as error:
-            raise Refusal(f"sending needs the package {CLIENT}, which is not installed",
-                          "Install it: pip install 'mqtool[send]'") from error
+        require("send", "sending to a cluster")
+        from rocketmq.v5.client import ClientConfiguration, Credentials
+        from rocketmq.v5.producer import Producer
+
         access = Credentials(os.environ.get("MQTOOL_ACCESS_KEY", ""), os.environ.get("MQTOOL_SECRET_KEY", ""))
         self.endpoints = endpoints
         self.again = 0

@@ -124,11 +124,10 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "topic-deleted", "info",
         "deleted topics with records left in the log ({count}): {names}", "",
-        meaning="The topic is neither in topics.json nor in consumequeue/, and no queue leads to its old records. An LMQ "
-        "queue without a folder counts as deleted, too: topics.json names none of them, so a lost folder looks "
-        "the same. One whose messages all come after the last one with a unit was not dispatched yet, and does not count.",
-        cause="The topic was deleted; its records stay until their log files expire. Or a power cut right after its "
-        "creation lost its line in topics.json and its queues, or the folder of an LMQ queue was lost.",
+        meaning="The topic is neither in topics.json nor in consumequeue/, and topics.json is newer (`dataVersion.timestamp`) "
+        "than its last message. An older table, such as a restored .bak, proves nothing, and the topic counts. No table "
+        "names LMQ queues: one without a folder counts, too, unless the table is newer than its last message.",
+        cause="The topic was deleted; its records stay until their log files expire.",
         broker="A full replay recreates the queues of deleted topics.",
         action="Nothing if they were deleted; else `--include-deleted` rebuilds the queues.",
     ),

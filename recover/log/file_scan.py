@@ -267,14 +267,15 @@ class SplitScan(Struct):
 class QueueTable:
     """The queue table of the kernels: `slots` (int32), `names` (uint8), `table` (int64 (n, QUEUE_COLUMNS)).
 
-    `state` is that of the walk; it counts queues and bytes of names.
+    `state` is that of the walk; it counts queues and bytes of names. `seed` keys the slots.
     """
 
     def __init__(self, state: Rows) -> None:
         self._state = state
-        self.slots = np.full(_SLOTS, -1, dtype=np.int32)
+        self._numbers: dict[tuple[bytes, int], int] = {}
         self.names = np.zeros(_NAMES, dtype=np.uint8)
         self.table = np.zeros((_SLOTS // 2, walk.QUEUE_COLUMNS), dtype=np.int64)
+        self.slots, self.seed = walk.new_queue_slots(_SLOTS, self.names, self.table, 0)
 
     def __len__(self) -> int:
         return int(self._state[_QUEUES])
@@ -286,23 +287,30 @@ class QueueTable:
 
     def keys(self) -> list[tuple[bytes, int]]:
         """Return (topic, queue id) of each queue."""
-        rows = self.table[: len(self)].tolist()
-        names = self.names.tobytes() if rows else b""
-        return [(names[at : at + length], queue_id) for at, length, queue_id in rows]
+        return self._from(0)
+
+    def _from(self, first: int) -> list[tuple[bytes, int]]:
+        rows = self.table[first : len(self)].tolist()
+        base = rows[0][0] if rows else 0
+        names = self.names[base : int(self._state[_NAMES_USED])].tobytes()
+        return [(names[at - base : at - base + length], queue_id) for at, length, queue_id in rows]
 
     def number(self, topic: bytes, queue_id: int) -> int:
         """Return the number of a queue, adding it if new; for records that only the reference codec accepts."""
-        queues = self.keys()
-        if (topic, queue_id) in queues:
-            return queues.index((topic, queue_id))
-        number = len(queues)
+        # the walk adds queues as well, and these are all that changes
+        self._numbers.update((key, number) for number, key in enumerate(self._from(len(self._numbers)),
+                                                                        len(self._numbers)))
+        number = self._numbers.setdefault((topic, queue_id), len(self))
+        if number < len(self):
+            return number
         while int(self._state[_NAMES_USED]) + len(topic) > self.names.size or number + 1 >= self.table.shape[0]:
             self.grow()
         at = int(self._state[_NAMES_USED])
         self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
         self.table[number] = at, len(topic), queue_id
         self._state[_QUEUES], self._state[_NAMES_USED] = number + 1, at + len(topic)
-        self.slots = walk.new_queue_slots(self.slots.size, self.names, self.table, number + 1)
+        if not walk.fill_slots(self.slots, self.names, self.table, number, number + 1, self.seed):
+            self.reseed()
         return number
 
     def grow(self) -> None:
@@ -312,7 +320,11 @@ class QueueTable:
         table = np.zeros((self.table.shape[0] * 4, walk.QUEUE_COLUMNS), dtype=np.int64)
         table[: self.table.shape[0]] = self.table
         self.names, self.table = names, table
-        self.slots = walk.new_queue_slots(self.slots.size * 4, names, table, len(self))
+        self.slots, self.seed = walk.new_queue_slots(self.slots.size * 4, names, table, len(self))
+
+    def reseed(self) -> None:
+        """Spread the queues anew: one found none of its probes free."""
+        self.slots, self.seed = walk.new_queue_slots(self.slots.size, self.names, self.table, len(self))
 
 
 def doubtful(data: Numbers, at: Numbers, start: int, length: int, sums: RangeSums) -> Numbers:
@@ -421,7 +433,7 @@ class _Scanner:
         return walk.walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             self.rows.records, self.rows.hashes, self.queues.slots,
-            self.queues.names, self.queues.table, self.state, self.with_keys,
+            self.queues.names, self.queues.table, self.queues.seed, self.state, self.with_keys,
             window.stop - window.start, self.ranges,
         )
 
@@ -561,7 +573,7 @@ class _Scanner:
         return found
 
     def _make_room(self) -> None:
-        """Flush the rows; grow whatever is too small for a single record."""
+        """Flush the rows; make room for a single record that does not fit without them."""
         rows = int(self.state[0])
         self._flush()
         if self.queues.is_nearly_full:
@@ -569,6 +581,7 @@ class _Scanner:
         elif not rows:
             hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
             self.rows = Split(self.rows.records, hashes)
+            self.queues.reseed()
 
     def _flush(self) -> None:
         rows, hashes = int(self.state[0]), int(self.state[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,9 @@ def count_unreachable(
     """
     refers = False
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
-    for queue, rows in expect(view, topics).grouped():
+    expectation = expect(view, topics)
+    unknown = topics.absent(key.topic for key in expectation.keys)
+    for queue, rows in expectation.grouped():
         rows = rows[rows["phy_offset"] < end]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
@@ -177,6 +179,8 @@ def count_unreachable(
             written = DelayTable(dict(delays)).tags_codes(again)
             written[late & is_delayed(again)] = 0
         rows = rows[(rows["bits"] & STAND_IN) == 0]
+        if queue.topic in unknown:
+            rows = rows[~_led_to(rows, states.values())]
         missing = int((~right_units(rows, state, delays, ext, written)).sum())
         refers |= written is not None and missing > int((~right_units(rows, state, delays, ext)).sum())
         if key not in own:
@@ -188,6 +192,15 @@ def count_unreachable(
         next_offset = state.max_offset if state is not None else 0
         prediction.duplicated_offsets += int((rows["queue_offset"] >= next_offset).sum())
     return refers
+
+
+def _led_to(rows: Rows, states: Iterable[QueueState]) -> Rows:
+    """Which messages a unit of any queue leads to (bool array): one flipped bit makes a topic that no part knows."""
+    found = np.zeros(rows.size, dtype=bool)
+    for queue_file in (queue_file for state in states for queue_file in state.files):
+        units = queue_file.valid()
+        found |= np.isin(rows["phy_offset"], units["phy_offset"][np.isin(units["size"], rows["size"])])
+    return found
 
 
 def right_units(

@@ -58,6 +58,7 @@ from recover.check.parts import (
     units_of_older_log,
 )
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
+from recover.derived.expected import deleted_topics
 from recover.derived.index_files import list_index_files
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding
@@ -320,7 +321,7 @@ class _Start:
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
-        prediction.revived_topics = self.topics.deleted(new)
+        prediction.revived_topics = deleted_topics(self.log.view, self.topics, new)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
         if self.dispatcher.multi_skipped:

@@ -23,20 +23,11 @@ from formats.config.json import Json, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, BY_NAME, read_consumer_offsets
 from recover.change.model import Retire, Step, WriteFile
 from recover.check.analysis import Analysis
-from recover.check.config import (
-    MARK,
-    OFFSET_FILES,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-    AboveMax,
-    ConfigReport,
-    Members,
-    guess_topics,
-)
+from recover.check.config import OFFSET_FILES, OFFSETS_FILE, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
 from recover.derived.expected import QueueKey
 from recover.findings.code import UsageRefusal
 from recover.findings.model import count, few
-from recover.store.config_files import STATE_TEXT, ConfigPair, ConfigText, read_config, tables_of
+from recover.store.config_files import MARK, STATE_TEXT, ConfigPair, ConfigText, read_config, tables_of
 from recover.store.store import Store
 
 STATISTICS = ("timermetrics", "transactionMetrics")

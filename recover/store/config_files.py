@@ -9,20 +9,20 @@ same holds for an empty table. Whether the table ever had content, only the rest
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from formats.basics import MAX_OFFSET, is_legal_topic, is_safe_directory_name
+from formats.basics import is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import SERVICE_TOPICS
 from formats.record.message import REPLY_SUFFIX
 from recover.store.source import names_in, read_small
-from recover.store.store import Store, queue_ends
+from recover.store.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
@@ -30,6 +30,8 @@ State = Literal[
 ]
 LARGEST = 256 << 20
 _NAMED = 20
+MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
+"""A member beside the table. Brokers ignore unknown keys, and drop them when they write the file."""
 _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "truncated": "cut"}
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
 
@@ -379,33 +381,37 @@ class Topics(Struct, dict=True):
         return frozenset(name for name in self.folders or logged
                          if is_users_topic(name) and not name.endswith(REPLY_SUFFIX))
 
-    def lmq_counts(self, queue: str, end: int) -> bool:
-        """Whether units of this LMQ queue are expected, whose first message ends at `end`: its folder exists, even if
-        no broker finds the queue in it by its name, or there is no folder at all, or dispatch had not got that far."""
-        return (self.include_deleted or not self.folders or queue in self.folders or queue in self._misnamed
-                or end >= self._dispatched_to)
-
-    @cached_property
-    def _dispatched_to(self) -> int:
-        """End in the log of the last message that a queue has a unit of."""
-        return max((end for _, _, end in queue_ends(self.store, []) if end is not None), default=MAX_OFFSET)
-
     @cached_property
     def _misnamed(self) -> frozenset[str]:
         folder = self.store.consumequeue_dir
         return frozenset(name for name in names_in(folder) if name.startswith(LMQ_PREFIX)
                          and name not in self.folders and names_in(folder / name))
 
-    def deleted(self, topics: Collection[str]) -> list[str]:
-        """Return the topics of the log that neither topics.json nor consumequeue/ has any more, sorted."""
-        if self.include_deleted or self.configured is None:
-            return []
-        users = self.users(topics)
-        if users and users.isdisjoint(self.configured):
-            return []
-        known = self.folders | ALWAYS_LIVE | self.configured.keys()
-        return sorted({topic for topic in topics if topic not in known
-                       and not (topic.startswith(LMQ_PREFIX) and not self.folders)})
+    @cached_property
+    def written_at(self) -> int:
+        """When a broker last changed a topic of the table (ms), 0 if that is unknown: the table is then no proof."""
+        chosen = next((pair.chosen for pair in self.pairs if pair.name == "topics.json"), None)
+        version = None if chosen is None or chosen.value.items() >= MARK.items() else chosen.value.get("dataVersion")
+        time = version.get("timestamp") if isinstance(version, dict) else None
+        return int(time) if isinstance(time, (int, str)) and str(time).isdecimal() else 0
+
+    def absent(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return the topics that neither a readable topics.json nor consumequeue/ has. LMQ queues are in no table; if
+        no queue is left at all, the folder of one is no sign either."""
+        logged = {*topics}
+        users = self.users(logged)
+        if self.include_deleted or self.configured is None or (users and users.isdisjoint(self.configured)):
+            return frozenset()
+        gone = logged - self.folders - ALWAYS_LIVE - self.configured.keys()
+        return frozenset(topic for topic in gone if not topic.startswith(LMQ_PREFIX)
+                         or (self.folders and topic not in self._misnamed))
+
+    def deleted(self, last_times: Mapping[str, int]) -> list[str]:
+        """Return which of these topics were deleted, sorted: a table without them is newer than their last message.
+
+        `last_times`: store time (ms) of the last message. Older tables prove nothing: one may be a restored backup.
+        """
+        return sorted(topic for topic in self.absent(last_times) if last_times[topic] < self.written_at)
 
 
 def topic_text(topic: bytes) -> str:

@@ -22,7 +22,7 @@ from recover.cluster.session import find_java, java_home, release_of, session_fo
 from recover.findings.code import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
-from tests.cluster.twice import needs_spark
+from tests.cluster.twice import needs_spark, no_java
 from tests.support.stores import real_store
 
 # --- A session: whose settings hold, what it says of itself, and that nothing is left of one that is stopped early.
@@ -53,6 +53,24 @@ def test_one_of_several_masters_that_answers_is_enough() -> None:
         reach(f"spark://127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(Refusal, match="no Spark master answers"):
             reach(f"spark://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")
+def test_no_code_of_the_store_runs_where_the_session_starts(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path / "s")
+    for name in ("socketserver", "pickle", "runpy", "numpy", "sitecustomize", "pyspark", "recover"):
+        (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "script.py").write_text(
+        "import sys\nfrom mqtool.cli import main\n"
+        "into, on = sys.argv[1], ['--json', '--master', 'local[1]', '--conf', 'spark.driver.memory=512m']\n"
+        "print('codes', main(['verify', '.', *on]), main(['fleet', 'verify', '.', '--into', into, *on]))\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "bin" / "script.py", tmp_path / "t"], cwd=root,
+                          env=_environment(tmp_path), capture_output=True, text=True, timeout=200, check=False)
+    assert "codes 0 0" in done.stdout, done.stdout + done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.deep

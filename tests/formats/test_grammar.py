@@ -217,7 +217,7 @@ def test_what_brokers_look_at_is_a_behaviour_of_theirs(rule: Rule) -> None:
 def test_a_range_outside_of_the_head_is_never_read(offset: int) -> None:
     table = np.array([[4, 0, 1, offset, offset, offset, offset]], np.int64)
     out = [np.zeros(1, RECORD), np.zeros(9, np.int32), np.full(8, -1, np.int32), np.zeros(99, np.uint8),
-           np.zeros((2, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64)]
+           np.zeros((2, QUEUE_COLUMNS), np.int64), 7, np.zeros(4, np.int64)]
     data = np.frombuffer(encode(GOOD) + bytes(BLANK_SIZE), np.uint8).copy()
     walk_records(data, 0, data.size, POSITION, POSITION + data.size, *out, True, data.size, table)
-    assert not out[5][0] or not library()
+    assert not out[6][0] or not library()

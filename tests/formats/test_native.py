@@ -115,11 +115,11 @@ def test_c_and_python_give_the_same(name: str, seed: int) -> None:
 def _walked(run: Any, content: bytes, keys: bool, room: int) -> tuple[tuple[int, int], list[Any]]:
     out = [
         np.zeros(room, RECORD), np.zeros(4 * room, np.int32), np.full(64, -1, np.int32), np.zeros(600, np.uint8),
-        np.zeros((32, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64),
+        np.zeros((32, QUEUE_COLUMNS), np.int64), 7, np.zeros(4, np.int64),
     ]
     data = np.frombuffer(bytearray(content), np.uint8)
     result = run(data, 0, data.size, 0, 1 << 30, *out, keys, data.size, range_table())
-    state = out[5].tolist()
+    state = out[6].tolist()
     return result, [out[0][: state[0]].tolist(), out[1][: state[1]].tolist(), out[4][: state[2]].tolist(), state]
 
 

@@ -148,9 +148,10 @@ def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: b
     names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, QUEUE_COLUMNS), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
     data = np.frombuffer(bytearray(content + rest), np.uint8)
+    slots, seed = new_queue_slots(16, names, queues, int(state[2]))
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size,
-        records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, with_keys,
+        records, hashes, slots, names, queues, seed, state, with_keys,
         1 << 62, range_table(),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None

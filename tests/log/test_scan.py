@@ -3,10 +3,12 @@ together."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -408,3 +410,43 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
     log = scan_cut(queue, 7_001, progress=lambda *it: reports.append(it), with_keys=False)
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
     assert sum(records for _, records in reports) == log.tally.messages
+
+
+# --- Queues that a hostile producer chose take no longer to number than others.
+
+
+def _log_of_topics(path: Path, names: list[str], properties: bytes = b"") -> tuple[MappedFile, int]:
+    content = bytearray()
+    for name in names:
+        content += encode(make_record(name, b"", properties, store_timestamp=1 << 40, phy_offset=len(content)))
+    size = len(content) + 4096
+    path.write_bytes(content + bytes(4096))
+    return MappedFile(path, 0, size), size
+
+
+def _seconds(*log: Any) -> float:
+    best = float("inf")
+    for _ in range(3):
+        begun = time.process_time()
+        scanned = scan_file(*log)
+        best = min(best, time.process_time() - begun)
+        assert scanned.record_count == len(scanned.queues)
+    return best
+
+
+def test_topics_of_one_java_hash_are_scanned_like_any_others(tmp_path: Path) -> None:
+    # "Aa" and "BB" have one String.hashCode, and so has any sequence of them
+    same = ["".join(pair) for pair in itertools.product(("Aa", "BB"), repeat=14)]
+    other = [f"{number:028d}" for number in range(len(same))]
+    logs = [_log_of_topics(tmp_path / name, names) for name, names in (("same", same), ("other", other))]
+    rows = scan_file(*logs[0])
+    assert [topic.decode() for topic, _ in rows.queues] == same
+    assert _seconds(*logs[0]) < 2 * _seconds(*logs[1])
+
+
+def test_queues_of_records_that_only_the_reference_codec_accepts_are_numbered_in_linear_time(tmp_path: Path) -> None:
+    few, many = ([f"Topic{number}" for number in range(size)] for size in (1000, 4000))
+    # a key that is no UTF-8
+    logs = [_log_of_topics(tmp_path / str(len(names)), names, b"KEYS\x01\xff\x02") for names in (few, many)]
+    assert [topic.decode() for topic, _ in scan_file(*logs[1]).queues] == many
+    assert _seconds(*logs[1]) < 6 * _seconds(*logs[0])

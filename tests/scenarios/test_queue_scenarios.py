@@ -171,13 +171,18 @@ def test_t30_disk_full_in_the_middle_of_everything(drill: Start) -> None:
 # --- T39: deleted topics -----------------------------------------------------------------------------------------
 
 
-def delete_topic(root: Path, topic: str) -> None:
-    """What `mqadmin deleteTopic` leaves: records, and nothing else."""
+NEWER = 4_000_000_000_000
+
+
+def delete_topic(root: Path, topic: str, at: int | None = NEWER) -> None:
+    """What `mqadmin deleteTopic` leaves: records, and a table that is newer (ms) than all of them; None: no newer one,
+    as if topics.json.bak had been restored and the queues were lost."""
     for path in (root / "config").glob("topics.json*"):
         document = json.loads(path.read_text())
         document["topicConfigTable"].pop(topic, None)
+        document["dataVersion"] |= {} if at is None else {"timestamp": at}
         path.write_text(json.dumps(document, indent="\t"))
-    shutil.rmtree(root / "consumequeue" / topic)
+    shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
 
 
 @pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3"])
@@ -232,16 +237,48 @@ def test_queue_folders_without_files_of_a_topic_that_topics_json_lacks_take_one_
         assert store.run("recover", "--yes").code == 0
 
 
-def test_t39_light_queue_without_folder_is_named_and_comes_back_on_demand(drill: Start) -> None:
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3"])
+def test_a_topic_that_an_older_table_lacks_is_not_deleted(drill: Start, name: str) -> None:
+    """A restored topics.json.bak, or a lost line: its messages are newer than the table, so nothing deleted them."""
+    store = drill(name)
+    before = queue_bytes(store.root)
+    delete_topic(store.root, "TopicB", at=None)
+    found = store.verify()
+    assert not found.found("topic-deleted")
+    assert {item["facts"]["topic"] for item in found.found("consumequeue-missing-units")} == {"TopicB"}
+    assert store.run("recover", "--yes").code & ~exits.DERIVED == exits.CORRECTED
+    assert queue_bytes(store.root) == before
+    assert "TopicB" in json.loads((store.root / "config" / "topics.json").read_text())["topicConfigTable"]
+
+
+def test_a_table_of_unknown_time_and_one_put_together_by_mqtool_prove_no_deletion(drill: Start) -> None:
+    store = drill("clean-5.3.3")
+    delete_topic(store.root, "TopicB")
+    path = store.root / "config" / "topics.json"
+    whole = json.loads(path.read_text())
+    assert store.verify().found("topic-deleted")
+    for table in ({**whole, "dataVersion": {"counter": 3}}, {"guessedBy": "mqtool", **whole}):
+        path.write_text(json.dumps(table))
+        assert not store.verify().found("topic-deleted")
+
+
+def test_t39_light_queue_without_folder_comes_back_unless_a_newer_table_proves_that_it_was_deleted(
+    drill: Start
+) -> None:
     store = drill("killed-lmq-4.9.7")
+    before = queue_bytes(store.root)
     topics = {path.name for path in (store.root / "consumequeue").iterdir()}
     store.strike("lmq-queue-missing")
     gone = topics - {path.name for path in (store.root / "consumequeue").iterdir()}
-    found = store.finds("topic-deleted", exit_code=exits.DERIVED)
-    assert {found["facts"]["names"]} == gone
+    delete_topic(store.root, "NoTopic")
+    assert {store.finds("topic-deleted", exit_code=exits.DERIVED)["facts"]["names"]} == gone
     refused = store.run("rebuild-consumequeue", "--topic", *gone, "--yes")
     assert refused.code == exits.USAGE and "--include-deleted" in refused.document["error"]["remedy"]
     assert not store.verify("--include-deleted").found("topic-deleted")
+    delete_topic(store.root, "NoTopic", at=0)
+    assert {item["facts"]["topic"] for item in store.verify().found("consumequeue-missing-units")} >= gone
+    assert store.run("recover", "--yes").code & exits.CORRECTED
+    assert queue_bytes(store.root) == before
 
 
 def test_t39_light_queue_that_dispatch_did_not_reach_is_not_deleted(folder: Path) -> None:
@@ -262,9 +299,6 @@ def test_t39_light_queue_that_dispatch_did_not_reach_is_not_deleted(folder: Path
         "Carrier": 20, "%LMQ%old": 20, "%LMQ%new": 20}
     assert mqtool("recover", root, "--yes").code == exits.CORRECTED
     assert queue_bytes(root) == before
-    # one that older messages name has been deleted
-    shutil.rmtree(root / "consumequeue" / "%LMQ%new")
-    assert mqtool("verify", root, "--json").found("topic-deleted")
 
 
 @pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])

@@ -107,6 +107,13 @@ def _bits(dice: random.Random) -> list[Any]:
     return [length + 1, change, np.zeros(dice.randrange(3), np.int64)]
 
 
+def _fill(dice: random.Random) -> list[Any]:
+    names = array(dice, np.uint8, 60, 48, 123)
+    table = np.array([(dice.randrange(40), dice.randrange(20), dice.randrange(-2, 9)) for _ in range(9)], np.int64)
+    slots = np.full(dice.choice((8, 32)), -1, np.int32)
+    return [slots, names, table, dice.randrange(3), dice.randrange(9), dice.randrange(-(1 << 63), 1 << 63)]
+
+
 INPUTS: dict[str, Inputs] = {
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
     "group_rows": _group,
@@ -115,5 +122,5 @@ INPUTS: dict[str, Inputs] = {
                               dice.randrange(1 << 63)],
     "check_chains": _chains,
     "put_keys": _put_keys, "count_wanted": _wanted, "follow_units": _follow,
-    "bits_that_change": _bits,
+    "bits_that_change": _bits, "fill_slots": _fill,
 }

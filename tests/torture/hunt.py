@@ -178,12 +178,7 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     options = log_options(root)
     left = _left(name, root)
     _, delivered = _sound(name)
-    # LMQ queues are judged by folder: one without it is a deleted one
-    folders = {path.name for path in (root / "consumequeue").glob("*")}
-    due = {
-        place: content for place, content in delivered.items()
-        if _offset(content) in left and not (folders and place[0].startswith("%LMQ%") and place[0] not in folders)
-    }
+    due = {place: content for place, content in delivered.items() if _offset(content) in left}
     before = tree_digest(root)
 
     def run(command: str, *arguments: object) -> Result:

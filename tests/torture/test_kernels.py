@@ -74,7 +74,8 @@ def _walk_inputs(dice: random.Random, logs: list[bytes]) -> list[Any]:
         np.frombuffer(data, np.uint8), dice.choice((0, 0, 0, -1, 5, 1 << 62)),
         dice.choice((len(data), len(data) - 7, 1 << 50, -(1 << 63))), 0, dice.choice((1 << 30, 1 << 62, 0)),
         np.zeros(dice.randrange(30), RECORD), np.zeros(dice.randrange(60), np.int32),
-        slots, np.zeros(dice.randrange(90), np.uint8), table, state, dice.randrange(2), 1 << 62,
+        slots, np.zeros(dice.randrange(90), np.uint8), table, dice.choice(_NUMBERS), state,
+        dice.randrange(2), 1 << 62,
         range_table() if dice.randrange(8) else np.array([[dice.choice(_NUMBERS)] * RANGE_COLUMNS] * 3, np.int64),
     ]
 
@@ -94,7 +95,8 @@ def run_all(library_path: str, rounds: int, guard: bool) -> None:
     for seed in range(rounds):
         dice = random.Random(seed)
         arguments = [_guarded(it) if guard and isinstance(it, np.ndarray) else it for it in _walk_inputs(dice, logs)]
-        fill(arguments[7], arguments[8], arguments[9], dice.choice((3, 8, 1 << 40)))
+        fill(arguments[7], arguments[8], arguments[9], dice.choice((0, 2, -1)), dice.choice((3, 8, 1 << 40)),
+             arguments[10])
         run(*arguments)
         starts, sizes = arguments[5]["phy_offset"], arguments[5]["size"].astype(np.int64)
         room = np.zeros(dice.choice((0, 3000, 40_000)), np.uint8)
