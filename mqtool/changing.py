@@ -194,8 +194,8 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
-    `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan does
-    not move records, so displaced ones count as damage.
+    `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan
+    does not move records, so displaced ones count as damage.
     """
 
     out: Printer
