@@ -32,7 +32,7 @@ from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size, middle
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList, shell_line
+from recover.findings.model import Finding, FindingList, shell_line, without_secrets
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -274,8 +274,8 @@ class Printer:
 
     @property
     def typed(self) -> list[str]:
-        """The words of the command line, without --json."""
-        return [item for item in self.arguments if item != "--json"]
+        """The words of the command line, without --json and with *** for secrets."""
+        return [item for item in without_secrets(self.arguments) if item != "--json"]
 
     def begin(
         self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),

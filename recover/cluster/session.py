@@ -23,6 +23,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from recover.findings.code import Refusal, UsageRefusal, require
+from recover.findings.model import HIDDEN, is_secret
 from recover.log.split_scan import SPLIT_SIZE
 
 # --- Master and settings: the user's, and those that a scan of a store needs.
@@ -271,7 +272,9 @@ class Session:
         """`Refusal` (8) if a running Spark has other settings than those given: they take effect only at start."""
         for key, value in given.items():
             if (own := self.setting(key)) != value:
-                raise Refusal(f"{what}, and its {key} is {own or 'not set'}, not {value}",
+                own = own or "not set"
+                said = f"differs from the one given as {HIDDEN}" if is_secret(key) else f"is {own}, not {value}"
+                raise Refusal(f"{what}, and its {key} {said}",
                               f"Leave the setting out, or {remedy}.")
 
     def setting(self, key: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -45,6 +46,7 @@ _LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
 _NOT_WRITABLE = ("no writable queue", "no available message queues")
 """What a proxy and its client report for a topic without a writable queue."""
+_CONNECT_SECONDS = 5
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
 
@@ -337,9 +339,13 @@ class Cluster:
             until = time.monotonic() + pause
             while time.monotonic() < until and not interrupted():
                 time.sleep(0.2)
+        again = "Then run the same command again: with --position it continues where it stopped."
+        if reason := unreachable(self.endpoints):
+            raise Refusal(f"{self.endpoints} cannot be reached: {reason}",
+                          f"Check the address, and that a proxy listens there (port 8081). {again}")
         absent = "If the topic does not exist, create it (mqadmin updateTopic) or choose another with --topic-map.  "
-        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
-                      + "Then run the same command again: with --position it continues where it stopped.")
+        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}",
+                      (absent if "route" in trouble else "") + again)
 
     def _start(self, message: Outgoing) -> Future[Any]:
         """Return the future of one message."""
@@ -364,6 +370,21 @@ class Cluster:
 
     def close(self) -> None:
         self._producer.shutdown()
+
+
+def unreachable(endpoints: str) -> str:
+    """Return why none of some proxies (`host:port;host:port`) accepts a connection; "" if one does. The client reports
+    an absent topic and an absent host alike."""
+    reason = ""
+    for place in endpoints.split(";"):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]") or place, int(port)), _CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+        else:
+            return ""
+    return reason
 
 
 def _judged(error: Exception, topic: str) -> RejectedMessage | str:

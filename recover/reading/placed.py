@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -75,19 +75,20 @@ class Placed(Struct, frozen=True):
         return WriteRange(name, start - self.mapped_file.file_from_offset, content)
 
 
-def displaced(log: LogView, store: Store | None) -> list[Placed]:
-    """Return the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
+def displaced_in(log: LogView, store: Store | None, searched: set[Hashable]) -> Iterator[Placed]:
+    """Yield the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
 
-    `OSError` from reading.
+    `store`: the one whose queues are witnesses. `searched`: what need not be searched again. `OSError` from reading.
     """
     sources = sources_in(log)
-    if not sources:
-        return []
+    key = tuple((source.path, source.parts) for source in sources)
+    if not sources or key in searched:
+        return
+    searched.add(key)
     dead = dead_in(log)
     found = candidates_in(sources, log.queue.file_size, dead)
-    if not found.rows.size:
-        return []
-    return [*_runs(log, found, decide(found, dead, log, store).placed)]
+    if found.rows.size:
+        yield from _runs(log, found, decide(found, dead, log, store).placed)
 
 
 def _runs(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
@@ -99,9 +100,8 @@ def _runs(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
                      found.sources[run["source"][0]].path, int(run["position"][0]), int((run["queue"] >= 0).sum()))
 
 
-def with_placed(log: LogView, runs: Sequence[Placed], *, memory: int, threads: int = 1) -> LogView:
-    """Return the log as it is with these runs at their place. Its rows are copies, `memory` bytes of them in memory."""
-    columns = ColumnStore(memory)
+def with_placed(log: LogView, runs: Sequence[Placed], columns: ColumnStore) -> LogView:
+    """Return the log as it is with these runs at their place; its rows are copies in `columns`."""
     by_file = {file: [*own] for file, own in groupby(runs, key=lambda run: run.mapped_file)}
     root = mount(_Layers({str(number): (file.path, [run.step("", run.start, run.stop) for run in own])
                           for number, (file, own) in enumerate(by_file.items())}))
@@ -110,8 +110,8 @@ def with_placed(log: LogView, runs: Sequence[Placed], *, memory: int, threads: i
         length = max(file.length, *(run.stop - file.file_from_offset for run in own))
         over[file] = structs.replace(file, path=root / str(number) / file.name, length=length)
     size = log.queue.file_size
-    again = iter(scan_files([splits_of(file, size) for file in over.values()], threads, columns=columns,
-                            with_keys=log.has_keys))
+    again = iter(scan_files([splits_of(file, size) for file in over.values()], os.cpu_count() or 1,
+                            columns=columns, with_keys=log.has_keys))
     scans = []
     for scan in log.files:
         if scan.mapped_file in over:

@@ -26,7 +26,7 @@ from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding
 from recover.log.scan import MISSING_FILE, STALE_RECORDS
-from recover.reading.lost import TORN_RECORD, ZEROED
+from recover.reading.end import TORN_RECORD, ZEROED
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.brokers import oracle
