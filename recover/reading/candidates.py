@@ -14,7 +14,9 @@ that is in two parts is no candidate (`recover.reading.contested` joins the part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
-from recover.store.source import open_file
+from recover.store.source import StorePath, open_file
 
 CANDIDATE = np.dtype([
     ("phy_offset", "<i8"), ("size", "<i8"), ("position", "<i8"), ("queue_offset", "<i8"), ("store_timestamp", "<i8"),
@@ -49,12 +51,19 @@ _FEW = 64
 
 class Source(Struct, frozen=True):
     """A file that may hold displaced records in these parts (positions, ascending). `base`: the offset of the log at
-    which it stands, None for a file that is no part of the log."""
+    which it stands, None for a file that is no part of the log. `taken`: ranges of known records, ascending."""
 
     path: Path
     length: int
     parts: tuple[tuple[int, int], ...]
     base: int | None = None
+    taken: tuple[tuple[int, int], ...] = ()
+
+    def free(self, rows: Rows) -> Rows:
+        """Which candidates have no byte in common with a known record (bool array)."""
+        starts, stops = np.array(self.taken, dtype=np.int64).reshape(-1, 2).T
+        reached = np.append(0, stops)[np.searchsorted(starts, rows["position"] + rows["size"])]
+        return np.asarray(reached <= rows["position"])
 
 
 class Dead(Struct, frozen=True):
@@ -90,32 +99,58 @@ def dead_in(log: LogView) -> Dead:
     return Dead(*np.array(ranges, dtype=np.int64).reshape(-1, 2).T)
 
 
-def sources_in(log: LogView) -> list[Source]:
-    """The bytes of the log's files that its walk does not explain."""
+def sources_in(log: LogView, taken: Iterable[tuple[Path, int, int]] = ()) -> list[Source]:
+    """The bytes of the log's files that its walk does not explain, without those `taken`: start and stop in a file."""
+    explained: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    for path, start, stop in taken:
+        explained[path].append((start, stop))
     found = []
     for scan in log.files:
         file, base = scan.mapped_file, scan.mapped_file.file_from_offset
-        parts = [[gap.start - base, min(gap.stop, gap.last_data) - base] for gap in scan.gaps]
-        if file.length > scan.file_size:
-            parts.append([scan.file_size, file.length])
-        parts = [part for part in parts if part[0] < part[1]]
-        joined = parts[:1]
-        for start, stop in parts[1:]:
-            if start <= joined[-1][1]:
-                joined[-1][1] = stop
-            else:
-                joined.append([start, stop])
-        if joined:
-            found.append(Source(file.path, file.length, tuple((start, stop) for start, stop in joined), base))
+        path = on_disk(file.path)
+        length = file.length if path is file.path else path.stat().st_size
+        parts = [(gap.start - base, min(gap.stop, gap.last_data, base + length) - base) for gap in scan.gaps]
+        parts.append((scan.file_size, length))
+        joined: list[tuple[int, int]] = []
+        for start, stop in parts:
+            if joined and start <= joined[-1][1] < stop:
+                start = joined.pop()[0]
+            if start < stop:
+                joined.append((start, stop))
+        spans = sorted(explained[path])
+        left = tuple(_between(joined, spans))
+        if left:
+            found.append(Source(path, length, left, base, tuple(spans)))
     return found
+
+
+def _between(parts: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of ascending ranges without others."""
+    for start, stop in parts:
+        at = start
+        for first, last in spans[max(0, bisect_left(spans, (start, start)) - 1) : bisect_left(spans, (stop, stop))]:
+            if at < min(first, stop):
+                yield at, min(first, stop)
+            at = max(at, last)
+        if at < stop:
+            yield at, stop
+
+
+def on_disk(path: Path) -> Path:
+    """The file over which a path is laid; the path itself for a file of its own."""
+    while isinstance(path, StorePath) and (below := path.below) is not None:
+        path = below
+    return path
 
 
 def candidates_in(sources: Sequence[Source], file_size: int, dead: Dead) -> Candidates:
     """Return the candidates for places in `dead` ranges of a log with files of `file_size` bytes; `OSError`."""
     search = _Search(file_size, dead)
     for number, source in enumerate(sources):
+        first = len(search.found)
         with open_file(source.path) as reader:
             search.through(number, source, reader)
+        search.found[first:] = [rows[source.free(rows)] for rows in search.found[first:]]
     rows = np.concatenate([np.empty(0, dtype=CANDIDATE), *search.found])
     rows = rows[np.lexsort((rows["position"], rows["source"]))]
     found = Candidates(sources, rows, [*search.queues])

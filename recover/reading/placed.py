@@ -75,12 +75,15 @@ class Placed(Struct, frozen=True):
         return WriteRange(name, start - self.mapped_file.file_from_offset, content)
 
 
-def displaced_in(log: LogView, store: Store | None, searched: set[Hashable]) -> Iterator[Placed]:
+def displaced_in(
+    log: LogView, store: Store | None, known: Iterable[Placed], searched: set[Hashable]
+) -> Iterator[Placed]:
     """Yield the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
 
-    `store`: the one whose queues are witnesses. `searched`: what need not be searched again. `OSError` from reading.
+    `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `searched`: what need
+    not be searched again. `OSError` from reading.
     """
-    sources = sources_in(log)
+    sources = sources_in(log, [(run.source, run.position, run.position + run.stop - run.start) for run in known])
     key = tuple((source.path, source.parts) for source in sources)
     if not sources or key in searched:
         return
