@@ -284,7 +284,7 @@ def _foreign_by_others(
             Claim("leaps", "another", max(0, file.leaps - 1) if is_odd else 0),
         ]
         if (contradicts or is_odd) and most_claimed(claims, "own") == "another":
-            witness = "units of the index" if contradicts else "the queues of the other files"
+            witness = "entries of the index" if contradicts else "the queues of the other files"
             foreign.append(_foreign(file, witness, wrong))
         elif not right and (messages := _messages(file.scan, expectation)):
             alone.append(_foreign(file, "", wrong, messages))
@@ -310,7 +310,7 @@ def _messages(scan: FileScan, expectation: Expectation) -> int:
 
 
 def _foreign(
-    file: _File, witness: str = "units of several queues", indexed: int = 0, messages: int | None = None
+    file: _File, witness: str = "entries of several queues", indexed: int = 0, messages: int | None = None
 ) -> ForeignFile:
     count = file.scan.record_count if messages is None else messages
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)
