@@ -71,7 +71,8 @@ ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
 OWNERS: tuple[Doubt, ...] = (turned_clock, other_log, older_in_place)
 OWNERSHIP: tuple[Doubt, ...] = (*ORDER, *OWNERS)
 DOUBTS: tuple[Doubt, ...] = (
-    *ORDER, displaced, *OWNERS, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left, older_topic,
+    *ORDER, displaced, *OWNERS, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left,
+    older_topic,
 )
 
 
