@@ -157,14 +157,17 @@ class Missed(Struct, frozen=True):
     store_timestamp: int
 
 
-def refuse_worse(
-    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
-) -> RecoverPlan:
-    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+Place = tuple[str, int, int]
+"""Topic, queue, queue offset."""
 
-    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+
+def taken_from_brokers(
+    store: Store, made: RecoverPlan, settings: BrokerSettings
+) -> tuple[dict[Place, Missed], dict[Place, Missed], list[str]]:
+    """Return what brokers alone would deliver and a plan (see `may_take_messages`) takes from them; what it overwrites
+    of old log files; and the releases that were asked."""
     steps = made.plan.steps
-    missed: dict[tuple[str, int, int], Missed] = {}
+    missed: dict[Place, Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
     with planned_store(store, steps) as (planned, path_in):
@@ -183,6 +186,16 @@ def refuse_worse(
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
               and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
+    return missed, named, [*releases]
+
+
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+) -> RecoverPlan:
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+
+    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+    missed, named, releases = taken_from_brokers(store, made, settings)
     delivered = len(missed)
     missed |= named
     if not missed:
