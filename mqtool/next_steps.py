@@ -21,20 +21,25 @@ from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recover.findings.code import RepairedBy
     from recover.findings.model import Finding
+    from recover.predict.may_start import Answer
     from recover.store.store import StoreOptions
 
 START_BROKER = "start the broker"
+NO_START = "do not start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 ELSEWHERE = _PARTS[:3]
 _NOT_OF_A_COPY = (*ELSEWHERE, "broker_conf")
 """Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
+_CLOCK = ("at",)
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
-    **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate",
-                     "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("inspect", "verify", "query", "trace", "recover", "truncate", "rebuild", "rebuild-consumequeue",
+                     "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("doctor", "predict", "groups", "report"), _PARTS + _BROKER + _CLOCK),
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
@@ -60,7 +65,7 @@ class Given(Struct, frozen=True):
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
         """Build from the parameter values of a command."""
         found = []
-        for name in (*_PARTS, *_BROKER):
+        for name in (*_PARTS, *_BROKER, *_CLOCK):
             value = values.get(name)
             words = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
             words = [without_secrets([_SPELLING[name], item])[1] if name == "settings" else item for item in words]
@@ -142,6 +147,7 @@ class Scene(Struct):
     `damaged`: the log has damaged messages, or damage before intact ones.
     `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
+    `start`: whether the broker may start now; None where no step can be its start.
     """
 
     phase: str
@@ -155,6 +161,7 @@ class Scene(Struct):
     changes: str = "recover"
     assumed: Sequence[str] = ()
     unread: Collection[str] = ()
+    start: Answer | None = None
 
     def named(self, *codes: str) -> list[Finding]:
         return [item for item in self.findings if item.code in codes]
@@ -164,17 +171,17 @@ class Scene(Struct):
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
-        """Findings that recover repairs, according to their remedies."""
-        return [item for item in self.wrong if _is_repaired(item)]
+        """Findings that a command of ours repairs."""
+        return [item for item in self.wrong if item.by_us]
 
-    def needs(self, option: str) -> list[Finding]:
+    def needs(self, option: RepairedBy) -> list[Finding]:
         """Findings that recover repairs only with this option."""
-        return [item for item in self.findings if item.remedy.startswith("mqtool re") and option in item.remedy]
+        return [item for item in self.findings if item.repaired_by == option]
 
     def by_hand(self, *codes: str) -> list[Step]:
         """Remedies that are work for a person, one per code; for the given codes, or for all."""
-        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
-                 and (not codes or item.code in codes)}
+        first = {item.code: item for item in reversed(self.wrong)
+                 if item.by_a_person and (not codes or item.code in codes)}
         worst_first = sorted(reversed(first.values()), key=lambda item: (
             not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
         return [self.remedy(item) for item in worst_first]
@@ -196,13 +203,9 @@ _ASKS = "commitlog-begins-late"
 """A question for a person: whether the log is meant to begin there."""
 
 
-def _is_repaired(item: Finding) -> bool:
-    return item.remedy.startswith("mqtool re") or (item.code in FIND and "mqtool re" in item.remedy)
-
-
 def _stopped(scene: Scene) -> bool:
     return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
-               if not _is_repaired(item))
+               if not item.by_us)
 
 
 def _settings(scene: Scene) -> list[Finding]:
@@ -224,12 +227,17 @@ def _start(scene: Scene) -> list[Step]:
     last = "nothing else needs to be done"
     if scene.phase == "predicted" and scene.code:
         last = "the log restores whatever the start removes"
+        if scene.named("start-delivers-again"):
+            last = "consumers get second copies of some messages"
     elif scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
     elif scene.phase == "predicted":
-        last = "the start costs nothing; mqtool verify checks everything else"
+        delivers = scene.named("start-delivers-overdue", "start-discards-half")
+        last = "it loses nothing, and delivers at once what was due" if delivers else "the start costs nothing"
+        last += "; mqtool verify checks everything else"
     elif scene.wrong:
-        last = "then handle the remaining problems"
+        left = [*dict.fromkeys(item.code for item in scene.wrong)]
+        last = f"it starts at no cost; still to handle: {', '.join(left[:3])}{' …' if left[3:] else ''}"
     elif scene.mendable:
         last = f"gives up {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS, PARTLY_KEPT):
@@ -240,14 +248,14 @@ def _start(scene: Scene) -> list[Step]:
 
 def _dry_runs(scene: Scene) -> list[Step]:
     steps = []
-    if scene.needs(_MEND):
+    if scene.needs("mend-bits"):
         steps.append(scene.dry_run(
             "one flipped bit explains damaged messages: --mend-bits restores them", _MEND))
     # findings that only an option repairs do not justify a run without it
-    if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
+    if scene.phase == "predicted" or any(item not in scene.needs("mend-bits") + scene.needs("clamp")
                                          for item in scene.repairs()):
         steps.append(scene.dry_run("shows what a repair would change and what is lost; writes nothing"))
-    if scene.needs(_CLAMP):
+    if scene.needs("clamp"):
         steps.append(scene.dry_run(
             "the same, and lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
@@ -278,7 +286,7 @@ def _go(scene: Scene) -> list[Step]:
     words = iter(scene.typed)
     typed = [word for word in words if word != "--dry-run" and not (
         word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
-    steps = [Step(shell_line("mqtool", *typed), "the same, carried out")]
+    steps = [Step(shell_line("mqtool", *typed), "runs this plan")]
     if scene.mendable:
         more = Step(shell_line("mqtool", *typed, _MEND),
                     f"the same, and restores messages that one flipped bit explains ({scene.mendable})")
@@ -294,16 +302,27 @@ def _apply(scene: Scene) -> list[Step]:
     return steps
 
 
+def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
+    """What predict would say after a change that leaves a start out of the question. Of its steps only the work for a
+    person: a second recover would have nothing to do."""
+    steps = next_steps(structs.replace(
+        scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
+    cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
+    return [step for step in steps if not step.command.startswith("mqtool")] or [
+        Step(NO_START, scene.given.fill(f"broker {answer.prediction.broker}: {cause}"))]
+
+
 def _after_repair(scene: Scene) -> list[Step]:
-    hands, start = [step for step in scene.by_hand() if not step.command.startswith("mqtool")], _start(scene)
+    start = _start(scene) if scene.start is None or scene.start.may_start else _not_yet(scene, scene.start)
+    hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
     steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
                           f"restores messages that one flipped bit explains ({scene.mendable:,}), not bridges"))
-    if scene.needs(_MEND) and _MEND not in scene.typed:
+    if scene.needs("mend-bits") and _MEND not in scene.typed:
         steps.append(scene.dry_run(
             "flips back the one bit of messages that no client or service can read", _MEND))
-    if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
+    if scene.needs("clamp") and _CLAMP not in scene.typed:
         steps.append(scene.dry_run("lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
 
@@ -341,7 +360,7 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file", "commitlog-displaced-records")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),

@@ -6,45 +6,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
-from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
-from mqtool.screens.verdict import groups_table, start_line
+from mqtool.screens.verdict import delivers_table, groups_table, start_line
 from mqtool.text import count
-from recover.change.lock import holder_of
-from recover.check.config import guesses
-from recover.check.log import expiring_files, first_file_findings
-from recover.check.parts import (
-    REMAINS,
-    contradicted_settings,
-    earlier_runs,
-    lock_findings,
-    settings_findings,
-    too_old_for,
-)
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
 from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList
+from recover.findings.model import FindingList
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.dispatch import Stop
-from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
-from recover.predict.start import predict as predict_start
+from recover.predict.delivers import Books
+from recover.predict.groups import Groups, groups_of, has_offsets
+from recover.predict.may_start import may_start
 from recover.reading.doubts import read
 from recover.reading.facts import Facts
 from recover.reading.reading import Reading
-from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
-_COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
-                    "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
 _SHOWN, _GROUPS = 15, 200
 _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
@@ -102,70 +88,33 @@ def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator
     ],
     bits=_BITS,
 )
-def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossChoice) -> int:
+def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, loss: LossChoice) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
     queue offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
-    analysis = checked.analysis
-    view = analysis.by_names
-    prediction = predict_start(opened, view, settings)
-    # with its configuration as it is, this broker loads none of the files: 4.5.1 and 5.3.3 do not start
-    stated = [structs.replace(item, severity="error", bits=exits.MESSAGES)
-              if item.code == "settings-leave-out-size" and item.file in (COMMITLOG, CONSUMEQUEUE) else item
-              for item in contradicted_settings(opened)]
-    for item in (item for item in stated if item.severity == "error" and prediction.starts):
-        prediction.refuse(Stop(item.message, item.remedy))
-    # a prediction does not count messages that are damaged already
-    damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
-    costs_messages = bool(prediction.exit_code & exits.MESSAGES)
-    groups: list[GroupRow] = groups_of(analysis, settings).rows if has_offsets(opened) else []
-    remains: list[Finding] = []
-    if costs_messages and not prediction.unsupported:
-        # if the right files must be found first, a repair is not the next step
-        told = {item.code for item in prediction.incomplete}
-        remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
+    answer = may_start(checked, settings, now)
+    prediction = answer.prediction
     cuts = prediction.starts and not prediction.is_unknown
-    loss.write(out, analysis, prediction.cut_at if cuts else None)
-    document = prediction.json()
-    document["groups"] = to_builtins(groups)
-    document["assumptions"] = [*assumed, *document["assumptions"]]
-    found = prediction.findings()
-    # whether a log is meant to begin late is a question for a person, and no cost of the start
-    found += [structs.replace(item, severity="info", bits=0)
-              for item in first_file_findings(opened, view) if item.severity != "info"]
-    found += lock_findings(opened, holder_of(opened), with_abort=False)
-    expiring = [*expiring_files(opened, view, settings)] if prediction.starts else []
-    by_default = [item for item in expiring if not item.bits]
-    document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
-                                for item in by_default]
-    contradicted = [*stated, *expiring]
-    found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
-    found += settings_findings(opened, view)
-    if prediction.lost_messages:
-        found += too_old_for(opened, view, settings.version)
-    # a broker knows nothing of a run, and would start on a half-changed store
-    runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
-            for item in earlier_runs(opened)]
-    unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
-    document["reason"] = document["reason"] or unfinished or next(
-        (item.message for item in expiring if item.bits), None)
+    loss.write(out, checked.analysis, prediction.cut_at if cuts else None)
+    document = {"at": now, **prediction.json()}
+    document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
+    document["assumptions"] = [*assumed, *answer.assumptions]
+    document["reason"] = answer.reason
     out.answer(**document)
-    out.found([*found, *runs])
+    out.found(answer.findings)
     _show(out, document)
-    code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
-    found = [item for item in found if not (prediction.incomplete and item.code in _COSTS) and item not in by_default]
-    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged, unread=checked.unread,
-                      assumed=[f"fileReservedTime={item.facts['keeps']} or more" for item in by_default])
-    out.summary(start_line(document), next_steps(scene))
-    return code
+    scene = out.scene("predicted", answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
+                      unread=checked.unread, assumed=answer.assumed)
+    out.summary(start_line(document, answer.exit_code), next_steps(scene))
+    return answer.exit_code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:
@@ -186,12 +135,12 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     rows += [
         ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
         ("log after load", log),
-        ("intact messages cut off", _count(document["lost_messages"], "bold red", known=known)),
-        ("messages without a unit", _count(document["unreachable_messages"], "bold yellow", known=known)),
+        ("intact messages deleted", _count(document["lost_messages"], "bold red", known=known)),
+        ("messages without a queue entry", _count(document["unreachable_messages"], "bold yellow", known=known)),
         ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
-        rows.append(("units of LMQ queues missing", _count(light, "bold yellow")))
+        rows.append(("entries of LMQ queues missing", _count(light, "bold yellow")))
     for verb, names in (("deletes", document["deleted_files"]), ("brings back topic", document["revived_topics"])):
         rows += [(verb, name) for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
@@ -200,10 +149,12 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])
         out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
-    for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
+    for key, title in (("lost", "deleted"), ("unreachable", "without a queue entry")):
         if queues := document.get(key):
             ranked = sorted(queues.items(), key=lambda item: -item[1])
             out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))
+    if document["delivers"]:
+        out.show(delivers_table(document["delivers"]))
     moved = [row for row in document["groups"] if row["skips"] or row["again"]]
     if moved:
         out.show(groups_table("groups that skip messages or receive them again", moved, _SHOWN))
@@ -233,19 +184,23 @@ class RowFilters(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFilters) -> int:
+def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
     that ends before its messages. 4: the start forgets the offsets, lowers queues, or fails.
     """
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
-    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
+    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*",
+                      books=Books(opened, analysis.by_names, analysis.topics, now))
     prediction, rows = found.prediction, to_builtins(found.rows)
+    delivers = prediction.json()["delivers"]
     out.answer(
+        at=now, delivers=delivers,
         broker=prediction.broker, starts=None if prediction.is_unknown else prediction.starts,
         groups=rows, notes=found.unread, complete=not found.unread,
         assumptions=[*assumed, *prediction.assumptions],
@@ -253,6 +208,8 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     out.found(found.findings)
     if rows:
         out.show(groups_table("", rows, _GROUPS))
+    if delivers:
+        out.show(delivers_table(delivers))
     out.say(*found.unread)
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
@@ -297,9 +298,10 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
 
 def stage(
     folder: Path, steps: Sequence[Step], is_kept: Callable[[Step], bool], interrupted: Callable[[], bool],
-    like: os.stat_result | None = None,
+    like: os.stat_result | None = None, file_like: Callable[[Step], disk.Like | None] = lambda step: None,
 ) -> tuple[list[dict[str, Any] | None], dict[Path, tuple[int, int]]]:
-    """Write the content of the steps for which `is_kept` holds into files of a folder; they are not synced yet.
+    """Write the content of the steps for which `is_kept` holds into files of a folder; they are not synced yet. What
+    this process writes gets owner and mode by `file_like`.
 
     Returns the document's entry for the content of each step, None for a step without; and (size, CRC-32C) of each
     file. `OSError`, `Interrupted`, `Refusal` as of `make`; `like` is the folder's neighbour.
@@ -313,7 +315,8 @@ def stage(
             said.append(None if content is None else inline_json(content))
             continue
         if path not in made:
-            made[path] = disk.create_from_pieces(path, _until(interrupted, content.pieces()), sync=False)
+            made[path] = disk.create_from_pieces(
+                path, _until(interrupted, content.pieces()), sync=False, like=file_like(step))
         size, crc = made[path]
         said.append({"size": size, "crc32c": crc, "file": path.name})
     return said, made
@@ -504,3 +507,55 @@ def _as_it_is(reader: FileReader, start: int, stop: int) -> Iterator[bytes]:
     for at in range(start, stop, _CHUNK):
         length = min(_CHUNK, stop - at)
         yield reader.read(at, length).ljust(length, b"\0")
+
+
+class Overlaid(FileReader):
+    """A file with changes laid over it; a read touches only the changes in its range."""
+
+    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
+        self._changes = sorted(changes, key=lambda change: change.start)
+        self._starts = [change.start for change in self._changes]
+        self._reached = [*accumulate((change.stop for change in self._changes), max)]
+        self._below = below
+
+    @property
+    def length(self) -> int:
+        return max(self._below.length, self._reached[-1])
+
+    def read(self, offset: int, length: int) -> bytes:
+        found = bytearray(max(0, min(offset + length, self.length) - offset))
+        self.read_into(memoryview(found), offset)
+        return bytes(found)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        stop = min(offset + len(buffer), self.length)
+        if stop <= offset:
+            return 0
+        got = self._below.read_into(buffer[: stop - offset], offset)
+        buffer[got : stop - offset] = bytes(stop - offset - got)
+        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
+            first, last = max(offset, change.start), min(stop, change.stop)
+            if first < last:
+                buffer[first - offset : last - offset] = self.written(change, first, last)
+        return stop - offset
+
+    def written(self, change: InPlace, first: int, last: int) -> bytes:
+        """The bytes [first, last) of the file that a change writes."""
+        if change.content is None:
+            return bytes(last - first)
+        return change.content.part(first - change.start, last - change.start)
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        written = [(max(start, each.start), min(stop, each.stop)) for each in self._changes
+                   if each.start < stop and each.stop > start]
+        at = start
+        for first, last in sorted([*self._below.data_ranges(start, min(stop, self._below.length)), *written]):
+            if max(at, first) < last:
+                yield max(at, first), last
+                at = last
+
+    def announce(self, start: int, stop: int) -> None:
+        self._below.announce(start, stop)
+
+    def close(self) -> None:
+        self._below.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, BY_HAND, OPERATIONAL, RECOVER, UNSUPPORTED, Code
+from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, OPERATIONAL, RECOVER, UNSUPPORTED, Code, Remedy
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -13,10 +13,14 @@ FIND_CONFIG = (
     "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never invents it: "
     "to continue without it, start the broker and set its content by hand (`mqadmin resetOffsetByTime` for offsets)."
 )
-TOPICS_GUESSED = (
+TOPICS_GUESSED = Remedy(
+    "search",
     "Find it first: the source of this copy, a file backup, the other broker of the group. Otherwise mqtool recover {store} "
     "creates a topics.json from queues and log, marked as a guess; it cannot recreate consumer offsets."
 )
+
+_CLAMP = Remedy("clamp", "mqtool recover {store} --clamp-offsets --dry-run")
+_REBUILD = Remedy("rebuild", "mqtool rebuild-consumequeue {store} --dry-run")
 
 GUESS = "config-topics-are-a-guess"
 """Of a topics.json that recover made."""
@@ -69,7 +73,7 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Everything else was checked. Recover works on the rest and leaves `abort` in place, so that the broker "
         "still runs its own recovery on this part. Recover, truncate and the rebuilds refuse where they would have "
         "to rely on the part, or to write what it holds. A broker on a copy shows whether the part is sound.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
@@ -123,10 +127,11 @@ PARTS_CODES: tuple[Code, ...] = (
         "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
         "folder that it may not write to.",
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "part-mounted-read-only", "warning", "{file} is mounted read-only, the folder of the store is not",
-        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", leads="stop",
+        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", bits={"start": MESSAGES}, leads="stop",
         meaning="The file system of this part cannot be written, that of the store's folder can. What is there was checked as usual.",
         cause="A disk error, after which the kernel remounts a file system read-only; an entry of fstab; a mount made for a look at it.",
         broker="It opens files of the log, the queues and the index for writing, and does not start (4.9.7 does beside a read-only index/). With a "
@@ -140,7 +145,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It does not start, or not without the part.",
         action="Make it readable and run again.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "timer-points-beyond-log", "warning",
@@ -255,6 +260,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "config-other-offsets", "warning",
@@ -267,6 +273,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="Each group starts over, at the newest or the oldest message.",
         action="Correct the setting, or find the other file if the setting is right.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "start-needs-newer-broker", "error",
@@ -318,8 +325,8 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-lost", "warning",
         "{name} {problem} and its backup {backup_problem}; lost: {lost}. {start}",
-        "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover {store} "
-        "keeps what can be read.",
+        Remedy("search", "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover "
+               "{store} keeps what can be read."),
         meaning="Neither the file nor its backup holds a complete text.",
         cause=_PERSISTED + " If it was written twice, the backup is as broken as the file.",
         broker=_LOAD,
@@ -385,12 +392,12 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
-        "mqtool recover {store} --clamp-offsets --dry-run",
+        _CLAMP,
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was recreated, or the file is from another broker.",
@@ -421,7 +428,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
-        "mqtool recover {store} --clamp-offsets --dry-run",
+        _CLAMP,
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
         cause="The log or the queue lost its end, or the file is from another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
@@ -438,11 +445,12 @@ PLAN_CODES: tuple[Code, ...] = (
     Code(
         "run-unfinished", "warning",
         "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done, {steps_begun} begun",
-        "mqtool resume {store}   (or: mqtool undo {store})",
+        Remedy("resume", "mqtool resume {store}   (or: mqtool undo {store})"),
         meaning="A change of this store began and stopped half way; its journal and the saved bytes are in place.",
         cause="mqtool was killed or interrupted, or the disk failed while it worked.",
         broker="It does not know of the run and would start on a half-changed store.",
         action="Resume it, or undo it, before a broker starts here.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "run-journal-damaged", "warning",
@@ -459,7 +467,7 @@ PLAN_CODES: tuple[Code, ...] = (
         "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",
-        cause="One damaged record, mark, name or unit was trusted against the rest of the store.",
+        cause="One damaged record, mark, name or entry was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
         one="the plan would lose one message that a broker delivers from this store as it is (broker {broker})",
@@ -499,7 +507,7 @@ FLEET_CODES: tuple[Code, ...] = (
         "the driver, or a process that was killed, for instance by the OOM killer.",
         broker="It is not involved.",
         action="Fix the cause of the error and run again: only stores without a trusted row are read.",
-        bits=OPERATIONAL,
+        bits={"verify": OPERATIONAL},
     ),
 )
 
@@ -514,14 +522,14 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "broker {broker}: the effect of {part} is unknown, mqtool does not emulate it",
+        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}: mqtool does not emulate it",
         "Try the start on a copy of the store.",
         meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
         "emulate is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like is in the place of a file.",
         broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
         action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "start-loses-messages", "error",
@@ -536,24 +544,24 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-leaves-unreachable", "error",
-        "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
-        "mqtool rebuild-consumequeue {store} --dry-run",
-        one="broker {broker} would leave one message in the log without a queue unit that leads to it",
+        "broker {broker} would leave {count} messages in the log without a queue entry that leads to them",
+        _REBUILD,
+        one="broker {broker} would leave one message in the log without a queue entry that leads to it",
         meaning="The messages are in the log, but no consumer ever gets them.",
-        cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
+        cause="A start fills queues only from the range that it dispatches; a queue that lost older entries stays short.",
         broker="It notices nothing.",
         action="Rebuild the consume queues before the start.",
     ),
     Code(
         "start-leaves-light-queues", "error",
-        "broker {broker} would leave {count} units of LMQ queues missing: consumers of these queues do not get the "
+        "broker {broker} would leave {count} entries of LMQ queues missing: consumers of these queues do not get the "
         "messages; consumers of their own topics do",
-        "mqtool rebuild-consumequeue {store} --dry-run",
-        one="broker {broker} would leave one unit of an LMQ queue missing: its consumers do not get the message; "
+        _REBUILD,
+        one="broker {broker} would leave one entry of an LMQ queue missing: its consumers do not get the message; "
             "consumers of its own topic do",
         meaning="The messages are in the log and in the queues of their own topics; LMQ queues that they name "
-                "have no unit of them.",
-        cause="The units are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
+                "have no entry of them.",
+        cause="The entries are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
               "them into other queues without enableLmq=true.",
         broker="It notices nothing.",
         action="Start it with the settings that it had. If it had these, rebuild the consume queues before the start.",
@@ -561,11 +569,11 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-reuses-offsets", "error",
         "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
-        "mqtool rebuild-consumequeue {store} --dry-run",
+        _REBUILD,
         one="broker {broker} would give a new message a queue offset that a message in the log already has",
         meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
         "are ahead skip them.",
-        cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
+        cause="Entries at the end of a queue are missing and the start does not bring them back, or puts others in "
         "their place.",
         broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those after it "
         "one place too low.",
@@ -576,7 +584,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
         "mqtool verify {store}",
         one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
-        meaning="Units at the end of these queues point to messages that the log does not hold. The next messages get their "
+        meaning="Entries at the end of these queues point to messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
         broker="It silently cuts the queues to fit the log.",
@@ -585,7 +593,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
-        "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it",
+        Remedy("rebuild", "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it"),
         meaning="Queries by key find nothing for messages of that range.",
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",
@@ -610,6 +618,51 @@ PREDICT_CODES: tuple[Code, ...] = (
         cause="messageDelayLevel is shorter than when the messages were stored, timerWheelEnable=false, or the release is older than 5.0.0.",
         broker="It keeps the messages in its log, delivers none of them, and deletes them with the log files when these expire.",
         action="Start it with the delay levels and the timer with which the messages were stored.",
+        leads="setting",
+    ),
+    Code(
+        "start-delivers-again", "warning",
+        "broker {broker} would deliver {count} messages that the log holds as delivered a second time ({kinds})",
+        "Let consumers expect second copies; mqtool pending {store} lists the messages.",
+        one="broker {broker} would deliver one message that the log holds as delivered a second time ({kinds})",
+        meaning="The service that keeps delayed, timer, half or popped messages goes on where its file of offsets says, and that is "
+        "behind what the log shows: the message was delivered already, or its producer asked or its transaction committed.",
+        cause="A kill: offsets and times are saved every few seconds, op messages of transactions every three. Or config/ is older "
+        "than the log, or delayOffset.json, consumerOffset.json or timercheck were lost.",
+        broker="It delivers the copies within seconds of its start, and logs nothing of it; half messages at its first check.",
+        action="Nothing, if consumers recognise a message by its unique key. The counts are in `delivers`.",
+    ),
+    Code(
+        "start-delivers-overdue", "info",
+        "broker {broker} would deliver {count} overdue messages at once, or ask their producers ({kinds})", "",
+        one="broker {broker} would deliver one overdue message at once, or ask its producer ({kinds})",
+        meaning="The messages became due while the broker was down. None of them was delivered before.",
+        cause="Delayed and timer messages whose time has come, half messages without an answer, popped messages without one.",
+        broker="It delivers them within seconds; half messages it stores once more at its first check and asks their producers.",
+        action="Nothing; expect the load. `--at` judges another time of start.",
+    ),
+    Code(
+        "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",
+        "Export them before the start: mqtool pending {store} lists them.",
+        one="broker {broker} would never deliver one message that waits ({kinds})",
+        meaning="The service that keeps the messages goes on behind them, although the log does not hold them as delivered.",
+        cause="delayOffset.json or timercheck are ahead: from another time than the log, as after a power cut. Or timers were due more "
+        "than a week before the start: brokers do not read so far back.",
+        broker="It notices nothing.",
+        action="For delays set the offset of the level in delayOffset.json back to the first of them. Messages that an older copy "
+        "may have delivered come again then.",
+        leads="setting",
+    ),
+    Code(
+        "start-discards-half", "info",
+        "broker {broker} would give up {count} half messages instead of asking for them ({kinds})",
+        "Start it with a larger fileReservedTime and transactionCheckMax, until the producers have answered.",
+        one="broker {broker} would give up one half message instead of asking for it ({kinds})",
+        meaning="A half message that is older than fileReservedTime, or was asked for transactionCheckMax times, is stored in "
+        "TRANS_CHECK_MAX_TIME_TOPIC, and nobody ends its transaction. An error if a setting says so; without one that is an assumption.",
+        cause="The broker was down for longer than fileReservedTime, or no producer of the group answered.",
+        broker="It gives them up at its first check.",
+        action="Set a larger fileReservedTime before the start, or end the transactions by other means.",
         leads="setting",
     ),
     Code(

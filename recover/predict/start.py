@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY, FILE_SIZE
 from formats.config.tables import read_delay_offsets
@@ -28,7 +26,7 @@ from recover.broker.recovery import (
     start_file,
     unlinked,
 )
-from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
+from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
 from recover.check.config import (
     DELAYS_FILE,
     LMQ_OFFSETS_FILE,
@@ -61,11 +59,12 @@ from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, 
 from recover.derived.expected import deleted_topics
 from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import finds_log, log_is_gone
+from recover.predict.delivers import Books, delivers
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -97,13 +96,14 @@ Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    started: Started | None = None,
+    started: Started | None = None, books: Books | None = None,
 ) -> Prediction:
     """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
     `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
     counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
-    with the log and the queues as the broker has them after the start.
+    with the log and the queues as the broker has them after the start. `books`: the same log, for what its services
+    deliver at the time of these.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
@@ -154,12 +154,14 @@ def predict(
             late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
         )
         if refers and not told:
-            prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
+            prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
         waiting = [*undelivered(store, view, topics, settings, start.states)]
         prediction.by_hand += waiting
         prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
+    if books is not None and start.ended and prediction.starts:
+        prediction.deliveries = delivers(books, settings, start.states)
     return prediction
 
 
@@ -201,7 +203,7 @@ class _Start:
             # what is written next is taken, never delivered, and cut by the next start
             last = self.log.files[-1]
             odd = odd_log_name(self.store, OddName(last.path, FILE, last.length))
-            self.prediction.incomplete.append(structs.replace(odd, bits=MESSAGES))
+            self.prediction.incomplete.append(judged(odd, "start"))
             self.prediction.reason = odd.message
         try:
             self._correct_min()
@@ -323,13 +325,13 @@ class _Start:
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
         prediction.revived_topics = deleted_topics(self.log.view, self.topics, new)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
-            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
+            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} entries their deliver times")
         if self.dispatcher.multi_skipped:
             self._assume(
                 f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages are not dispatched to LMQ queues"
             )
         if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
-            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} units of LMQ queues go to the queue "
+            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} entries of LMQ queues go to the queue "
                          "number of their topic instead of 0")
 
     def _names_made(self) -> set[str]:
@@ -401,13 +403,13 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
     for item in other_offsets(store, pairs, given):
-        yield structs.replace(item, severity="error", bits=MESSAGES)
+        yield judged(item, "start")
 
 
 def closed_files(store: Store) -> Iterator[Finding]:
     """Files of another owner or mode: a cost of the start where the broker's user may not open them."""
     for item in check_owners(store):
-        yield structs.replace(item, severity="error", bits=MESSAGES) if item.facts["closed"] else item
+        yield judged(item, "start") if item.facts["closed"] else item
 
 
 def undelivered(
@@ -463,7 +465,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         missing.append(end)
     placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
     # a start reads such a file at the offset in its name, where none of its messages is found
-    named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
+    named = [judged(item, "start") for item in misnamed_findings(store, misnamed)]
     if untold or (named and not list(placed.missing_ranges())):
         # nothing is known to be missing: the rest of a file may hold it, and recover restores the names of files
         return gone + named
@@ -580,8 +582,10 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     read_only = "readOnlyCommitLogStorePaths"
     if read_only in settings.given and len(folders) < 2:
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
-    if settings.unknown:
-        yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
+    for told, names in ("unknown setting", settings.unknown - every_name()), \
+            ("settings with no effect on recovery", settings.unknown & every_name()):
+        if names:
+            yield f"{told}: {', '.join(sorted(names))}"
     if settings.flag("rocksdbCQDoubleWriteEnable"):
         yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):
