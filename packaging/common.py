@@ -107,7 +107,7 @@ def pack(folder: Path, target: Path) -> Path:
                 archive.addfile(info)
     data = raw.getvalue()
     if target.suffix == ".xz":
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20}]
+        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
         data = lzma.compress(data, filters=filters)
     target.write_bytes(data)
     return target

@@ -116,8 +116,9 @@ def folder(own: Path) -> Path:
     licences(site, top / "licenses")
     python = top / "python" / "bin" / f"python{PYTHON}"
     stamp = {"SOURCE_DATE_EPOCH": str(epoch())}
-    run([python, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", library, "-p", "lib",
-         library], ROOT, stamp)
+    # forced, and -B: nothing that an earlier start compiled stays
+    run([python, "-I", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", library,
+         "-p", "lib", library], ROOT, stamp)
     run(zig("cc", "-target", TARGET, "-O2", "-s", f'-DPYTHON="{PYTHON}"', str(ROOT / "packaging" / "launcher.c"), "-o",
             str(top / "mqtool")), ROOT, _ZIG)
     share(top)
