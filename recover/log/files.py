@@ -67,26 +67,33 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:
-    """Return the queue with the file that holds more intact records of two with one name; the other is the
-    duplicate."""
+    """Return the queue with the better file of two with one name; the other is the duplicate.
+
+    The better one has more intact records; then fewer that break the numbering of their queue, or stand later than they
+    were stored: a copy with a flipped bit that no checksum covers.
+    """
     if not queue.duplicates:
         return queue
     files = {mapped_file.file_from_offset: mapped_file for mapped_file in queue.files}
     duplicates = []
     for twin in queue.duplicates:
         kept = files[twin.file_from_offset]
-        if _records(twin, queue.file_size) > _records(kept, queue.file_size):
+        if _merit(twin, queue.file_size) > _merit(kept, queue.file_size):
             files[twin.file_from_offset], twin = twin, kept
         duplicates.append(twin)
     placed = [files[offset] for offset in sorted(files)]
     return MappedFileQueue(queue.directories, queue.file_size, placed, queue.odd, duplicates)
 
 
-def _records(mapped_file: MappedFile, file_size: int) -> int:
+def _merit(mapped_file: MappedFile, file_size: int) -> tuple[int, int, int]:
     try:
-        return scan_file(mapped_file, file_size).record_count
+        rows = scan_file(mapped_file, file_size).records()
     except OSError:
-        return -1
+        return -1, 0, 0
+    times = rows["store_timestamp"]
+    by_queue = rows[np.argsort(rows["queue"], kind="stable")]
+    breaks = (np.diff(by_queue["queue"]) == 0) & (np.diff(by_queue["queue_offset"]) != 1)
+    return rows.size, -int(breaks.sum()), -int((np.diff(times) < 0).sum())
 
 
 def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
