@@ -17,7 +17,8 @@ from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
 
 BACKUPS = "verify-last-nights-backups"  # of many stores; its commands run in tests/cluster/test_fleet.py
-RUNBOOKS = sorted(path for path in (DOCS / "runbooks").glob("*.md") if path.stem != BACKUPS)
+RUNBOOKS = sorted(path for path in (*(DOCS / "runbooks").glob("*.md"), DOCS / "zh" / "runbook.md")
+                  if path.stem != BACKUPS)
 #: The damage that a runbook is for, and with which its commands are run; a bit in a body for all others.
 DAMAGE = {
     "disk-full": ("crash-disk-full", 0), "vanished-log-file": ("log-middle-missing", 0),
