@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -219,10 +219,7 @@ def flipped_properties(
     `mended`: other edits of the records; these are judged with them applied.
     """
     records = analysis.log.written | {edit.start: edit.record for edit in mended}
-    found: list[Edit] = []
-    altered: list[Record] = []
-    by_tag: dict[int, Edit | None] = {}
-    unsure: list[Edit] = []
+    found: list[_Contradicted] = []
     with LogReader(analysis.log.queue) as reader:
         for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
@@ -230,21 +227,38 @@ def flipped_properties(
             if record is None or record.property_crc is not None:
                 continue
             off = _bits_off_tag(record, *told) if kind == "tag" else _bits_off_keys(record, {*told})
-            if not off:
-                continue
-            edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
-            if edit is not None:
-                records[start] = edit.record
-                found.append(edit)
-            if off == 1:
-                unsure += [] if edit is None else [edit]
-            elif kind == "tag":
-                by_tag[start] = edit
-            elif start in by_tag and None in (edit, by_tag[start]):
-                altered.append(record)
-    kinds = {(edit.start, edit.kind) for edit in found}
-    alone = [edit for edit in unsure if not {(edit.start, "tag"), (edit.start, "key")} <= kinds]
-    return [edit for edit in found if edit not in alone], altered
+            if off:
+                edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
+                found.append(_Contradicted(kind, record, off, edit))
+                records[start] = record if edit is None else edit.record
+    return [*_borne_out(found)], [*_unexplained(found)]
+
+
+class _Contradicted(NamedTuple):
+    """A record that its unit ("tag") or the index ("key") contradicts by so many bits, and the edit that explains
+    it."""
+
+    kind: str
+    record: Record
+    off: int
+    edit: Edit | None
+
+
+def _borne_out(found: list[_Contradicted]) -> Iterator[Edit]:
+    """Yield the edits: where one bit of the unit explains as much, only if the other kind needs an edit, too."""
+    kinds = {(item.edit.start, item.kind) for item in found if item.edit is not None}
+    for item in found:
+        if item.edit is not None and (item.off > 1 or {(item.edit.start, "tag"), (item.edit.start, "key")} <= kinds):
+            yield item.edit
+
+
+def _unexplained(found: list[_Contradicted]) -> Iterator[Record]:
+    """Yield the records that both contradict by several bits, if one of them has no edit."""
+    by_tag = {item.record.phy_offset: item.edit for item in found if item.kind == "tag" and item.off > 1}
+    for item in found:
+        start = item.record.phy_offset
+        if item.kind == "key" and item.off > 1 and start in by_tag and None in (item.edit, by_tag[start]):
+            yield item.record
 
 
 def _told(analysis: Reading, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
