@@ -3,12 +3,13 @@
 Rows of a log never change once it is assembled: every other belief about the same bytes is another log, made here and
 nowhere else. What stays as it is shares its rows with the log before.
 
-1. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
+1. Displaced records are laid over their place, and the files concerned are scanned again (`recover.reading.placed`).
+2. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
    goes on over a gap. Or a plan fills gaps, drops files, and cuts. Then damage, end and order of the whole log are
    found again (`assemble`).
-2. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
-3. Rows are labelled: superseded, misnumbered, or neither.
-4. Ranges after the end are noted as damage, or what lies after an old end is none.
+3. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
+4. Rows are labelled: superseded, misnumbered, or neither.
+5. Ranges after the end are noted as damage, or what lies after an old end is none.
 
 A plan that is judged by the brokers' own rules alone gets no new judgement here: `Rewritten` only leaves rows out.
 """
@@ -27,6 +28,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, row_
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import Damage, LogView, Tail, assemble, in_order, kept_rows, tally
 from recover.reading.edits import Edit
+from recover.reading.placed import Placed, with_placed
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
@@ -96,7 +98,7 @@ class Rewritten(Struct, frozen=True):
     ranges: tuple[tuple[int, int], ...]
 
 
-Becomes = Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut | Rewritten
+Becomes = Placed | Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut | Rewritten
 Kind = TypeVar("Kind", bound=Becomes)
 
 
@@ -106,6 +108,7 @@ def accepting(log: LogView, found: Sequence[Becomes], *, memory: int) -> LogView
     Copied rows take at most `memory` bytes of memory.
     """
     made = _Next(structs.replace(log), found, ColumnStore(memory))
+    made.place()
     made.strike()
     made.plan()
     made.rewrite()
@@ -124,6 +127,11 @@ class _Next:
     def _of(self, kind: type[Kind]) -> list[Kind]:
         return [one for one in self._found if isinstance(one, kind)]
 
+    def place(self) -> None:
+        """Lay displaced records over their place."""
+        if runs := self._of(Placed):
+            self.log = with_placed(self.log, runs, self._columns)
+
     def strike(self) -> None:
         """Let gaps take the place of records, or the log go on over gaps."""
         log, struck, over = self.log, self._of(Struck), [one.gap for one in self._of(GoesOn)]
@@ -135,10 +143,27 @@ class _Next:
             self.log = structs.replace(assemble(log.queue, scans), written=log.written, has_keys=log.has_keys)
 
     def plan(self) -> None:
-        """Fill ranges, drop files, and cut."""
+        """Fill ranges, drop files, and cut: the log that a plan leaves."""
         for cut in self._of(Cut):
-            dropped = {one.path for one in self._of(Dropped)}
-            self.log = _planned(self.log, self._of(Replaced), dropped, cut.start, self._columns)
+            dropped, by_file = {one.path for one in self._of(Dropped)}, defaultdict[MappedFile, list[Replaced]](list)
+            for change in self._of(Replaced):
+                by_file[change.mapped_file].append(change)
+            log, queues = self.log, [*self.log.queues]
+            numbers = {key: number for number, key in enumerate(queues)}
+            new = by_file.keys() - {scan.mapped_file for scan in log.files}
+            all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
+            scans = [
+                _planned(scan, by_file[scan.mapped_file], cut.start, numbers, queues, self._columns)
+                for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset)
+                if str(scan.mapped_file.path) not in dropped
+            ]
+            for scan in scans:
+                scan.queues = queues
+            files = [scan.mapped_file for scan in scans]
+            self.log = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
+            self.log.written = log.written | {
+                record.phy_offset: record for own in by_file.values() for change in own for record in change.records}
+            self.log.has_keys = log.has_keys
 
     def rewrite(self) -> None:
         """Leave out records that will be written over, or whose file goes."""
@@ -283,34 +308,16 @@ def _left_of(tail: Tail | None, damage: Damage) -> Tail | None:
 
 
 def _planned(
-    log: LogView, replaced: list[Replaced], dropped: Collection[str], cut_from: int, columns: ColumnStore
-) -> LogView:
-    """Return the log after a plan: its files, in which these ranges are replaced and nothing follows the cut."""
-    queues = list(log.queues)
-    numbers = {key: number for number, key in enumerate(queues)}
-    by_file: dict[MappedFile, list[Replaced]] = defaultdict(list)
-    for change in replaced:
-        by_file[change.mapped_file].append(change)
-    new = by_file.keys() - {scan.mapped_file for scan in log.files}
-    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
-    scans = []
-    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
-        if str(scan.mapped_file.path) in dropped:
-            continue
-        own = by_file[scan.mapped_file]
-        ranges = sorted((change.start, change.stop) for change in own)
-        starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
-        new_rows = [_rows_of(change, numbers, queues) for change in own if change.records]
-        splits = list(_insert(_left(scan.splits, starts, stops, cut_from, columns), new_rows))
-        filled = within(np.array([gap.start for gap in scan.gaps], dtype=np.int64), starts, stops).tolist()
-        scans.append(_changed_scan(scan, own, filled, splits, cut_from))
-    for scan in scans:
-        scan.queues = queues
-    files = [scan.mapped_file for scan in scans]
-    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
-    view.written = log.written | {record.phy_offset: record for change in replaced for record in change.records}
-    view.has_keys = log.has_keys
-    return view
+    scan: FileScan, own: list[Replaced], cut_from: int, numbers: dict[tuple[bytes, int], int],
+    queues: list[tuple[bytes, int]], columns: ColumnStore,
+) -> FileScan:
+    """Return the scan of a file after a plan; queues that only new records name are added to `numbers` and `queues`."""
+    ranges = sorted((change.start, change.stop) for change in own)
+    starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
+    new_rows = [_rows_of(change, numbers, queues) for change in own if change.records]
+    splits = list(_insert(_left(scan.splits, starts, stops, cut_from, columns), new_rows))
+    filled = within(np.array([gap.start for gap in scan.gaps], dtype=np.int64), starts, stops).tolist()
+    return _changed_scan(scan, own, filled, splits, cut_from)
 
 
 def _changed_scan(
