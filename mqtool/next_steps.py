@@ -34,10 +34,12 @@ ELSEWHERE = _PARTS[:3]
 _NOT_OF_A_COPY = (*ELSEWHERE, "broker_conf")
 """Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
+_CLOCK = ("at",)
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
-    **dict.fromkeys(("doctor", "inspect", "verify", "predict", "query", "trace", "groups", "report", "recover",
-                     "truncate", "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("inspect", "verify", "query", "trace", "recover", "truncate", "rebuild", "rebuild-consumequeue",
+                     "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("doctor", "predict", "groups", "report"), _PARTS + _BROKER + _CLOCK),
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
@@ -63,7 +65,7 @@ class Given(Struct, frozen=True):
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
         """Build from the parameter values of a command."""
         found = []
-        for name in (*_PARTS, *_BROKER):
+        for name in (*_PARTS, *_BROKER, *_CLOCK):
             value = values.get(name)
             words = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
             words = [without_secrets([_SPELLING[name], item])[1] if name == "settings" else item for item in words]
@@ -225,10 +227,14 @@ def _start(scene: Scene) -> list[Step]:
     last = "nothing else needs to be done"
     if scene.phase == "predicted" and scene.code:
         last = "the log restores whatever the start removes"
+        if scene.named("start-delivers-again"):
+            last = "consumers get second copies of some messages"
     elif scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
     elif scene.phase == "predicted":
-        last = "the start costs nothing; mqtool verify checks everything else"
+        delivers = scene.named("start-delivers-overdue", "start-discards-half")
+        last = "it loses nothing, and delivers at once what was due" if delivers else "the start costs nothing"
+        last += "; mqtool verify checks everything else"
     elif scene.wrong:
         left = [*dict.fromkeys(item.code for item in scene.wrong)]
         last = f"it starts at no cost; still to handle: {', '.join(left[:3])}{' …' if left[3:] else ''}"
@@ -354,7 +360,7 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file", "commitlog-displaced-records")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),

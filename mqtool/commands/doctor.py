@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
-from mqtool.options import EngineChoice, StoreChoice, command
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import start_line, verify_line
 from mqtool.text import clean, count
@@ -32,16 +32,17 @@ _MATTERS = 3
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def doctor(out: Printer, store: StoreChoice, engine: EngineChoice) -> int:
+def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice) -> int:
     """Say on one screen whether a broker may start on the store, the three problems that matter, and the next command.
 
     The exit code has the bits of verify and of predict: 0 means that nothing is wrong and that a start costs nothing.
     """
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan)
-    answer = may_start(checked, settings)
+    answer = may_start(checked, settings, now)
     start = {**answer.prediction.json(), "reason": answer.reason, "assumptions": [*assumed, *answer.assumptions]}
     code = checked.exit_code | answer.exit_code
     unknown = bool(code & exits.UNSUPPORTED) and answer.may_start

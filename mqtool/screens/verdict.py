@@ -11,7 +11,7 @@ from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, exact_size, human_seconds, human_size, human_time
 from recover.change.model import Plan, Retire, Step
 from recover.repair.losses import RecoverPlan
-from recover.store.config_files import LMQ_PREFIX
+from recover.repair.plan_cost import lost_by
 
 _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
@@ -21,6 +21,9 @@ _TITLES = {"units": "entries", "ghosts": "stale", "min_offset": "from", "damaged
            "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
+_KINDS = {"delay": "delayed", "timer": "timer", "half": "half (producers are asked)", "revive": "popped"}
+_TOLD = {"again": "bold yellow", "now": "", "pending": "", "skipped": "bold red"}
+_DELIVERS = 30
 _GROUP_COLUMNS = (
     "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
 )
@@ -112,6 +115,10 @@ def _costs(document: dict[str, Any]) -> list[str]:
     unreachable, lowered, light = (
         document[name] for name in ("unreachable_messages", "lowered_queues", "missing_lmq_units"))
     misaligned = 0 if unreachable else document["misaligned_units"]
+    rows = document["delivers"]
+    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
+    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
+    skipped = sum(row["skipped"] for row in rows) - given_up
     told = (
         (document["lost_messages"],
          f"delete {count(document['lost_messages'], 'intact message')} (cut at {document['max_phy']:,})"),
@@ -121,6 +128,10 @@ def _costs(document: dict[str, Any]) -> list[str]:
         (lowered, f"lower the max offset of {count(len(lowered), 'queue')}"),
         (light, f"leave out {_entries(light)} of LMQ queues, whose consumers do not get the messages"),
         (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
+        (skipped, f"never deliver {count(skipped, 'waiting message')}"),
+        (given_up, f"give up {count(given_up, 'half message')}"),
+        (again, f"deliver {count(again, 'message')} a second time"),
+        (now, f"deliver or ask for {count(now, 'overdue message')} at once"),
     )
     return [text for number, text in told if number]
 
@@ -134,6 +145,14 @@ def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table
     names = [name.lstrip(">").replace(" ", "_") for name in _GROUP_COLUMNS]
     cells = [["?" if row[name] is None else row[name] for name in names] for row in rows]
     return table(title, _GROUP_COLUMNS, cells, most=most)
+
+
+def delivers_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """What a start delivers, by kind, topic and delay level, from the rows of its document."""
+    cells = [[_KINDS[row["kind"]], row["topic"], row["level"] or "", *(
+        Text(f"{row[name]:,}", style=_TOLD[name] if row[name] else "") for name in _TOLD)] for row in rows]
+    return table("what the start delivers", ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
+                                             ">never"], cells, most=_DELIVERS)
 
 
 # --- plans: their steps and their loss statement, before the question ---------------------------------
@@ -204,18 +223,6 @@ def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Show
              item.get("cause", "")] for item in loss]
     columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
     return table(f"what is lost: {count(lost_by(loss), 'message')}", columns, rows, most=_LOSSES)
-
-
-def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """The number of messages in a loss statement; positions of LMQ queues are the same messages again."""
-    own = light = 0
-    for item in loss:
-        messages = int(item.get("messages", 0))
-        if str(item.get("topic")).startswith(LMQ_PREFIX):
-            light = max(light, messages)
-        else:
-            own += messages
-    return max(own, light)
 
 
 def _offsets(item: dict[str, Any]) -> str:
