@@ -32,6 +32,7 @@ help:
 	@echo "make docs          fill in the generated tables of the documentation"
 	@echo "make dist          wheels, the folder that needs no Python, .deb and .rpm, in dist/ (PARTS=wheels: without the folder)"
 	@echo "make lock          lock what CI and the folder install"
+	@echo "make site          the documentation as pages, and the man pages, in build/"
 	@echo "make changelog     put the changes since the last release together: VERSION=1.2.0"
 
 setup: $(READY) $(KERNELS)
@@ -68,6 +69,12 @@ lock: setup
 # puts changelog/unreleased/ together: make changelog VERSION=1.2.0
 changelog: setup
 	@$(BIN)/python packaging/changelog.py "$(VERSION)"
+
+# Pages, in both languages, and man pages, from the same Markdown; a link that leads nowhere ends it.
+site: setup
+	@$(PIP) install --quiet --editable '.[site]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python -m sphinx -q -b man docs build/man
 
 docs: setup
 	$(BIN)/python -m tests.support.format_docs
