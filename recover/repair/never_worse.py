@@ -12,11 +12,10 @@ import os
 import stat
 import tempfile
 import time
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate, repeat
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
-from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
@@ -45,38 +44,6 @@ from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.reader import FileReader, LocalFile
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
-
-
-class _Overlaid(FileReader):
-    """A file with changes laid over it; a read touches only the changes in its range."""
-
-    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
-        self._changes = sorted(changes, key=lambda change: change.start)
-        self._starts = [change.start for change in self._changes]
-        self._reached = [*accumulate((change.stop for change in self._changes), max)]
-        self._below = below
-
-    @property
-    def length(self) -> int:
-        return max(self._below.length, self._reached[-1])
-
-    def read(self, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.length)
-        found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
-        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
-            first, last = max(offset, change.start), min(stop, change.stop)
-            if first < last:
-                found[first - offset : last - offset] = _bytes(change, first, last)
-        return bytes(found)
-
-    def close(self) -> None:
-        self._below.close()
-
-
-def _bytes(change: InPlace, first: int, last: int) -> bytes:
-    if not isinstance(change, WriteRange):
-        return bytes(last - first)
-    return change.content.part(first - change.start, last - change.start)
 
 
 class _Planned(LocalTree):
@@ -131,7 +98,7 @@ class _Planned(LocalTree):
         path, installed, within = self._steps(name)
         if installed is None:
             below = self._below.open(name)
-            return _Overlaid(below, within) if within else below
+            return Overlaid(below, within) if within else below
         if path not in self._written:
             target = self._scratch / str(len(self._written))
             try:
@@ -190,18 +157,22 @@ class Missed(Struct, frozen=True):
     store_timestamp: int
 
 
-def refuse_worse(
-    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
-) -> RecoverPlan:
-    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+Place = tuple[str, int, int]
+"""Topic, queue, queue offset."""
 
-    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+
+def taken_from_brokers(
+    store: Store, made: RecoverPlan, settings: BrokerSettings
+) -> tuple[dict[Place, Missed], dict[Place, Missed], list[str]]:
+    """Return what brokers alone would deliver and a plan (see `may_take_messages`) takes from them; what it overwrites
+    of old log files; and the releases that were asked."""
     steps = made.plan.steps
-    missed: dict[tuple[str, int, int], Missed] = {}
+    missed: dict[Place, Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
     with planned_store(store, steps) as (planned, path_in):
-        view = made.before.analysis.log
+        analysis = made.before.analysis
+        view = analysis.as_it_is
         after_view, stays = _changed(view, path_in, steps, store)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
@@ -210,12 +181,21 @@ def refuse_worse(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    analysis = made.before.analysis
     deleted = set(analysis.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
               and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
+    return missed, named, [*releases]
+
+
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+) -> RecoverPlan:
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+
+    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+    missed, named, releases = taken_from_brokers(store, made, settings)
     delivered = len(missed)
     missed |= named
     if not missed:
@@ -273,7 +253,7 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     analysis, steps = made.before.analysis, made.plan.steps
     expected = analysis.expectation
     plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
-        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
+        analysis.contradictions or analysis.misnamed or analysis.placed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}
