@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +31,17 @@ from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
-from recover.log.file_scan import FileScan
 from recover.log.generations import batches
 from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
+from recover.reading.accepting import Becomes, Dropped, Rewritten
+from recover.reading.policy import Explanation
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, Statement
-from recover.store.columns import Rows, Split
+from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.reader import FileReader, LocalFile
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
@@ -173,7 +175,7 @@ def taken_from_brokers(
     with planned_store(store, steps) as (planned, path_in):
         analysis = made.before.analysis
         view = analysis.as_it_is
-        after_view, stays = _changed(view, path_in, steps, store)
+        after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
                 missed[item.topic, item.queue, item.queue_offset] = item
@@ -265,38 +267,28 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
 
 
 def _changed(
-    view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
+    before: Reading, path_in: Callable[[Path], Path], steps: Iterable[Step]
 ) -> tuple[LogView, list[Stretch]]:
     """Return the rows of the unchanged records, and their ranges; the brokers' own check judges the rest."""
-    within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    store, within = before.store, defaultdict[Path, list[tuple[int, int]]](list)
     gone: set[Path] = set()
     for step in steps:
         if isinstance(step, InPlace):
             within[store.path(step.file)].append((step.start, step.stop))
         else:
             gone.add(store.path(step.file))
-    files: list[FileScan] = []
+    found: list[Becomes] = [Dropped(str(path)) for path in gone]
     stays: list[Stretch] = []
-    for scan in view.files:
-        path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
-        if path in gone:
+    for scan in before.log.files:
+        file, base = scan.mapped_file, scan.mapped_file.file_from_offset
+        if file.path in gone:
             continue
-        edges = [base, *(base + at for pair in sorted(within[path]) for at in pair), scan.file_end]
+        ranges = tuple((base + start, base + stop) for start, stop in sorted(within[file.path]))
+        edges = [base, *chain(*ranges), scan.file_end]
         stays += zip(repeat(base), edges[::2], edges[1::2])
-        if not within[path]:
-            files.append(scan)
-            continue
-        kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
-        starts, stops = base + np.array([*sorted(within[path]), (scan.file_size, scan.file_size)], dtype=np.int64).T
-        for split in scan.splits:
-            rows = split.records
-            # the first range that ends after a record begins must not begin before the record ends
-            following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
-            keep = rows["phy_offset"] + rows["size"] <= starts[following]
-            kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
-        kept.queues = scan.queues
-        files.append(kept)
-    return structs.replace(view, files=files), stays
+        if ranges:
+            found.append(Rewritten(file, structs.replace(file, path=path_in(file.path)), ranges))
+    return before.accepting([Explanation("written-over", one) for one in found]).log, stays
 
 
 def missed_between(
