@@ -48,6 +48,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
+from recover.reading.books import Claimed, claimed_after_end, claimed_findings, left_to_claim
 from recover.reading.edits import Edit
 from recover.reading.places import misnumbered
 from recover.store.config_files import Topics
@@ -80,6 +81,7 @@ class VerifyReport(Struct):
 
     `flipped`: tags and keys that are one flipped bit away from what their units hold. `rejected`: messages that no
     client or no service can read. `altered`: those whose properties both their unit and the index contradict.
+    `claimed`: messages after the end of the log of which only consumers' progress is left.
     """
 
     analysis: Analysis
@@ -91,6 +93,7 @@ class VerifyReport(Struct):
     flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     altered: list[Record] = field(default_factory=list)
+    claimed: list[Claimed] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -184,11 +187,17 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
             if part is not None and name in wanted:
                 findings.extend(part.findings)
     config = ConfigReport(analysis) if "config" in wanted else None
+    claimed: list[Claimed] = []
     if config is not None:
         findings.extend(config.findings)
+        if "commitlog" in wanted:
+            claimed = left_to_claim(claimed_after_end(store, analysis.log, analysis.topics), analysis.log,
+                                    analysis.losses)
+            findings.extend(claimed_findings(claimed, analysis.losses.indexed))
     findings.extend(check_parts(store, analysis, only))
     return VerifyReport(
-        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered
+        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered,
+        claimed,
     )
 
 
