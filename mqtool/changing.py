@@ -36,14 +36,14 @@ from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import refuse_if_changed, seal
-from recover.check.analysis import Analysis
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import FindingList
+from recover.findings.model import HIDDEN, FindingList, is_secret
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
@@ -150,7 +150,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: KnownLog | None = None, after_verify: Callable[[Analysis], None] | None = None, undo: bool = True,
+    known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
     the change. `known`: an earlier scan of the log, reused if the log did not change."""
@@ -202,7 +202,7 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
-    after_verify: Callable[[BrokerSettings, Analysis], None] | None = None
+    after_verify: Callable[[BrokerSettings, Reading], None] | None = None
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -294,6 +294,7 @@ class Change(Struct):
                              for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
+        said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
         if self.output is None:
             # no command writes there because a plan says so: journal names them to verify
             said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},

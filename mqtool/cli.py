@@ -24,6 +24,8 @@ from recover.findings.code import Refusal
 # --- reading -------------------------------------------------------------------------------------
 
 
+_HELP = {"help_option_names": ["-h", "--help"]}
+
 class LazyGroup(TyperGroup):
     """Lists the commands by their lines of help, and imports only the one that is called."""
 
@@ -36,7 +38,7 @@ class LazyGroup(TyperGroup):
 
 def load(name: str, entry: Entry) -> Any:
     """Build the typer command, with examples and exit codes in its help."""
-    one = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    one = typer.Typer(add_completion=False, rich_markup_mode="rich", context_settings=_HELP)
     command = command_of(entry)
     lines = ["[bold]Examples[/bold]"]
     for arguments, what in command.examples:
@@ -49,7 +51,7 @@ def load(name: str, entry: Entry) -> Any:
 
 
 app = typer.Typer(
-    cls=LazyGroup, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    cls=LazyGroup, context_settings=_HELP, rich_markup_mode="rich", pretty_exceptions_enable=False,
     epilog="[bold]Start with[/bold]\n  mqtool inspect STORE\n  mqtool verify STORE\n"
     "Exit codes are a bitmask: mqtool exit-codes",
 )

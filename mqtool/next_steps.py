@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line
+from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line, without_secrets
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_DATABASE
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class Given(Struct, frozen=True):
         found = []
         for name in (*_PARTS, *_BROKER):
             value = values.get(name)
-            found += [(name, str(item)) for item in (value if isinstance(value, list) else [value]) if item is not None]
+            words = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
+            words = [without_secrets([_SPELLING[name], item])[1] if name == "settings" else item for item in words]
+            found += [(name, item) for item in words]
         return cls(store, tuple(found))
 
     @classmethod

@@ -26,11 +26,11 @@ from mqtool.text import human_size
 from recover.broker.settings import load_settings, log_folder_names
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.model import refuse_existing
-from recover.check.analysis import ScanOptions
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import READS, shell_line
+from recover.findings.model import READS, shell_line, without_secrets
 from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.look.live import settled
+from recover.reading.facts import ScanOptions
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
@@ -159,7 +159,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
-        "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
+        "--memory", "Upper bound for a scan's rows in memory (default: 256M); a verify takes some 140 MB beside them.",
+        _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
@@ -201,15 +202,16 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
             return LocalEngine(self.thread_count)
+        settings = self.spark_settings()
         from recover.cluster.engine import SparkEngine
         from recover.cluster.session import session_for
 
         if size:
             out.say("starting Spark")
-            known = session_for(self.spark_settings()).json()
+            known = session_for(settings).json()
             page = f", {known['ui']}" if known["ui"] else ""
             out.say(f"Spark application {known['application']} on {known['master']}{page}")
-        return SparkEngine(self.spark_settings(), makes=rebuilds)
+        return SparkEngine(settings, makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         from recover.cluster.session import spark_settings
@@ -225,7 +227,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
-                    + shell_line("mqtool", *out.arguments, "--master", "spark://HOST:7077"))
+                    + shell_line("mqtool", *without_secrets(out.arguments), "--master", "spark://HOST:7077"))
         engine = self.scanner(out, total, rebuilds=rebuilds)
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,

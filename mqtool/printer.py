@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO, cast
 
 from msgspec import structs
 from rich import box
@@ -30,9 +30,9 @@ from rich.text import Text as Text
 from mqtool import exits, version
 from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
-from mqtool.text import clean, count, human_seconds, human_size
+from mqtool.text import clean, count, human_seconds, human_size, middle
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList, shell_line
+from recover.findings.model import Finding, FindingList, shell_line, without_secrets
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -43,7 +43,10 @@ JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
 _NARROWEST = 20
 """The least width of a column whose text is wrapped."""
+_LONG, _SHORT = 40, 24
+"""Names of more characters than the first are shortened to the second where a table is too wide."""
 _QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
+_PADDING = re.compile(r" +(?=\n)")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
 """CLOCK_REALTIME_COARSE, for which Python has no name: file times come from it, other clocks are ms ahead."""
@@ -89,15 +92,19 @@ def severity_text(severity: str, text: str = "") -> Text:
 
 
 def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
-    """Findings by code: severity, code, place, problem and remedy. `most`: rows per code."""
+    """Findings by code: severity, code, place, problem, and each remedy once. `most`: rows per code."""
     rows: list[Sequence[object]] = []
+    told: set[str] = set()
     for items in _by_code(findings):
         # one more row takes no more space than a line that says so
         shown = items if most is None or len(items) <= most + 1 else items[:most]
         for item in shown:
             what = Text(clean(given.fill(item.message)))
-            if item.remedy:
-                what.append("\n→ " + clean(given.fill(item.remedy)), style="dim")
+            remedy = clean(given.fill(item.remedy))
+            command = remedy.partition("   (or: ")[0]  # another way that concerns one file of many
+            if remedy and command not in told:
+                told.add(command)
+                what.append("\n→ " + remedy, style="dim")
             rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
         if len(shown) < len(items):
             rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
@@ -137,35 +144,83 @@ class _Console(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
+class _Unpadded:
+    """A stream that is no terminal: the blanks that fill up lines are left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_PADDING.sub("", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def make_console(color: str, *, stderr: bool = False) -> Console:
     """A console that obeys --color, NO_COLOR and the terminal, and never interprets markup."""
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream is not None and stream.isatty()
     forced = {"always": True, "never": False}.get(color)
     return _Console(
-        stderr=stderr, width=None if terminal or os.environ.get("COLUMNS") else _PIPE_WIDTH, highlight=False,
-        markup=False, emoji=False, force_terminal=forced or None, no_color=None if forced is None else not forced,
+        file=None if terminal or forced else cast("TextIO", _Unpadded(stream)), stderr=stderr,
+        width=None if terminal or os.environ.get("COLUMNS") else _PIPE_WIDTH, highlight=False, markup=False,
+        emoji=False, force_terminal=forced or None, no_color=None if forced is None else not forced,
     )
 
 
 def _laid_out(table: Table, width: int) -> RichTable | Group:
-    """The table, of which only `*` columns are wrapped; one row below the other if that takes more than `width`."""
+    """The table, of which only `*` columns are wrapped. What is too wide for `width` gets narrower step by step: words
+    of headings below each other, names shortened in the middle, less space between columns; if that is not enough, the
+    rows stand one below the other. Shortened names stand whole below."""
     columns = table.columns or ("", "*")
-    rows = [[*map(cell, row)] for row in table.rows]
-    needs = [max(cell_len(line) for text in column for line in text.plain.split("\n"))
-             for column in zip([Text(name.lstrip(">*")) for name in columns], *rows, strict=True)]
-    least = [min(need, _NARROWEST) if name.startswith("*") else need for name, need in zip(columns, needs, strict=True)]
-    if sum(least) + 3 * (len(least) - 1) > width:
-        return _stacked(table.title, columns, rows)
+    whole = rows = [[*map(cell, row)] for row in table.rows]
+    below: list[Text] = []
+    names, gap = [Text(name.lstrip(">*")) for name in columns], 3
+    for limit, gap in ((0, 3), (0, 3), (_LONG, 3), (_SHORT, 3), (_SHORT, 2), (_SHORT * 2 // 3, 2)):
+        if _width(columns, names, rows, gap) <= width:
+            break
+        names = [Text(name.plain.replace(" ", "\n")) if column.startswith(">") else name
+                 for column, name in zip(columns, names, strict=True)]
+        if limit:
+            rows, below = _shortened(columns, whole, limit)
+    if _width(columns, names, rows, gap) > width:
+        return Group(_stacked(table.title, columns, rows), *below)
     result = RichTable(title=table.title or None, title_justify="left", title_style="bold", header_style="bold",
-                       pad_edge=False, show_edge=False, show_header=bool(table.columns),
+                       pad_edge=False, show_edge=False, show_header=bool(table.columns), padding=(0, gap - 2, 0, 1),
                        box=box.SIMPLE_HEAD if table.columns else None)
-    for name in columns:
-        result.add_column(name.lstrip(">*"), justify="right" if name.startswith(">") else "left", overflow="fold",
-                          no_wrap=not name.startswith("*"), style="" if name or table.columns else "dim")
+    for column, name in zip(columns, names, strict=True):
+        result.add_column(name, justify="right" if column.startswith(">") else "left", overflow="fold",
+                          no_wrap=not column.startswith("*"), style="" if column or table.columns else "dim")
     for row in rows:
         result.add_row(*row)
-    return result
+    return Group(result, *below) if below else result
+
+
+def _width(columns: Sequence[str], names: Sequence[Text], rows: list[list[Text]], gap: int) -> int:
+    """The least width of a table: of each column its longest line, or `_NARROWEST` where lines may be wrapped."""
+    needs = [max(cell_len(line) for text in column for line in text.plain.split("\n"))
+             for column in zip(names, *rows, strict=True)]
+    return gap * (len(needs) - 1) + sum(
+        min(need, _NARROWEST) if column.startswith("*") else need for column, need in zip(columns, needs, strict=True))
+
+
+def _shortened(columns: Sequence[str], rows: list[list[Text]], limit: int) -> tuple[list[list[Text]], list[Text]]:
+    """The rows with names of left-aligned columns shortened in the middle, each differently, and a line for each."""
+    shorter: dict[str, str] = {}
+
+    def short(column: str, text: Text) -> Text:
+        name = text.plain
+        if column.startswith((">", "*")) or len(name) <= _LONG or " " in name or "\n" in name:
+            return text
+        if name not in shorter:
+            same = sum(1 for other in shorter if middle(other, limit) == middle(name, limit))
+            shorter[name] = f"{middle(name, limit - 2)}~{same + 1}" if same else middle(name, limit)
+        return Text(shorter[name], style=text.style)
+
+    result = [[short(column, text) for column, text in zip(columns, row, strict=True)] for row in rows]
+    return result, [Text(f"{name} = {whole}", style="dim") for whole, name in shorter.items()]
 
 
 def _stacked(title: str, columns: Sequence[str], rows: list[list[Text]]) -> Group:
@@ -219,8 +274,8 @@ class Printer:
 
     @property
     def typed(self) -> list[str]:
-        """The words of the command line, without --json."""
-        return [item for item in self.arguments if item != "--json"]
+        """The words of the command line, without --json and with *** for secrets."""
+        return [item for item in without_secrets(self.arguments) if item != "--json"]
 
     def begin(
         self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),

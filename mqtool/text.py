@@ -26,6 +26,14 @@ def clean(value: object, limit: int = 0) -> str:
     return text
 
 
+def middle(text: str, limit: int) -> str:
+    """Text of at most `limit` characters, the middle left out; both ends of a name tell it from others."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head):]}"
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if code <= 0xFF:

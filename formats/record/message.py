@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -350,6 +351,8 @@ def parse_offset_id(text: str) -> OffsetId:
 DEFAULT_MAX_SIZE = 128 << 20
 """Bytes of a decompressed body: a few KiB can decompress to many GiB."""
 _STEP = 1024
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+"""The module that reads ZSTD: of the standard library, or the package with the same."""
 _ZSTD_INPUT, _ZSTD_HEADER = 131_075, 4
 """Bytes that Java's ZSTD stream reads at once, and the most that are too few for a frame's header."""
 
@@ -370,11 +373,11 @@ def decompress(body: bytes, sys_flag: int, max_size: int = DEFAULT_MAX_SIZE) -> 
     if kind in (sysflag.COMPRESSION_LEGACY_ZLIB, sysflag.COMPRESSION_ZLIB):
         content, whole = _zlib(body, max_size)
     elif kind == sysflag.COMPRESSION_LZ4:
-        lz4 = _codec("lz4.frame", "lz4", "LZ4")
+        lz4 = _codec("LZ4", "lz4.frame")
         content, whole = _frames(lz4.LZ4FrameDecompressor, RuntimeError, body, max_size)
     elif kind == sysflag.COMPRESSION_ZSTD:
-        zstd = _codec("zstandard", "zstandard", "ZSTD")
-        content, whole = _frames(zstd.ZstdDecompressor().decompressobj, zstd.ZstdError, body, max_size, _ZSTD_INPUT)
+        zstd = _codec("ZSTD", ZSTD)
+        content, whole = _frames(zstd.ZstdDecompressor, zstd.ZstdError, body, max_size, _ZSTD_INPUT)
     else:
         raise FormatError("bad-compression-type", 0, f"unknown compression type in sysFlag {sys_flag:#x}", kind=kind)
     if len(content) > max_size:
@@ -421,8 +424,8 @@ def _frames(
     return bytes(content), ended > last
 
 
-def _codec(module: str, package: str, kind: str) -> Any:
+def _codec(kind: str, module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingCodecError(f"this body is {kind}: install the `{package}` package to read it") from error
+        raise MissingCodecError(f"this body is {kind}: {module} is needed to read it, and not installed") from error

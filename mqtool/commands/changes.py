@@ -18,10 +18,10 @@ from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import check_target, remote_folder, sources_of
 from recover.change.lock import refuse_if_held
-from recover.check.analysis import Analysis
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
 from recover.predict.groups import groups_of, has_offsets
+from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
@@ -117,7 +117,7 @@ def recover(
         loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
-    def show_groups(settings: BrokerSettings, analysis: Analysis) -> None:
+    def show_groups(settings: BrokerSettings, analysis: Reading) -> None:
         rows = _groups(analysis, settings)
         out.answer(groups_after=rows)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
@@ -140,7 +140,7 @@ def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
     return structs.replace(change, store=structs.replace(change.store, store=str(target)))
 
 
-def _groups(analysis: Analysis, settings: BrokerSettings) -> list[dict[str, Any]]:
+def _groups(analysis: Reading, settings: BrokerSettings) -> list[dict[str, Any]]:
     return to_builtins(groups_of(analysis, settings).rows) if has_offsets(analysis.store) else []
 
 

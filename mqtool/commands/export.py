@@ -19,7 +19,6 @@ from mqtool.next_steps import Given, Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from recover.check.analysis import ScanOptions, analyse
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
@@ -31,6 +30,8 @@ from recover.log.scan import LocalEngine
 from recover.look.query import nearest, unread_notes
 from recover.look.store import settings_of
 from recover.predict.start import predict
+from recover.reading.doubts import read
+from recover.reading.facts import Facts, ScanOptions
 from recover.repair.losses import assumptions_of
 from recover.repair.new_store import write_store
 from recover.store.columns import DEFAULT_MEMORY
@@ -132,6 +133,8 @@ class ExportForm(Struct, frozen=True, kw_only=True):
     raw_body: Annotated[bool, flag("--raw-body", "Bodies as stored, not decompressed.", _HOW)] = False
     unfold: Annotated[bool, flag("--unfold", "Export the messages of a batch one by one.", _HOW)] = False
     resume: Annotated[bool, flag("--resume", "Continue an interrupted NDJSON export.", _HOW)] = False
+    force: Annotated[bool, flag(
+        "--force", "Write other forms than NDJSON to a terminal, which obeys control characters.", _HOW)] = False
 
 
 @command(
@@ -206,6 +209,9 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
             (to_stdout, "-o -"), (which.include, "--include"))),
         (shape.damaged and which.lost_by, "--damaged with --lost-by", "A start cuts intact messages: leave out one."),
         (to_stdout and out.options.json, "-o - with --json", "Both are for stdout: write the messages to a file."),
+        (to_stdout and where.format != "ndjson" and not shape.force and sys.stdout.isatty(),
+         f"--format {where.format} to a terminal, which obeys the control characters of messages",
+         "Redirect stdout, choose ndjson, or add --force."),
         (to_stdout and shape.resume, "--resume with -o -", "A stream cannot be continued: write to a file."),
     ):
         if wrong:
@@ -242,7 +248,7 @@ class Reading:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged needs a store", "Name the store root: its queues show what was there.")
-            analysis = analyse(source.store, ScanOptions(engine=self.engine.scanner(self.out, source.size)))
+            analysis = read(Facts.of(source.store, ScanOptions(engine=self.engine.scanner(self.out, source.size))))
             for line in unread_notes(source.store):
                 self.missed(line)
             self.damaged_ranges += len(analysis.log.damaged)

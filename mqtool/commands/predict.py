@@ -15,7 +15,6 @@ from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
 from recover.change.lock import holder_of
-from recover.check.analysis import Analysis, analyse
 from recover.check.config import guesses
 from recover.check.log import expiring_files, first_file_findings
 from recover.check.parts import (
@@ -38,6 +37,9 @@ from recover.look.store import NO_LOG, settings_of
 from recover.predict.dispatch import Stop
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
+from recover.reading.doubts import read
+from recover.reading.facts import Facts
+from recover.reading.reading import Reading
 from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -63,7 +65,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                                "Name a file that ends in .ndjson or .csv.")
         new_outside_store(self.loss_out, root, parts)
 
-    def write(self, out: Printer, analysis: Analysis, cut_at: int | None) -> None:
+    def write(self, out: Printer, analysis: Reading, cut_at: int | None) -> None:
         """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
@@ -83,7 +85,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
                 f"in {self.loss_out}")
 
 
-def _losses(analysis: Analysis, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
+def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store
@@ -240,7 +242,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
-        analysis = analyse(opened, scan)
+        analysis = read(Facts.of(opened, scan))
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
     prediction, rows = found.prediction, to_builtins(found.rows)
     out.answer(

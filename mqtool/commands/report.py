@@ -36,7 +36,7 @@ from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import shell_line
+from recover.findings.model import shell_line, without_secrets
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.groups import groups_of
 from recover.predict.prediction import Prediction
@@ -293,7 +293,7 @@ def _page(
     level = "bad" if code & ~exits.DERIVED else "warn" if code else "good"
     who = [("store", str(found.store.root.absolute())), ("made by", f"mqtool {version()} on {socket.gethostname()}"),
            ("at", human_time(time.time_ns() // 1_000_000)), ("exit code", f"{code}: {', '.join(exits.names(code))}"),
-           ("command", shell_line("mqtool", *out.arguments))]
+           ("command", shell_line("mqtool", *without_secrets(out.arguments)))]
     return Page(f"Store {found.store.root.absolute()}", sentence, level, cards,
                 list(_sections(out, found, document)), who)
 

@@ -27,7 +27,7 @@ from recover.export.select import Wanted, selected
 from recover.export.send import KINDS, Cluster, Outbox, Place, Position, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import shell_line
+from recover.findings.model import shell_line, without_secrets
 from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "What is sent"
@@ -164,7 +164,7 @@ def _digest(target: Target, broker: BrokerChoice, which: Filter) -> str:
 
 
 def _typed(out: Printer, without: str = "") -> str:
-    return shell_line("mqtool", *(word for word in out.arguments if word != without))
+    return shell_line("mqtool", *(word for word in without_secrets(out.arguments) if word != without))
 
 
 class _Messages(Reading):

@@ -118,12 +118,13 @@ def fleet(out: Printer, which: Fleet) -> int:
     Each store is checked as by `mqtool verify STORE`. The exit code has the bits of all stores: 4 means that
     messages are damaged or missing in at least one of them. A store that cannot be verified is a row with its error.
     """
-    from recover.cluster.fleet import SPLIT_ABOVE, append_to_tables, named_stores, verify_fleet
-    from recover.cluster.session import running_session, spark_settings
-
     if which.into is None:
         raise UsageRefusal("--into DIR is needed", "Name the folder of the tables; later runs read the last one there.")
+    from recover.cluster.session import running_session, spark_settings
+
     settings = spark_settings(which.master, which.conf or ())
+    from recover.cluster.fleet import SPLIT_ABOVE, append_to_tables, named_stores, verify_fleet
+
     places = named_stores(which.stores or (), which.stores_file)
     outside_store(which.into, [Path(place) for place in places if "://" not in place])
     with out.line() as line:

@@ -93,9 +93,9 @@ def copy_file(path: Path, copy: Path) -> None:
 def remote_folder(place: str) -> Iterator[Path]:
     """Yield a local folder whose files are uploaded to a place on a server when the block ends. `Refusal` (8) if that
     place is not empty, or if the server lacks some of the files afterwards."""
+    files, root = remote_system(place)
     from pyarrow.fs import FileSelector, LocalFileSystem, copy_files
 
-    files, root = remote_system(place)
     try:
         if files.get_file_info(FileSelector(root, allow_not_found=True)):
             raise Refusal(f"{place} is not empty", "Name a new prefix.")

@@ -30,7 +30,7 @@ from recover.change.lock import ROOT_MTIME
 from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, stage
 from recover.change.places import RESERVE, Places
 from recover.findings.code import Refusal
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, finding, without_secrets
 from recover.store.reading import crc32c, file_crc, identity
 from recover.store.source import read_small, url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
@@ -371,7 +371,7 @@ def _who() -> dict[str, Any]:
     login = os.environ.get("SUDO_USER", "")
     return {
         "user": f"{user} ({login})" if login else user, "host": platform.node(), "tool": f"mqtool {version()}",
-        "command_line": shlex.join(["mqtool", *sys.argv[1:]]),
+        "command_line": shlex.join(["mqtool", *without_secrets(sys.argv[1:])]),
     }
 
 

@@ -13,11 +13,11 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import EXPANDED_JSON, BrokerVersion
-from recover.check.analysis import Analysis
 from recover.derived.expected import EXPIRED, QueueKey, deleted_topics
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
+from recover.reading.reading import Reading
 from recover.store.config_files import (
     LMQ_PREFIX,
     MARK,
@@ -61,7 +61,7 @@ class AboveMax(Struct, frozen=True):
     end: int
 
 
-def queue_ranges(analysis: Analysis) -> dict[QueueKey, range]:
+def queue_ranges(analysis: Reading) -> dict[QueueKey, range]:
     """Return each queue's offsets, from the first remaining message to the last, once the queue agrees with the log."""
     least, most = analysis.log.tally.least, analysis.log.tally.most
     ranges = {
@@ -90,7 +90,7 @@ class ConfigReport:
     recover would keep; batch and static topics are skipped, they count differently.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Reading) -> None:
         store, topics = analysis.store, analysis.topics
         self.pairs = judged_pairs(
             store, topics, analysis.log, expected={key.topic for key in analysis.expectation.queues()})

@@ -24,7 +24,6 @@ from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record, delay_level,
 from formats.record.grammar import is_served, unserved
 from formats.record.message import MissingCodecError, decompress, with_property_crc
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_PROP_CRC, BIT_UNSERVED, NO_MESSAGE
-from recover.check.analysis import Analysis
 from recover.check.log import place_in_file
 from recover.derived.expected import QueueKey
 from recover.findings.code import Severity
@@ -32,6 +31,7 @@ from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.reading.edits import POLICIES, Edit, between, property_bit
+from recover.reading.reading import Reading
 from recover.reading.restore import flipped_bits
 from recover.store.columns import Rows, Split, ask
 from recover.store.config_files import topic_text
@@ -67,7 +67,7 @@ class Rejected(Struct):
         return [] if self.severity else self.rows["phy_offset"].tolist()
 
 
-def rejected(analysis: Analysis) -> list[Rejected]:
+def rejected(analysis: Reading) -> list[Rejected]:
     log, found = analysis.log, []
     records = dict(log.written)
     alike = _compressed_alike(log) if log.tally.bits & BIT_CONTRADICTED_FLAG else Counter()
@@ -87,7 +87,7 @@ def rejected(analysis: Analysis) -> list[Rejected]:
     return found
 
 
-def rejected_findings(analysis: Analysis, found: list[Rejected]) -> Iterator[Finding]:
+def rejected_findings(analysis: Reading, found: list[Rejected]) -> Iterator[Finding]:
     """Yield a finding for each of `found`, and for each bit that explains one."""
     for item in found:
         first, code = item.rows[0], POLICIES[item.kind].finding
@@ -236,7 +236,7 @@ def _agrees(sys_flag: int, body: bytes) -> bool:
     return True
 
 
-def flipped_bit_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
+def flipped_bit_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
     """Yield a finding for each damaged message that one bit explains, at the byte of that bit."""
     for edit in flipped_bits(analysis.log, analysis.losses):
         yield _bit_finding(store, analysis.log, edit, field=edit.field, odds=edit.odds)
@@ -293,7 +293,7 @@ _ALL_BITS = (1 << 64) - 1
 
 
 def flipped_properties(
-    analysis: Analysis, index: IndexReport | None, mended: Iterable[Edit]
+    analysis: Reading, index: IndexReport | None, mended: Iterable[Edit]
 ) -> tuple[list[Edit], list[Record]]:
     """Return the edits that units reveal, and the records that both their queue unit and the index contradict without
     edits that explain it; none from the queues, or the index, if these contradict too many records.
@@ -340,7 +340,7 @@ def altered_findings(store: Store, log: LogView, records: Iterable[Record]) -> I
                       topic=record.topic_name, queue=record.queue_id, queue_offset=record.queue_offset)
 
 
-def _told(analysis: Analysis, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
+def _told(analysis: Reading, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:
     """Yield (kind, phy offset, size if known, values) of each contradicted record: from wrong queue units, and from
     index units in the chain of a key that their record does not have."""
     verdicts = analysis.queues.verdicts if analysis.queues is not None else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
 from formats.native.rows import BITS, FLAGS
-from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, java_integer
@@ -27,7 +27,7 @@ from recover.store.reading import FILE
 from recover.store.store import Store, logs_beside_remedy, named_by_record
 
 if TYPE_CHECKING:
-    from recover.check.analysis import Analysis
+    from recover.reading.reading import Reading
 
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
@@ -35,22 +35,6 @@ FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
 _NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that they are missing."
 _HOUR_MS = 3_600_000
-
-
-def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
-    """Whether a damaged range is the end mark of a file and held no message.
-
-    Either the remains show it (magic, size, or no room for a record), or, with `proven`, the queues do: they are
-    complete and lost no position there.
-    """
-    if damage.ended_by != "file-end" or damage.has_frame or lost or damage.mapped_file is None:
-        return False
-    room = damage.stop - damage.start
-    shows = (
-        room < MIN_RECORD_SIZE + BLANK_SIZE or damage.facts.get("size") == room
-        or damage.facts.get("magic") == MAGIC_BLANK or damage.reason == "bad-blank-size"
-    )
-    return shows or proven
 
 
 def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
@@ -64,7 +48,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(store: Store, analysis: Analysis) -> list[Finding]:
+def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
     log = analysis.log
     untold = list(unknown_size_findings(store, log.queue, log.log_end))
     found = [*_file_findings(store, analysis), *untold]
@@ -224,7 +208,7 @@ def length_findings(store: Store, queue: MappedFileQueue, lacks: Callable[[int, 
                       expected=queue.file_size, remedy=FIND_WHOLE if cut else None)
 
 
-def _file_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
+def _file_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
     log, queue = analysis.log, analysis.log.queue
     yield from length_findings(store, queue, lambda start, stop: any(
         damage.start < stop and start < damage.stop for damage in log.damaged))
@@ -330,7 +314,7 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
-    """A finding for each file whose records belong elsewhere; `misnamed` as in `Analysis`."""
+    """A finding for each file whose records belong elsewhere; `misnamed` as in `Reading`."""
     return [
         finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
         for mapped_file, right in misnamed

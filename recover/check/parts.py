@@ -32,19 +32,19 @@ from recover.broker.settings import KNOWN, BrokerSettings, java_integer
 from recover.broker.versions import DUP_INFO_CHECKED, NEWEST_COMPARED, BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
-from recover.check.analysis import Analysis
 from recover.check.config import TOPICS_FILE, config_databases
 from recover.check.log import first_timestamp, needs_newer_broker
 from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
 from recover.derived.index_check import IndexReport
-from recover.derived.index_files import index_geometry, list_index_files
+from recover.derived.index_files import index_geometry, index_headers, list_index_files
 from recover.findings.model import Finding, few, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
-from recover.look.store import index_headers, log_is_gone
+from recover.look.store import log_is_gone
 from recover.reading.lost import INDEXED, record_count
+from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
@@ -424,7 +424,7 @@ _LOST_PER_MESSAGE = 10
 """With this many lost messages per readable one, the files are hardly the log of these queues."""
 
 
-def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None) -> Iterator[Finding]:
+def remains_findings(store: Store, analysis: Reading, index: IndexReport | None) -> Iterator[Finding]:
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.losses.records
     # after damage is bridged, a small log may consist of the bridge alone
@@ -443,7 +443,7 @@ def remains_findings(store: Store, analysis: Analysis, index: IndexReport | None
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
 
 
-def _named_in(analysis: Analysis, start: int, stop: int) -> int:
+def _named_in(analysis: Reading, start: int, stop: int) -> int:
     """How many lost messages anything names in this range of the log."""
     by_damage = zip(analysis.log.damaged, analysis.losses.by_damage, strict=True)
     damaged = [(damage, positions) for damage, positions in by_damage if start <= damage.start < stop]
@@ -544,7 +544,7 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(store: Store, analysis: Analysis, wanted: Collection[str]) -> list[Finding]:
+def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> list[Finding]:
     """Findings that belong to no single file format; if not all parts are `wanted`, only those that concern the
     wanted."""
     whole = {*wanted} >= {*PARTS}

@@ -11,7 +11,6 @@ from msgspec import Struct, field
 
 from formats.record import Record
 from formats.record.rows import BITS_REJECTED
-from recover.check.analysis import Analysis, ScanOptions, analyse, unread_answers
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.flips import (
     Rejected,
@@ -49,14 +48,17 @@ from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
 from recover.reading.books import Claimed, claimed_after_end, claimed_findings, left_to_claim
+from recover.reading.doubts import read
 from recover.reading.edits import Edit
+from recover.reading.facts import Facts, ScanOptions, unread_answers
 from recover.reading.places import misnumbered
+from recover.reading.reading import Reading
 from recover.store.config_files import Topics
 from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 from recover.store.unread import held_elsewhere
 
 
-def numbering_findings(store: Store, analysis: Analysis) -> Iterator[Finding]:
+def numbering_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
     """Records that fit nowhere in the queue that they name, and queue positions for which no record is left."""
     known = {edit.start for edit in analysis.contradictions}
     for key, records in misnumbered(analysis.log, analysis.expectation).items():
@@ -84,7 +86,7 @@ class VerifyReport(Struct):
     `claimed`: messages after the end of the log of which only consumers' progress is left.
     """
 
-    analysis: Analysis
+    analysis: Reading
     index: IndexReport | None
     checkpoint: CheckpointReport | None
     config: ConfigReport | None
@@ -157,10 +159,10 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     queues_needed = bool(wanted & {"consumequeue", "config"})
     # files here say nothing about what is kept elsewhere
     wanted -= unread_answers(store, with_queues=queues_needed).keys() - {COMMITLOG}
-    analysis = analyse(
+    analysis = read(Facts.of(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
-    )
-    index = analysis.index(analysis.log) if "index" in wanted else None
+    ))
+    index = analysis.index if "index" in wanted else None
     findings = FindingList()
     rejected_ones: list[Rejected] = []
     flipped: list[Edit] = []

@@ -29,7 +29,6 @@ from typing import Any
 from msgspec import Struct, structs
 
 from recover.change.lock import probe
-from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.cluster.engine import SparkEngine
 from recover.cluster.jobs import check_executors, enter, run_job, watch
@@ -38,6 +37,7 @@ from recover.findings.code import BUG, OPERATIONAL, Refusal, UsageRefusal
 from recover.findings.model import Finding, filled, shell_line
 from recover.log.scan import LocalEngine
 from recover.look.live import settled
+from recover.reading.facts import ScanOptions
 from recover.store.memo import Stamp, stamp_of
 from recover.store.source import is_remote, list_remote, remote_matches, remote_root
 from recover.store.store import LOCK, Store

@@ -22,7 +22,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal, require
+from recover.findings.model import HIDDEN, is_secret
 from recover.log.split_scan import SPLIT_SIZE
 
 # --- Master and settings: the user's, and those that a scan of a store needs.
@@ -74,11 +75,14 @@ class SparkSettings(Struct, frozen=True):
 
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
-    """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept."""
+    """Parse --master and --conf K=V. `UsageRefusal` (16) for what Spark would not accept, `Refusal` (8) if the driver
+    lacks packages."""
     given = dict(_pair(item) for item in conf)
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
     threads = threads or len(os.sched_getaffinity(0))
-    return SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
+    settings = SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
+    require(*("connect", "Spark Connect") if settings.over_connect else ("spark", "Spark"))
+    return settings
 
 
 def _master(text: str | None) -> str | None:
@@ -268,7 +272,9 @@ class Session:
         """`Refusal` (8) if a running Spark has other settings than those given: they take effect only at start."""
         for key, value in given.items():
             if (own := self.setting(key)) != value:
-                raise Refusal(f"{what}, and its {key} is {own or 'not set'}, not {value}",
+                own = own or "not set"
+                said = f"differs from the one given as {HIDDEN}" if is_secret(key) else f"is {own}, not {value}"
+                raise Refusal(f"{what}, and its {key} {said}",
                               f"Leave the setting out, or {remedy}.")
 
     def setting(self, key: str) -> str | None:
@@ -405,7 +411,7 @@ class ConnectSession(Session):
                 self.context = SparkSession.builder.remote(str(url)).create()
                 # retry for some seconds if the server is gone, not for the ten minutes of pyspark
                 self.context.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
-        except ImportError as error:
+        except ImportError as error:  # pyspark asks for newer versions
             raise Refusal(f"Spark Connect lacks a package here: {first_line(error)}",
                           "pip install 'mqtool[connect]'; --master spark://HOST:7077 does without.") from error
         self.master = self.master or f"{_CONNECT}{self.context.client.host}"

@@ -377,3 +377,21 @@ def _proves(file: IndexFileName, geometry: IndexGeometry) -> bool:
             return fits(reader, geometry)
     except OSError:
         return False
+
+
+def index_ends(store: Store) -> list[tuple[int, int]]:
+    """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
+    return ends_of(index_headers(store, []))
+
+
+def ends_of(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:
+    """Return the same of headers that were read, see `index_headers`."""
+    return [(header.end_phy_offset, header.end_timestamp) for _, header in headers if header.index_count > 1]
+
+
+def index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:
+    """Name and header of each index file; errors of reading are added to `unread`."""
+    for file in list_index_files(store.index_dir).files:
+        header = file.header(unread)
+        if header is not None and is_index_name(file.name):
+            yield file.name, header

@@ -13,20 +13,20 @@ from formats.properties import structure_problem
 from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
-from recover.check.analysis import Analysis
 from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_destination
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
 from recover.log.scan import DENIED, Damage
 from recover.reading.lost import LostPosition
+from recover.reading.reading import Reading
 
 _MOST_READ = 64 << 20
 _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
 """ms: the years 2001 to 2286."""
 
 
-def damaged_messages(analysis: Analysis) -> Iterator[Selected]:
+def damaged_messages(analysis: Reading) -> Iterator[Selected]:
     """Yield what is left of each message in a damaged range: from its own bytes, else from the queue that names it.
 
     The state is `damaged`; `doubtful` names the fields that no checksum or second witness confirms; unreadable fields

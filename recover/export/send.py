@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,11 +24,10 @@ from recover.change import disk
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import Message, decoded, is_system, unfolded
-from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.code import Refusal, UsageRefusal, require
 
 ORIGIN = "MQTOOL_ORIGIN"
 KINDS = ("half", "delayed", "timer", "retry", "dead-letter")
-CLIENT = "rocketmq-python-client"
 RESERVED = frozenset({
     "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG",
     "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
@@ -46,6 +46,7 @@ _LONGEST_LINE = 8 * DEFAULT_MAX_SIZE
 _COMPACT = 1 << 20
 _NOT_WRITABLE = ("no writable queue", "no available message queues")
 """What a proxy and its client report for a topic without a writable queue."""
+_CONNECT_SECONDS = 5
 _PATIENCE = (1, 2, 4, 8, 16, 30)
 """Seconds between attempts at a cluster that does not answer or throttles."""
 
@@ -294,12 +295,10 @@ class Cluster:
     """The proxies of a live 5.x cluster. `Refusal` (8) if the client is missing or the cluster does not answer."""
 
     def __init__(self, endpoints: str, *, namespace: str = "", tls: bool = False) -> None:
-        try:
-            from rocketmq.v5.client import ClientConfiguration, Credentials
-            from rocketmq.v5.producer import Producer
-        except ModuleNotFoundError as error:
-            raise Refusal(f"sending needs the package {CLIENT}, which is not installed",
-                          "Install it: pip install 'mqtool[send]'") from error
+        require("send", "sending to a cluster")
+        from rocketmq.v5.client import ClientConfiguration, Credentials
+        from rocketmq.v5.producer import Producer
+
         access = Credentials(os.environ.get("MQTOOL_ACCESS_KEY", ""), os.environ.get("MQTOOL_SECRET_KEY", ""))
         self.endpoints = endpoints
         self.again = 0
@@ -340,9 +339,13 @@ class Cluster:
             until = time.monotonic() + pause
             while time.monotonic() < until and not interrupted():
                 time.sleep(0.2)
+        again = "Then run the same command again: with --position it continues where it stopped."
+        if reason := unreachable(self.endpoints):
+            raise Refusal(f"{self.endpoints} cannot be reached: {reason}",
+                          f"Check the address, and that a proxy listens there (port 8081). {again}")
         absent = "If the topic does not exist, create it (mqadmin updateTopic) or choose another with --topic-map.  "
-        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}", (absent if "route" in trouble else "")
-                      + "Then run the same command again: with --position it continues where it stopped.")
+        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}",
+                      (absent if "route" in trouble else "") + again)
 
     def _start(self, message: Outgoing) -> Future[Any]:
         """Return the future of one message."""
@@ -367,6 +370,21 @@ class Cluster:
 
     def close(self) -> None:
         self._producer.shutdown()
+
+
+def unreachable(endpoints: str) -> str:
+    """Return why none of some proxies (`host:port;host:port`) accepts a connection; "" if one does. The client reports
+    an absent topic and an absent host alike."""
+    reason = ""
+    for place in endpoints.split(";"):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]") or place, int(port)), _CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+        else:
+            return ""
+    return reason
 
 
 def _judged(error: Exception, topic: str) -> RejectedMessage | str:

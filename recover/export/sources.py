@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
-from recover.check.analysis import own_records
 from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, place_misnamed_files
@@ -26,7 +25,9 @@ from recover.log.judge import is_intact
 from recover.log.scan import Engine, LogView
 from recover.look.live import settled
 from recover.look.query import unread_notes
-from recover.reading.overwritten import correct_generations_by_units
+from recover.reading.doubts import ORDER, OWNERSHIP, resolved
+from recover.reading.facts import Facts, ScanOptions
+from recover.reading.reading import Reading
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile
@@ -306,9 +307,10 @@ def scan_source(
         unread += _beside(queue)
     log = by_names = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
-        log = by_names = correct_generations_by_units(log, source.store)
         with suppress(OSError):
-            log = own_records(log, source.store, memory=memory)
+            reading = resolved(Reading.first(Facts.of(source.store, ScanOptions(memory, engine=engine)), log), ORDER)
+            log = by_names = reading.log
+            log = resolved(reading, OWNERSHIP).log
         unread += unread_notes(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"

@@ -23,7 +23,7 @@ from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, may_hold_replies, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal
+from recover.findings.code import Refusal, require
 from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -114,6 +114,7 @@ class Table(Writer):
     """Parquet by pyarrow, with the columns of CSV. Without a stream it builds tables and writes none."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
+        require("parquet", "Parquet")
         import pyarrow as pa
 
         self._pa = pa

@@ -86,6 +86,33 @@ class NotAStore(UsageRefusal):
     """Nothing at that path looks like a store (exit 16)."""
 
 
+EXTRAS = {
+    "spark": ("pyspark", "pyarrow", "pandas"),
+    "parquet": ("pyarrow",),
+    "s3": ("pyarrow",),
+    "send": ("rocketmq",),
+    "connect": ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc"),
+}
+"""The extras of our package that bring what commands need beyond the local engine: the modules that each brings."""
+
+
+def require(extra: str, what: str) -> None:
+    """Refuse (8) unless the packages of an extra are installed: `what` needs them. Imports none of them."""
+    missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
+    if missing:
+        raise Refusal(f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed",
+                      f"Install it: pip install 'mqtool[{extra}]'", extra=extra, packages=missing)
+
+
+def _is_installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that the module is in
+        return False
+
+
 class Interrupted(Refusal):
     """Stopped by a signal; what was begun can be resumed (exit 32)."""
 

@@ -67,6 +67,27 @@ def shell_line(*words: object) -> str:
                     for word in map(str, words))
 
 
+_SECRET = re.compile(r"(?i)[^=]*(?:secret|token|password|credential)[^=]*")
+HIDDEN = "***"
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of a setting is nobody's business: its key names a secret, token, password or credential."""
+    return _SECRET.fullmatch(key) is not None
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return a command line's words with the values of such settings, of --set and --conf, as ***."""
+    found: list[str] = []
+    for word in words:
+        option, equals, pair = word.partition("=") if word.startswith("--") else ("", "", word)
+        key, has_value, _ = pair.partition("=")
+        before = option or (found[-1] if found else "")
+        hides = before in ("--set", "--conf") and has_value and is_secret(key)
+        found.append(f"{option}{equals}{key}={HIDDEN}" if hides else word)
+    return found
+
+
 def _octal(word: str) -> str:
     raw = b"".join(bytes([ord(char) - 0xDC00]) if "\udc80" <= char <= "\udcff"
                    else char.encode("utf-8", "surrogatepass") for char in word)

@@ -13,9 +13,8 @@ import numpy as np
 from msgspec import Struct, structs, to_builtins
 
 from formats import properties as props
-from formats.basics import FormatError, is_index_name
+from formats.basics import FormatError
 from formats.checkpoint import ABORT_BACKUP, EMPTY, SINCE, Checkpoint, newer_fields, process_id
-from formats.index import IndexHeader
 from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, StartFile, start_file
@@ -31,7 +30,7 @@ from recover.broker.versions import (
 )
 from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
-from recover.derived.index_files import index_geometry, list_index_files
+from recover.derived.index_files import ends_of, index_geometry, index_headers, list_index_files
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import WHOLE, FileScan, scan_file
@@ -39,7 +38,7 @@ from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import scan_files, splits_of
 from recover.look.items import next_data
-from recover.reading.lost import file_named_elsewhere
+from recover.reading.end import file_named_elsewhere
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -469,7 +468,7 @@ class Pointers:
         self.checkpoint = store.checkpoint()
         self.unread: list[OSError] = []
         self.index_files = list(index_headers(store, self.unread))
-        ends = _ends(self.index_files)
+        ends = ends_of(self.index_files)
         # start of the last message that the header of an index file names
         self.indexed_to = max((phy_offset for phy_offset, _ in ends), default=None)
         self._find_missing(store, end, ends)
@@ -519,20 +518,3 @@ def end_of_log(queue: MappedFileQueue) -> LogView:
         if scans[0].record_count:
             break
     return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
-
-
-def index_ends(store: Store) -> list[tuple[int, int]]:
-    """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
-    return _ends(index_headers(store, []))
-
-
-def _ends(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:
-    return [(header.end_phy_offset, header.end_timestamp) for _, header in headers if header.index_count > 1]
-
-
-def index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:
-    """Name and header of each index file; errors of reading are added to `unread`."""
-    for file in list_index_files(store.index_dir).files:
-        header = file.header(unread)
-        if header is not None and is_index_name(file.name):
-            yield file.name, header

@@ -14,7 +14,6 @@ from formats.config.tables import read_consumer_offsets
 from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
-from recover.check.analysis import Analysis
 from recover.check.config import IN_ROCKSDB, LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
@@ -23,6 +22,7 @@ from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.prediction import Prediction, right_units
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
+from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigPair
 from recover.store.derived_files import ExtFiles
@@ -73,7 +73,7 @@ def has_offsets(store: Store) -> bool:
 
 
 def groups_of(
-    analysis: Analysis, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
+    analysis: Reading, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
 ) -> Groups:
     """Return every committed offset of the groups and topics that match these patterns."""
     config = ConfigReport(analysis)
@@ -165,7 +165,7 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
         unread.append(f"{pair.name}: {len(offsets.rejected)} members were not written by a broker and are not listed")
 
 
-def _as_they_are(analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
+def _as_they_are(analysis: Reading, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:
     """Fill in ranges and lag; return the queues that end before messages of the log, whose lag stays unknown. A queue
     without units, of which the log has messages, has lost its files: its range is unknown too."""
     if analysis.queues is None:
@@ -190,14 +190,14 @@ def _as_they_are(analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]]) -
     return short
 
 
-def _of_queues(analysis: Analysis, keys: set[QueueKey]) -> list[Finding]:
+def _of_queues(analysis: Reading, keys: set[QueueKey]) -> list[Finding]:
     found = analysis.queues.findings if analysis.queues is not None else []
     return [item for item in found if item.code in _MISSING
             and QueueKey(item.facts["topic"], item.facts["queue"]) in keys]
 
 
 def _once_started(
-    analysis: Analysis, by_queue: dict[QueueKey, list[GroupRow]], states: dict[Key, QueueState], log_end: int,
+    analysis: Reading, by_queue: dict[QueueKey, list[GroupRow]], states: dict[Key, QueueState], log_end: int,
     settings: BrokerSettings,
 ) -> None:
     rewinds = settings.version.has(OVERFLOW_TO_FIRST)

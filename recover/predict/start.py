@@ -59,13 +59,13 @@ from recover.check.parts import (
 )
 from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
 from recover.derived.expected import deleted_topics
-from recover.derived.index_files import list_index_files
+from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
-from recover.look.store import finds_log, index_ends, log_is_gone
+from recover.look.store import finds_log, log_is_gone
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -82,7 +82,7 @@ from recover.predict.dispatch import (
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
 from recover.reading.books import missing_end
-from recover.reading.lost import file_named_elsewhere
+from recover.reading.end import file_named_elsewhere
 from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
 from recover.store.reading import FILE
@@ -119,8 +119,8 @@ def predict(
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
-    prediction.incomplete += [] if prediction.incomplete else missing_end(
-        store, view, topics, index_ends(store))
+    if counted and not prediction.incomplete:
+        prediction.incomplete += missing_end(store, view, topics, index_ends(store))
     configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)

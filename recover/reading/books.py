@@ -24,7 +24,8 @@ from recover.derived.expected import QueueKey
 from recover.derived.index_check import check_index
 from recover.findings.model import Finding, few, finding
 from recover.log.scan import LogView
-from recover.reading.lost import INDEXED, ZEROED, Losses, indexed_after_end, record_count
+from recover.reading.end import ZEROED, indexed_after_end
+from recover.reading.lost import INDEXED, Losses, record_count
 from recover.store.config_files import Topics, topic_text
 from recover.store.store import COMMITLOG, Store, last_unit
 from recover.store.unread import held_elsewhere

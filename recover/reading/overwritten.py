@@ -17,24 +17,19 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from formats.basics import is_safe_directory_name
-from formats.native.rows import numbered
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
-from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
+from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.log.file_scan import FileScan, Gap
-from recover.log.generations import mark, with_place
 from recover.log.judge import Claim, most_claimed
-from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows, tally
-from recover.reading.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
-from recover.store.columns import ColumnStore, Rows, Split, within
+from recover.log.scan import LogView, tally
+from recover.reading.lost import LostPosition, named_by_units, not_held
+from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.derived_files import QueueFiles, unit_at
 from recover.store.mapped_files import MappedFile
-from recover.store.store import Store
 
 Range = tuple[int, int]
 _OUTWEIGHED = 10
@@ -61,8 +56,8 @@ class ForeignFile(Struct, frozen=True):
 
 
 class Overwritten(Struct):
-    """Files of another log (`foreign`), all ranges with other records than the messages named there, and files without
-    any support (`alone`), which may belong to another log. `bridged`: gaps after which records are wrongly stale."""
+    """Files of another log (`foreign`), ranges with older records than the messages named there, and files without any
+    support (`alone`), which may belong to another log. `bridged`: gaps after which records are wrongly stale."""
 
     foreign: list[ForeignFile]
     stretches: list[Range]
@@ -71,11 +66,11 @@ class Overwritten(Struct):
 
 
 def overwritten(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[LogView], IndexReport]
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[], IndexReport]
 ) -> Overwritten:
     """Find what overwrote other messages by queue units and, for files without any unit, by the index.
 
-    `index` checks the index against a log.
+    `index` checks the index against the log.
     """
     unheld = not_held(expectation, named_by_units(queues, "wrong"))
     named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
@@ -86,21 +81,20 @@ def overwritten(
     named = [position for position in named if position.start not in taken]
     scans = [scan for scan in log.files if scan.record_count]
     odd = _out_of_time(scans)
-    told = queues.total(RIGHT) or named or odd is not None or log.tally.gapped.any() or index(log).verdicts
+    told = queues.total(RIGHT) or named or odd is not None or log.tally.gapped.any() or index().verdicts
     files = _files_in_doubt(
         log, scans, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
     foreign = _foreign_by_units(files, named, unheld)
     known = {file.mapped_file for file in foreign}
     silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
-    by_others, alone = _foreign_by_others(files, silent, expectation, index(log), odd) if silent else ([], [])
+    by_others, alone = _foreign_by_others(files, silent, expectation, index(), odd) if silent else ([], [])
     foreign += by_others
     # if all files are contradicted, it is the queues or the index that belong to another log
     if len(files) > 1 and len(foreign) == len(files):
         foreign = []
     if not queues.total(RIGHT):
         alone = []
-    stretches = [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)]
-    return Overwritten(foreign, stretches, alone, bridged)
+    return Overwritten(foreign, [*_older_in_place(log, expectation, unheld)], alone, bridged)
 
 
 def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
@@ -156,44 +150,6 @@ def _repeats(rows: Rows, expectation: Expectation) -> Rows:
         repeats[own] = ((holder["queue_offset"] == rows["queue_offset"][own])
                         & (holder["phy_offset"] < rows["phy_offset"][own]))
     return repeats
-
-
-def with_damage(log: LogView, found: Overwritten, *, memory: int) -> LogView:
-    """Return the log with these ranges as damage, and with what follows the bridged gaps as live. Its rows are copies,
-    `memory` bytes of them in memory; where a split has no such range, its rows stay elsewhere."""
-    stretches = found.stretches
-    indexed = {file.extent[0]: file.indexed for file in found.foreign}
-    columns = ColumnStore(memory)
-    scans = []
-    # without these records an end mark may no longer be believed
-    for scan in (scan.unweighed or scan for scan in log.files):
-        own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
-        extent = scan.mapped_file.file_from_offset, scan.file_end
-        if whole := extent in own:
-            own = [extent]
-        begins, ends = np.array(sorted(own), dtype=np.int64).reshape(-1, 2).T
-        kept, aside = [], []
-        for split in scan.splits:
-            if split.is_unaffected(begins, ends):
-                kept.append(split.again())
-                continue
-            inside = within(split.records["phy_offset"], begins, ends)
-            kept.append(kept_rows(split, inside, columns))
-            aside.append(Split(split.records[inside], split.hashes[:0]))
-        copy = scan.copied(kept)
-        copy.queues = log.queues
-        if whole:
-            copy.blank, copy.end, copy.doubted = None, scan.mapped_file.file_from_offset, []
-        why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
-        held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
-        gaps = [Gap(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
-        left = [structs.replace(gap, bridged_by_units=gap.bridged_by_units or gap in found.bridged)
-                for gap in scan.gaps if not whole]
-        copy.gaps = sorted([*left, *gaps], key=lambda gap: gap.start)
-        copy.set_aside = [*scan.set_aside, *(aside if own else ())]
-        scans.append(copy)
-    view = assemble(log.queue, scans)
-    return structs.replace(view, written=log.written, has_keys=log.has_keys)
 
 
 # --- Files of another log.
@@ -432,126 +388,3 @@ def _referenced(
         files = np.searchsorted(bases, rows["phy_offset"][led], "right") - 1
         total += np.bincount(files, minlength=bases.size)
     return dict(zip(bases.tolist(), total.tolist(), strict=True))
-
-
-# --- Older records of a topic whose new beginning is damaged.
-
-
-def without_older_topics(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, losses: Losses
-) -> LogView:
-    """Return the log with the records of a deleted topic superseded if damage took the first message after the topic
-    was created again; maybe `log` itself. The bits of its rows are changed in place.
-
-    A unit names that message in the damage (`Losses.again`), and none leads to a record of its queue before it.
-    """
-    begins = {position.key: damage.start for damage, again in zip(log.damaged, losses.again, strict=False)
-              for position in again if not position.queue_offset and not position.key.topic.startswith(LMQ_PREFIX)}
-    older: list[Rows] = []
-    for key, rows in expectation.grouped(set(begins)):
-        before = rows[rows["phy_offset"] < begins[key]]
-        unled = [*queues.verdicts[key].missing_offsets.tolist(), *(unit[0] for unit in queues.verdicts[key].wrong)]
-        if np.isin(before["queue_offset"], unled).all():
-            older.append(before["phy_offset"].copy())
-    found = mark(log.files, older, BIT_SUPERSEDED)
-    if not found:
-        return log
-    return structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=log.superseded + found)
-
-
-# --- Last records of queues whose queue offset and units disagree. ---------------------------------------------------
-#
-# A topic that is deleted and recreated begins at 0, so a last record with queue offset 0 makes all before it those of
-# the older topic. A damaged queue offset can be 0 as well. Then the unit at the place after the previous record names
-# it; a queue that was really recreated has no such unit.
-#
-# A record out of the order of its queue is damaged, unless a unit is at the very place that it names: then a broker
-# continued from there, or began again after a single message, and the record is right. Without units, it began again if
-# the record stands between those with 0 and 1, which leave it no other place.
-
-
-def correct_generations_by_units(log: LogView, store: Store) -> LogView:
-    """Return the log with such last records marked misnumbered or not, and those before them live; maybe `log` itself.
-
-    The bits of its rows are changed in place.
-    """
-    for bits, corrects in ((log.superseded, _undo_false_restarts), (log.tally.bits & BIT_MISNUMBERED, _confirm_places)):
-        if bits and corrects(log, store):
-            superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum())
-                             for split in log.splits(BIT_SUPERSEDED))
-            log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
-    return log
-
-
-def _undo_false_restarts(log: LogView, store: Store) -> bool:
-    """Undo restarts at 0 of single records that the unit at the previous record's next place names; whether any was."""
-    alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0)).tolist()
-    older: dict[int, np.void] = {}
-    newer: dict[int, np.void] = {}
-    for split in log.splits_of(alone):
-        records = split.records[np.isin(split.records["queue"], alone) & numbered(split.records)]
-        records = records[(records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0]
-        stale = (records["bits"] & BIT_SUPERSEDED) != 0
-        for rows, last in ((records[stale], older), (records[~stale], newer)):
-            # the last row of each queue in the split
-            queues, from_end = np.unique(rows["queue"][::-1], return_index=True)
-            last.update(zip(queues.tolist(), rows[::-1][from_end], strict=True))
-    false = {
-        queue: int(row["phy_offset"]) for queue, row in newer.items()
-        if queue in older and _is_named(log, store, row, int(older[queue]["queue_offset"]) + 1)
-    }
-    for split in log.splits_of(false):
-        bits, offsets = split.records["bits"], split.records["phy_offset"]
-        bits[np.isin(split.records["queue"], [*false])] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
-        bits[np.isin(offsets, [*false.values()])] |= BIT_MISNUMBERED
-    return bool(false)
-
-
-def _confirm_places(log: LogView, store: Store) -> bool:
-    """Clear misnumbered records that the unit at their own place confirms, or that begin their queue again, and
-    supersede others with that place; return whether there were any."""
-    confirmed: dict[tuple[int, int], int] = {}
-    for split in log.splits(BIT_MISNUMBERED):
-        for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
-            row = split.records[at]
-            is_named = _is_named(log, store, row, int(row["queue_offset"]))
-            holder = int(row["phy_offset"]) if is_named else _begun_again(log, store, row)
-            if holder is not None:
-                confirmed[int(row["queue"]), int(row["queue_offset"])] = holder
-                split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
-    offsets = [offset for _, offset in confirmed]
-    for split in log.splits_of({queue for queue, _ in confirmed}):
-        records = split.records
-        near = np.flatnonzero(np.isin(records["queue_offset"], offsets) & with_place(records))
-        places = records[["queue", "queue_offset", "phy_offset"]][near].tolist()
-        older = [confirmed.get((queue, offset), start) != start for queue, offset, start in places]
-        records["bits"][near[older]] |= BIT_SUPERSEDED
-    return bool(confirmed)
-
-
-def _begun_again(log: LogView, store: Store, row: np.void) -> int | None:
-    """Return the place of the last record with queue offset 0 if a record with it stands between those with 0 and 1 of
-    its queue, and no unit names the first one; else None."""
-    if row["queue_offset"]:
-        return None
-    own = np.concatenate([
-        split.records[(split.records["queue"] == row["queue"]) & numbered(split.records)
-                      & ((split.records["bits"] & (BIT_STALE | BIT_MISNUMBERED)) == 0)]
-        for split in log.splits_of([int(row["queue"])])
-    ])
-    at = int(np.searchsorted(own["phy_offset"], row["phy_offset"]))
-    if own["queue_offset"][max(0, at - 1) : at + 1].tolist() != [0, 1] or _is_named(log, store, own[at - 1], 0):
-        return None
-    return int(max(row["phy_offset"], own["phy_offset"][own["queue_offset"] == 0][-1]))
-
-
-def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:
-    """Whether the unit at a place of a record's queue names this record; false if none can be read."""
-    topic, queue_id = log.queues[int(row["queue"])]
-    name = topic_text(topic)
-    try:
-        is_safe = is_safe_directory_name(name)
-        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_safe else None
-    except OSError:
-        return False
-    return unit is not None and (unit.phy_offset, unit.size) == (int(row["phy_offset"]), int(row["size"]))

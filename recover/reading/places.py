@@ -6,7 +6,7 @@ in its queue, and elimination: no other place is left for it. Elimination applie
 nowhere in the queue that they name, and to records whose queue offset is missing in a queue that differs in one field.
 The log outranks its queues: a unit that disagrees with a record is wrong unless the log supports it and the record's
 own place has fewer claims. Such a record is reported; what derives from the log is checked against its right place
-(`relocated`); only --mend-bits writes the field.
+(`recover.reading.accepting`); only --mend-bits writes the field.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from msgspec import structs
 
 from formats import sysflag
 from formats.record import Record
-from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED, row_of
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.log.generations import with_place
 from recover.log.judge import Claim, LogReader, most_claimed
-from recover.log.scan import LogView, in_order
+from recover.log.scan import LogView
 from recover.reading.edits import POLICIES, Edit, Place, between, property_bit
 from recover.reading.lost import Losses, LostPosition, UnexplainedGap, lost_positions, named_by_units
-from recover.store.columns import ColumnStore, Rows, Split
+from recover.reading.reading import Explanation, Reading
+from recover.store.columns import Rows
 from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 
 Unit = tuple[int, int, int]
@@ -40,30 +41,35 @@ _LONGEST_GAP = 100
 """Limit of a gap's length (queue offsets): longer ones are not due to single records."""
 
 
-def misplaced_records(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Collection[LostPosition]
-) -> tuple[list[Edit], Losses]:
-    """Return the edits of records that belong elsewhere, ascending, and the losses without the places of these records.
+def wrong_place(reading: Reading) -> Iterator[Explanation]:
+    """Yield the edits of records that belong elsewhere."""
+    if reading.queues is None:
+        return
+    for edit in _misplaced(reading.log, reading.expectation, reading.queues, reading.behind, reading.losses):
+        yield Explanation("wrong-place", edit)
 
-    `behind` as for `lost_positions`.
+
+def _misplaced(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, behind: Collection[LostPosition],
+    losses: Losses,
+) -> list[Edit]:
+    """Return the edits of records that belong elsewhere, ascending.
+
+    `behind` as for `lost_positions`; `losses`: with no record moved.
     """
-    if queues is None:
-        return [], lost_positions(log, expectation, queues, behind)
     left: dict[bool, list[LostPosition]] = {False: [], True: []}
     for item, is_named in _places_left(log, expectation, queues):
         left[is_named].append(item)
     found = _contradicted(log, expectation, queues, left[True], [])
-    losses = lost_positions(log, expectation, queues, behind, _held(found))
+    if found:
+        losses = lost_positions(log, expectation, queues, behind, _held(found))
     # a queue in which exactly this offset is missing is better evidence than one with room for any
     moved = _fits_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
     fitted = {item.start for item in moved}
     edited = {edit.start for edit in found}
     alone = [item for item in (*moved, *(item for item in left[False] if item.start not in fitted))
              if item.start not in edited]
-    if alone:
-        found = _contradicted(log, expectation, queues, left[True], alone)
-        losses = lost_positions(log, expectation, queues, behind, _held(found))
-    return found, losses
+    return _contradicted(log, expectation, queues, left[True], alone) if alone else found
 
 
 def _held(edits: Iterable[Edit]) -> set[Place]:
@@ -107,7 +113,8 @@ def _contradicted(
         for row in _rows_at(log, wanted):
             phy_offset, size = int(row["phy_offset"]), int(row["size"])
             own = said.get(phy_offset) or by_lmq[phy_offset]
-            record = reader.find(phy_offset, size) if all(each.size == size for each in own) else None
+            stored = log.written.get(phy_offset)
+            record = stored or reader.find(phy_offset, size) if all(each.size == size for each in own) else None
             # a property CRC covers the whole record, so no field is wrong
             if record is not None and record.property_crc is None:
                 place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
@@ -442,45 +449,3 @@ def _next_places(expectation: Expectation, named: Collection[QueueKey]) -> Itera
     for key, rows in expectation.grouped(wanted):
         number = int(rows["queue_offset"][-1]) + 1
         yield UnexplainedGap(key, number, number, int(rows["phy_offset"][-1]), _NO_END)
-
-
-# --- The log after the edits.
-
-
-def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
-    """Return the log as if each contradicted record named its right place; `written` has these records.
-
-    Its rows are copies, of which at most `memory` bytes are in memory; where a split has no such record, its rows stay
-    elsewhere.
-    """
-    columns = ColumnStore(memory)
-    queues = list(log.queues)
-    numbers = {key: number for number, key in enumerate(queues)}
-    right = {}
-    for edit in edits:
-        key = edit.record.topic, edit.record.queue_id
-        if numbers.setdefault(key, len(queues)) == len(queues):
-            queues.append(key)
-        right[edit.start] = row_of(edit.record, numbers[key])
-    starts = np.array([*right], dtype=np.int64)
-    scans = [scan.copied([split.again() if split.is_unaffected(starts, starts + 1) else
-                          _with_rows(split, right, columns) for split in scan.splits]) for scan in log.files]
-    changed = structs.replace(
-        log, files=scans, queues=queues, damaged=[*log.damaged], written={edit.start: edit.record for edit in edits},
-    )
-    changed.superseded, changed.tally = in_order(scans, len(queues))
-    return changed
-
-
-def _with_rows(split: Split, right: dict[int, tuple[np.ndarray, np.ndarray]], columns: ColumnStore) -> Split:
-    rows, hashes = np.array(split.records), np.array(split.hashes)
-    rows["bits"] &= np.uint16(~(BIT_MISNUMBERED | BIT_SUPERSEDED) & 0xFFFF)
-    ends = np.cumsum(rows["hashes"].astype(np.int64))
-    for at in np.flatnonzero(np.isin(rows["phy_offset"], [*right])).tolist():
-        row, keys = right[int(rows["phy_offset"][at])]
-        count = int(rows["hashes"][at])
-        if keys.size == count:
-            hashes[ends[at] - count : ends[at]] = keys
-        row["hashes"] = count
-        rows[at] = row[0]
-    return columns.keep(rows, hashes)

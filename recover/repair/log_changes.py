@@ -1,4 +1,4 @@
-"""Changes of the commitlog by recover: end marks, restored fields, bridges, the dirty tail; and the log after them.
+"""Changes of the commitlog by recover: end marks, restored fields, bridges, the dirty tail.
 
 Derived files are judged against the log as an analysis would see it after the plan: what a plan rebuilds is what the
 changed log needs, and an ordinary verify afterwards proves it.
@@ -6,49 +6,36 @@ changed log needs, and an ordinary verify afterwards proves it.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.record import Record, encode, encode_blank
-from formats.record.rows import BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, row_of
+from formats.record.rows import BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
-from recover.check.analysis import Analysis
 from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import count
-from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import LogReader
-from recover.log.scan import Damage, LogView, assemble, dead_ranges, kept_rows
+from recover.log.scan import Damage, LogView, dead_ranges
+from recover.reading.accepting import Becomes, Cut, Dropped, Replaced
 from recover.reading.edits import POLICIES, UNASKED, Edit, by_record
-from recover.reading.lost import LostPosition, Neighbour, Surroundings, old_end
+from recover.reading.lost import LostPosition, Neighbour, Surroundings
+from recover.reading.reading import Explanation, Reading
 from recover.reading.restore import content_of, copies_in_twins, place_of, restoring_edits
 from recover.repair.bridge import Bridge, BridgeRange, range_between
-from recover.store.columns import ColumnStore, Rows, Split, within
+from recover.store.columns import Rows
 from recover.store.config_files import topic_text
-from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.mapped_files import MappedFile
 
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
-_SHARE = 4
-"""Fraction of the log's column memory that the columns of the changed log may take: one in this many."""
-
-
-class Replaced(Struct, frozen=True):
-    """A dead range [start, stop) of one file that will hold `records`; `blank` is where its end mark will stand."""
-
-    mapped_file: MappedFile
-    start: int
-    stop: int
-    records: tuple[Record, ...]
-    blank: int | None = None
 
 
 class LogChanges:
@@ -61,9 +48,10 @@ class LogChanges:
     """
 
     def __init__(
-        self, analysis: Analysis, cut_from: int, *, cuts_only: bool = False, without_markers: bool = False
+        self, analysis: Reading, cut_from: int, *, cuts_only: bool = False, without_markers: bool = False,
+        old_end: int | None = None,
     ) -> None:
-        self.analysis, self.cut_from, self.cuts_only = analysis, cut_from, cuts_only
+        self.analysis, self.cut_from, self.cuts_only, self.old_end = analysis, cut_from, cuts_only, old_end
         self._taken = set(_places_of_older(analysis.log)) if without_markers else None
         self.steps: list[Step] = []
         self.replaced: list[Replaced] = []
@@ -71,6 +59,11 @@ class LogChanges:
         self.dropped: list[str] = []
         self.edited: set[int] = set()
         self.bridged_queues: set[QueueKey] = set()
+
+    def after(self) -> Reading:
+        """Return the reading of the log that the steps leave, with nothing compared with it yet."""
+        found: list[Becomes] = [*self.replaced, *map(Dropped, self.dropped), Cut(self.cut_from)]
+        return self.analysis.accepting([Explanation("plan", each) for each in found])
 
     def _name(self, mapped_file: MappedFile) -> str:
         """The path of a file as plans write it."""
@@ -175,7 +168,7 @@ class LogChanges:
         for scan in self.analysis.log.files:
             base = scan.mapped_file.file_from_offset
             start = max(base, self.cut_from)
-            old = self.analysis.old_end is not None and base <= self.analysis.old_end < scan.file_end
+            old = self.old_end is not None and base <= self.old_end < scan.file_end
             if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
                 self.zero(scan.mapped_file, start - base)
 
@@ -230,21 +223,24 @@ class LogChanges:
 
 
 def keep_everything(
-    analysis: Analysis, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
-    edits: Iterable[Edit] = (),
+    analysis: Reading, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
+    edits: Iterable[Edit] = (), old_end: int | None = None,
 ) -> LogChanges:
     """Return the changes after which every broker passes over the damage; no intact record is touched except by
     `edits`.
 
     Edits that their policy does not allow unasked are made only with `mend_bits`; so are bit flips that explain a
-    damage. `Refusal` (8) for damage before intact messages if `bridge` is False, and where no bridge fits.
+    damage. `old_end`: where old records end the log, if only a plan shows it.
+
+    `Refusal` (8) for damage before intact messages if `bridge` is False, and where no bridge fits.
     """
     log, edits = analysis.log, list(edits)
-    end = end_of_live_log(log) if analysis.old_end is None else analysis.old_end
+    old_end = analysis.old_end if old_end is None else old_end
+    end = end_of_live_log(log) if old_end is None else old_end
     copies = copies_in_twins(log, analysis.losses)
     # what another file has after the end of the log continues it
     ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
-    changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap")
+    changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap", old_end=old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -284,12 +280,11 @@ def keep_everything(
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
-    if analysis.old_end is None and log.superseded:
+    if old_end is None and log.superseded:
         # damage hid that old records end the log: drop them too, as a second run would
-        old = old_end(log_after(log, changes), analysis.store.queue_file_size)
+        old = changes.after().old_end
         if old is not None:
-            analysis = structs.replace(analysis, old_end=old)
-            return keep_everything(analysis, lost=lost, bridge=bridge, mend_bits=mend_bits, edits=edits)
+            return keep_everything(analysis, lost=lost, bridge=bridge, mend_bits=mend_bits, edits=edits, old_end=old)
     changes.zero_dirty_end()
     changes.mend_files()
     return changes
@@ -353,7 +348,7 @@ def _edited(edit: Edit) -> dict[str, Any]:
     }
 
 
-def cut_log(analysis: Analysis, offset: int, *, anywhere: bool = False) -> LogChanges:
+def cut_log(analysis: Reading, offset: int, *, anywhere: bool = False) -> LogChanges:
     """Zero the log from `offset` to the end of its file and remove later files.
 
     `UsageRefusal` (16) if `offset` is not a record boundary, naming the nearest two. With `anywhere` (a broker's own
@@ -395,110 +390,3 @@ def _boundaries(log: LogView) -> Iterator[Rows]:
     for split in log.splits():
         rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
         yield np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
-
-
-# --- The log after the changes.
-
-
-Within = Callable[[Rows], Rows]
-"""Maps physical offsets to whether they lie in a replaced range of the file (bool array)."""
-
-
-def log_after(log: LogView, changes: LogChanges) -> LogView:
-    """The log after the changes. Its columns take a fraction of the memory for columns of the log."""
-    columns = ColumnStore(changes.analysis.options.memory // _SHARE)
-    queues = list(log.queues)
-    numbers = {key: number for number, key in enumerate(queues)}
-    scans = []
-    by_file: dict[MappedFile, list[Replaced]] = defaultdict(list)
-    for change in changes.replaced:
-        by_file[change.mapped_file].append(change)
-    new = by_file.keys() - {scan.mapped_file for scan in log.files}
-    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
-    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
-        if str(scan.mapped_file.path) in changes.dropped:
-            continue
-        own = by_file[scan.mapped_file]
-        ranges = sorted((change.start, change.stop) for change in own)
-        starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
-        replaced = partial(within, starts=starts, stops=stops)
-        new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_insert(_left(scan.splits, starts, stops, changes.cut_from, columns), new_rows))
-        scans.append(_changed_scan(scan, own, replaced, splits, changes.cut_from))
-    for scan in scans:
-        scan.queues = queues
-    files = [scan.mapped_file for scan in scans]
-    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
-    view.written = log.written | {record.phy_offset: record for change in changes.replaced for record in change.records}
-    return view
-
-
-def _changed_scan(
-    scan: FileScan, changes: list[Replaced], replaced: Within, splits: list[Split], cut_from: int
-) -> FileScan:
-    filled = replaced(np.array([gap.start for gap in scan.gaps], dtype=np.int64)).tolist()
-    gaps = [
-        gap for gap, is_filled in zip(scan.gaps, filled, strict=True) if gap.start < cut_from and not is_filled
-    ]
-    blank = scan.blank
-    for change in changes:
-        if change.blank is not None:
-            blank = change.blank
-    base = scan.mapped_file.file_from_offset
-    if blank is not None and blank >= cut_from:
-        blank = None
-    end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
-    if blank is None and end < scan.file_end:
-        gaps.append(Gap(end, scan.file_end, "zeroed", "file-end", False, end))
-    changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
-    # of several gaps with the same start, keep the first
-    distinct = {gap.start: gap for gap in reversed(gaps)}
-    changed.splits, changed.queues, changed.gaps = splits, scan.queues, [distinct[start] for start in sorted(distinct)]
-    changed.blank, changed.end = blank, end
-    return changed
-
-
-def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> Split:
-    rows, hashes = [], []
-    for record in sorted(change.records, key=lambda record: record.phy_offset):
-        key = (record.topic, record.queue_id)
-        number = numbers.setdefault(key, len(numbers))
-        if number == len(queues):
-            queues.append(key)
-        row, keys = row_of(record, number)
-        rows.append(row)
-        hashes.append(keys)
-    return Split(np.concatenate(rows), np.concatenate(hashes))
-
-
-def _left(
-    splits: Iterable[Split], starts: Rows, stops: Rows, cut_from: int, columns: ColumnStore
-) -> Iterator[Split]:
-    """Copies of the splits without stale and replaced records and those that end after the cut, and without marks that
-    `kept_rows` recomputes."""
-    for split in splits:
-        if split.summary is not None and split.summary.end <= cut_from and split.is_unaffected(starts, stops):
-            yield split.again()
-            continue
-        rows = split.records
-        goes = ((rows["bits"] & BIT_STALE) != 0) | (rows["phy_offset"] + rows["size"] > cut_from)
-        yield kept_rows(split, goes | within(rows["phy_offset"], starts, stops), columns)
-
-
-def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
-    """Splits in log order with the new ones inserted; the rows of a new one are adjacent in the log."""
-    waiting = deque(sorted(new, key=lambda split: split.first))
-    for split in splits:
-        while waiting and split.size and waiting[0].first <= split.last:
-            if waiting[0].first > split.first:
-                at = int(np.searchsorted(split.records["phy_offset"], waiting[0].first))
-                head, split = _divide(split, at)
-                yield head
-            yield waiting.popleft()
-        yield split
-    yield from waiting
-
-
-def _divide(split: Split, at: int) -> tuple[Split, Split]:
-    hashes = int(split.records["hashes"][:at].astype(np.int64).sum())
-    return Split(split.records[:at], split.hashes[:hashes]), Split(split.records[at:], split.hashes[hashes:])

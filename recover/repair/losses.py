@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from formats.record import Record
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
-from recover.check.analysis import Analysis
 from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, PARTS
 from recover.check.report import VerifyReport
@@ -23,6 +22,7 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.reading.books import Claimed
 from recover.reading.lost import Surroundings, held_records, record_count
+from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, INDEX, Store
@@ -87,7 +87,7 @@ class RecoverPlan(Struct):
     abort_stays_for: list[str] = field(default_factory=list)
 
 
-def loss_of_damage(analysis: Analysis, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+def loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
     """Return an entry per queue for messages lost to damage from `begin` on; times (ms) are those of adjacent records.
 
     Messages of unknown queue have an entry without topic and queue.
@@ -113,7 +113,7 @@ def loss_of_damage(analysis: Analysis, bridged: Sequence[dict[str, Any]], begin:
 
 
 def loss_of_unproven(
-    analysis: Analysis, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
+    analysis: Reading, wanted: Collection[QueueKey] | None = None, parts: Collection[str] = PARTS,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of messages that only the units of a queue (of `wanted`, if given) or only the index name, with
     an entry per queue and one for the index. `parts`: the parts whose units are to be dropped."""

@@ -27,7 +27,6 @@ from recover.change.carry_out import apply_plan
 from recover.change.content import stop_if
 from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
-from recover.check.analysis import ScanOptions
 from recover.check.report import VerifyReport, verify
 from recover.derived.expected import QueueKey, expect
 from recover.export.messages import Counts, count_key
@@ -36,6 +35,7 @@ from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.generations import with_place
+from recover.reading.facts import ScanOptions
 from recover.reading.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.repair.bridge import Bridge, range_between
 from recover.repair.losses import unknown_sizes

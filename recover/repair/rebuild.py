@@ -16,7 +16,6 @@ from recover.change.content import Content, DeferredContent, Spool, make, stop_i
 from recover.change.copy_store import check_target, staged_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
-from recover.check.analysis import Analysis, ScanOptions
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.derived.expected import QueueKey
@@ -28,6 +27,8 @@ from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, f
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import FindingList
 from recover.log.scan import Damage
+from recover.reading.facts import ScanOptions
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.source import list_again, read_small
@@ -80,7 +81,7 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
 
 
 def derived_steps(
-    analysis: Analysis, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
+    analysis: Reading, index: IndexReport, checkpoint: CheckpointReport, zone: datetime.tzinfo | None, *,
     parts: Collection[str] = PARTS, wanted: set[QueueKey] | None = None, unmended: Sequence[Damage] = (),
     visible: bool = False, bridged: Collection[QueueKey] = (),
 ) -> Iterator[Step]:
@@ -113,7 +114,7 @@ def _verified(store: Store, options: RebuildOptions, report: VerifyReport | None
     return report
 
 
-def chosen_queues(analysis: Analysis, options: RebuildOptions) -> set[QueueKey] | None:
+def chosen_queues(analysis: Reading, options: RebuildOptions) -> set[QueueKey] | None:
     """The queues that the options name; None for all. `UsageRefusal` (16) or `Refusal` (8) if there is no such queue to
     rebuild."""
     if options.topic is None:
@@ -134,7 +135,7 @@ def chosen_queues(analysis: Analysis, options: RebuildOptions) -> set[QueueKey] 
     return {key}
 
 
-def _refuse_topic(analysis: Analysis, topic: str) -> None:
+def _refuse_topic(analysis: Reading, topic: str) -> None:
     if topic in analysis.expectation.deleted:
         raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` rebuilds its queues.")
     if topic in analysis.expectation.unsafe:
@@ -266,7 +267,7 @@ def _fresh_steps(
         yield Install(CHECKPOINT, _checkpoint(analysis, index))
 
 
-def _checkpoint(analysis: Analysis, index: IndexRebuild | None) -> bytes:
+def _checkpoint(analysis: Reading, index: IndexRebuild | None) -> bytes:
     """The right checkpoint; its index time is that of the last full file, as IndexService.flush sets it."""
     try:
         base = read_small(analysis.store.checkpoint_path, 4096)
@@ -280,7 +281,7 @@ def _checkpoint(analysis: Analysis, index: IndexRebuild | None) -> bytes:
 
 
 def _check(
-    store: Store, analysis: Analysis, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
+    store: Store, analysis: Reading, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
 ) -> FindingList:
     """Read back the written files and compare them with the log."""
     found = FindingList()

@@ -5,29 +5,28 @@ from __future__ import annotations
 import datetime
 from typing import Any, Literal
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
-from recover.broker.settings import BrokerSettings, DelayTable
+from recover.broker.settings import BrokerSettings
 from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
 from recover.change.places import can_be_retired, foreign_folders
-from recover.check.analysis import Analysis, ScanOptions
 from recover.check.config import ConfigReport
 from recover.check.log import damaged_messages
 from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
-from recover.derived.expected import expect
-from recover.derived.index_check import IndexReport, check_index
-from recover.derived.queue_check import check_consumequeue
+from recover.derived.index_check import IndexReport
 from recover.findings.code import UNSUPPORTED, Refusal
 from recover.findings.model import count, few
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import limited_search_cuts, predict
-from recover.reading.overwritten import correct_generations_by_units
+from recover.reading.doubts import ORDER, resolved
+from recover.reading.facts import ScanOptions
+from recover.reading.reading import Reading
 from recover.repair.config_repair import ConfigRepair
-from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything, log_after
+from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.repair.losses import (
     RecoverPlan,
     check_plannable,
@@ -111,8 +110,8 @@ def _planned(
     if changes.bridged:
         # the units of lost positions must lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = correct_generations_by_units(log_after(analysis.log, changes), store)
-    dropped = max(0, analysis.log.tally.messages - after.tally.messages)
+    after = resolved(changes.after(), ORDER)
+    dropped = max(0, analysis.log.tally.messages - after.log.tally.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
             f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
@@ -131,7 +130,7 @@ def _planned(
     restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
-               "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config,
+               "bridged": changes.bridged[:1000], "valid_to": after.log.valid_to, "config": config,
                "index_units": max((item.facts["index_units"] for item in before.findings if item.code == MOSTLY_GONE),
                                   default=0)}
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
@@ -139,12 +138,12 @@ def _planned(
     if cut is not None:
         left += damaged_messages(analysis.log, analysis.losses, analysis.end_marks, before=cut)
     return RecoverPlan(
-        plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
+        plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.log.valid_to,
         left_messages=left, given_up_messages=given_up, cut_from=cut, abort_stays_for=_needs_a_start(before),
     )
 
 
-def _as_the_broker(analysis: Analysis, prediction: Prediction | None) -> LogChanges:
+def _as_the_broker(analysis: Reading, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
         raise Refusal(f"the effect of {prediction.not_emulated[0]} on that broker is unknown",
                       "`{typed} --policy keep` reads the whole log.")
@@ -160,22 +159,17 @@ def _as_the_broker(analysis: Analysis, prediction: Prediction | None) -> LogChan
 
 
 def _judged_by(
-    before: VerifyReport, after: LogView, *, rewritten: bool
-) -> tuple[Analysis, IndexReport, CheckpointReport, ConfigReport]:
-    """Return the analysis with the log `after` and its queues, and the index, checkpoint and config judged against it.
+    before: VerifyReport, after: Reading, *, rewritten: bool
+) -> tuple[Reading, IndexReport, CheckpointReport, ConfigReport]:
+    """Return the reading `after` with its index, checkpoint and config judged against it.
 
     `rewritten`: records changed. The verdicts of `before` are reused if the changed log demands the same derived files.
     """
-    analysis, store = before.analysis, before.analysis.store
-    same = not rewritten and not analysis.log.stale and _asked_by(analysis.log) == _asked_by(after)
+    analysis = before.analysis
+    same = not rewritten and not analysis.log.stale and _asked_by(analysis.log) == _asked_by(after.log)
     if same and before.index and before.checkpoint and before.config:
-        return structs.replace(analysis, log=after), before.index, before.checkpoint, before.config
-    delays = DelayTable(analysis.delays.levels)
-    delays.observed = dict(analysis.delays.observed)
-    expectation = expect(after, analysis.topics)
-    queues = None if analysis.queues is None else check_consumequeue(store, after, expectation, delays)
-    then = structs.replace(analysis, log=after, expectation=expectation, delays=delays, queues=queues)
-    return then, check_index(store, after), check_checkpoint(store, after), ConfigReport(then)
+        return after.like(analysis), before.index, before.checkpoint, before.config
+    return after, after.index, check_checkpoint(after.store, after.log), ConfigReport(after)
 
 
 def _asked_by(log: LogView) -> list[Any]:
@@ -186,7 +180,7 @@ def _asked_by(log: LogView) -> list[Any]:
 
 
 def _in_order(
-    before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions, prediction: Prediction | None
+    before: VerifyReport, changes: LogChanges, after: Reading, options: RecoverOptions, prediction: Prediction | None
 ) -> tuple[list[Step], list[dict[str, Any]]]:
     """All steps in execution order, and the decision about each config file."""
     store, as_broker = before.analysis.store, options.policy == "broker"
@@ -197,7 +191,7 @@ def _in_order(
         analysis, index, checkpoint, options.zone, visible=options.lost == "visible",
         bridged=changes.bridged_queues,
         # a broker leaves units alone if its check passed their records or did not read them
-        unmended=after.damaged if as_broker else (),
+        unmended=after.log.damaged if as_broker else (),
         # without a checkpoint the recovery that writes batch queues reads the whole log
         parts=PARTS[:-1] if store.has_abort and _batch_queues_missing(before)
         and "checkpoint-missing" in before.findings.counts() else PARTS,
@@ -208,7 +202,7 @@ def _in_order(
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
     if as_broker:
-        still_to_come |= _abnormal_is_better(after, changes, options, prediction)
+        still_to_come |= _abnormal_is_better(after.log, changes, options, prediction)
     if store.has_abort and not _needs_a_start(before) and not still_to_come:
         steps.append(Retire(store.relative(store.abort_path)))
     return steps, repair.choices

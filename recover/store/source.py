@@ -21,7 +21,7 @@ from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from recover.findings.code import NotAStore, Refusal
+from recover.findings.code import NotAStore, Refusal, require
 from recover.store.reader import FileReader, LocalFile, spend
 from recover.store.reading import DANGLING, kind_of
 
@@ -317,11 +317,11 @@ def remote_system(place: str) -> tuple[Any, str]:
 
 def remote_matches(pattern: str) -> list[str]:
     """Return the folders on s3:// that match a pattern with * and [...] in the names below the bucket, sorted."""
-    from pyarrow.fs import FileSelector, FileType
-
     address, *query = _normal(pattern).split("?", 1)
     bucket, *names = address.removeprefix("s3://").strip("/").split("/")
     files, _ = remote_system("?".join([f"s3://{bucket}", *query]))
+    from pyarrow.fs import FileSelector, FileType
+
     found = [bucket]
     try:
         for name in names:
@@ -372,6 +372,7 @@ class RemoteTree(Tree):
     @cached_property
     def system(self) -> tuple[Any, str]:
         """The pyarrow file system, and the root there."""
+        require("s3", f"reading {self._url.partition('?')[0]}")
         from pyarrow.fs import FileSystem
 
         try:
@@ -383,9 +384,9 @@ class RemoteTree(Tree):
     @cached_property
     def listed(self) -> dict[str, dict[str, os.stat_result]]:
         """Folder -> name -> status; folders are those with content, and those that the server lists."""
+        files, root = self.system
         from pyarrow.fs import FileSelector, FileType
 
-        files, root = self.system
         try:
             found = files.get_file_info(FileSelector(root, recursive=True))
         except OSError as error:

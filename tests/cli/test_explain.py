@@ -26,7 +26,7 @@ from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding
 from recover.log.scan import MISSING_FILE, STALE_RECORDS
-from recover.reading.lost import TORN_RECORD, ZEROED
+from recover.reading.end import TORN_RECORD, ZEROED
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.brokers import oracle
@@ -76,6 +76,12 @@ def test_a_screen_shows_a_few_findings_of_a_code_and_says_how_many_there_are(
     assert missing[-1] in screen
     # none is hidden after the many of another code
     assert {item["code"] for item in findings if item["severity"] != "info"} <= set(screen.split())
+
+
+def test_a_remedy_stands_once_on_a_screen(without_queues: Path) -> None:
+    screen = mqtool("verify", without_queues, "--max-findings", "1000").stdout
+    remedies = [line.partition("→ ")[2].partition("  (or")[0] for line in screen.splitlines() if "→ " in line]
+    assert remedies and len(remedies) == len(set(remedies))
 
 
 def test_a_screen_shows_as_many_findings_as_asked_for(without_queues: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -927,3 +928,17 @@ def test_no_message_makes_no_store_and_an_existing_folder_is_left_alone(tmp_path
     assert mqtool("export", root, "-o", tmp_path / "out", "--format", "store").code == 8
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
     assert mqtool("export", root, "-o", root / "out", "--format", "store").code == 16
+
+
+# --- A terminal obeys what it is sent.
+
+
+@pytest.mark.parametrize(("form", "code"), [("csv", 16), ("raw", 16), ("ndjson", 0), ("csv --force", 0)])
+def test_forms_with_control_characters_go_to_a_terminal_only_by_force(form: str, code: int) -> None:
+    main, terminal = pty.openpty()
+    line = ["export", str(unpacked("clean-5.3.3")), "-o", "-", "--limit", "3", "--format", *form.split()]
+    done = subprocess.run([sys.executable, "-m", "mqtool", *line], stdout=terminal, stderr=subprocess.PIPE, check=False)
+    os.close(terminal)
+    os.close(main)
+    assert done.returncode == code
+    assert (b"--force" in done.stderr) == (code != 0)

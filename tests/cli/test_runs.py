@@ -331,3 +331,24 @@ def test_a_plan_file_that_is_there_is_refused_before_the_scan(store: Path, tmp_p
         )
         assert (str(store / "commitlog") in ran.stderr) == scans, ran.stderr
         assert ("exists already" in ran.stderr) != scans and (ran.returncode == 8) != scans, ran.stderr
+
+
+@pytest.mark.parametrize("said", [("--set", "aclSecretKey=geheim"), ("--set=aclSecretKey=geheim",), None])
+def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...] | None
+) -> None:
+    root = real_store("clean-5.3.3", tmp_path / "s")
+    shutil.rmtree(root / "index")
+    (tmp_path / "broker.conf").write_text("rocketmqPassword = geheim\n")
+    said = said or ("--broker-conf", str(tmp_path / "broker.conf"))
+    monkeypatch.setattr("sys.argv", ["mqtool", "recover", str(root), *said])
+    answers = [mqtool(*line) for line in (
+        ("recover", root, *said, "--dry-run", "--json", "--plan-out", tmp_path / "plan.json"),
+        ("predict", root, *said), ("report", root, *said, "-o", tmp_path / "report.html"),
+        ("recover", root, *said, "--yes", "--json"), ("journal", root, "--json"),
+    )]
+    assert [answer.code & 16 for answer in answers] == [0] * len(answers)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "broker.conf"]
+    assert any("runs" in path.parts for path in files)
+    said_of = [(answer.stdout + answer.stderr).encode() for answer in answers]
+    assert not [text for text in [*(path.read_bytes() for path in files), *said_of] if b"geheim" in text]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -18,7 +19,17 @@ import pytest
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from recover.export.messages import Message
-from recover.export.send import Outbox, Outgoing, Place, Position, RejectedMessage, Rules, _judged, read_messages
+from recover.export.send import (
+    Outbox,
+    Outgoing,
+    Place,
+    Position,
+    RejectedMessage,
+    Rules,
+    _judged,
+    read_messages,
+    unreachable,
+)
 from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -342,3 +353,13 @@ def test_what_proxies_tell_each_other_is_not_sent(tmp_path: Path) -> None:
     writer.close()
     assert planned(tmp_path / "store")["topics"] == {"Orders": 1}
     assert planned(tmp_path / "store", "--include", "system")["topics"] == {"Orders": 1}
+
+
+def test_a_host_that_cannot_be_reached_is_not_taken_for_a_missing_topic() -> None:
+    pytest.importorskip("rocketmq")
+    result = mqtool("send", unpacked("clean-5.3.3"), "--topic", "TopicA", "--limit", "1", *TO, "--yes", "--json")
+    error = result.document["error"]
+    assert result.code == 8 and "127.0.0.1:1 cannot be reached: Connection refused" in error["message"]
+    assert "updateTopic" not in error["remedy"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert unreachable(f"127.0.0.1:1;127.0.0.1:{server.getsockname()[1]}") == ""

@@ -349,6 +349,32 @@ def test_a_table_wider_than_the_screen_shows_one_row_below_the_other_with_no_nam
     assert "what is wrong in row 0 code damaged-record" in text
 
 
+def test_one_long_name_leaves_a_table_a_table_and_stands_whole_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["G" * 62 + "a" + "G" * 61, "G" * 62 + "b" + "G" * 61, "CG_orders"]
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        Printer().show(table("t", ["group", ">committed", ">max after"], [[name, 7, 9] for name in names]))
+    text = screen.getvalue()
+    lines = [line.split() for line in text.splitlines()]
+    rows = [line for line in lines if line[-2:] == ["7", "9"]]
+    assert len({row[0] for row in rows}) == 3 and rows[2][0] == "CG_orders"
+    assert all(row[0] in text.split("CG_orders")[1] and len(row[0]) <= 40 for row in rows[:2])
+    assert all(name in "".join(text.split()) for name in names)
+
+
+def test_output_that_is_piped_has_no_blanks_at_the_end_of_lines() -> None:
+    done = process("exit-codes")
+    assert done.returncode == 0
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("line", [["-h"], ["verify", "-h"]])
+def test_h_is_help(line: list[str]) -> None:
+    result = mqtool(*line)
+    assert result.code == 0 and "Usage" in result.stdout
+
+
 @pytest.mark.parametrize("line", [["exit-codes"], ["--help"]])
 def test_a_terminal_without_a_size_gets_the_answer_too(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")

@@ -16,7 +16,6 @@ import pytest
 from pyarrow import parquet
 
 from fixtures.synth import synth_store
-from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.cluster import engine as engines, export as cluster_export
 from recover.cluster.engine import SparkEngine
@@ -24,6 +23,7 @@ from recover.cluster.session import running_session, session_for, spark_settings
 from recover.findings.code import Refusal
 from recover.log.scan import LocalEngine
 from recover.log.split_scan import one_split
+from recover.reading.facts import ScanOptions
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import children

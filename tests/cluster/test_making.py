@@ -26,13 +26,13 @@ from recover.change.journal import journal
 from recover.change.model import Plan, load_plan
 from recover.change.preconditions import seal
 from recover.change.steps import LARGEST
-from recover.check.analysis import ScanOptions
 from recover.cluster import making
 from recover.cluster.derived import Stager
 from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import session_for, spark_settings
 from recover.findings.code import Refusal
+from recover.reading.facts import ScanOptions
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool

@@ -17,7 +17,6 @@ from msgspec import structs
 from fixtures.damage import damage, of_area, walk
 from fixtures.synth import synth_store
 from mqtool import exits
-from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.cluster import export
 from recover.cluster.jobs import TaskReads, Views
@@ -25,6 +24,7 @@ from recover.findings.code import Refusal
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView, assemble
 from recover.log.split_scan import Again, join_files, splits_of
+from recover.reading.facts import ScanOptions
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ask

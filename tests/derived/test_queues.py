@@ -17,7 +17,6 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.check.analysis import ScanOptions, analyse
 from recover.derived.expected import (
     BEYOND_LOG,
     EXPIRED,
@@ -32,6 +31,8 @@ from recover.derived.expected import (
 )
 from recover.derived.queue_check import classify_units
 from recover.predict.queues import BrokenStartError, QueueFile, QueueState
+from recover.reading.doubts import read
+from recover.reading.facts import Facts
 from recover.store.columns import Rows
 from recover.store.store import Store
 
@@ -128,7 +129,7 @@ def plain(verdict: QueueVerdict) -> dict[str, Any]:
 
 def verdicts(root: Path) -> list[dict[str, Any]]:
     """What verify says of each queue, in its order."""
-    queues = analyse(Store.open(root), ScanOptions()).queues
+    queues = read(Facts.of(Store.open(root))).queues
     assert queues is not None
     return [plain(verdict) for verdict in queues.verdicts.values()]
 
@@ -175,7 +176,7 @@ def test_a_queue_without_files_lacks_all_its_units_whatever_stands_in_its_place(
     shutil.rmtree(folder)
     if stands_there == "an empty folder":
         folder.mkdir()
-    queues = analyse(Store.open(tmp_path), ScanOptions()).queues
+    queues = read(Facts.of(Store.open(tmp_path))).queues
     assert queues is not None
     gone = ["1"] if of == "queue" else ["0", "1"]
     assert [(item.code, item.file, item.offset, item.facts["count"]) for item in queues.findings] == [

@@ -15,11 +15,11 @@ from formats.checkpoint import Checkpoint, decode, encode
 from recover.change.carry_out import apply_plan
 from recover.change.model import Plan
 from recover.change.preconditions import seal
-from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import LocalEngine
+from recover.reading.facts import ScanOptions
 from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
 from recover.store.store import Store, StoreOptions
 from tests.support.analysed import carry_out, opened

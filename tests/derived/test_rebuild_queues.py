@@ -20,10 +20,12 @@ from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
 from recover.change.model import Plan, Step
 from recover.change.preconditions import seal
-from recover.check.analysis import Analysis, ScanOptions, analyse
 from recover.derived.expected import QueueKey
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
+from recover.reading.doubts import read
+from recover.reading.facts import Facts, ScanOptions
+from recover.reading.reading import Reading
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
 from recover.store.derived_files import QueueFiles
 from recover.store.store import Store
@@ -40,7 +42,7 @@ STORES = (*WHOLE_BROKER, *made())
 KINDS = ("clean-5.3.3", "clean-expired-4.5.1", "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0")
 
 
-def builder(analysis: Analysis) -> QueueBuilder:
+def builder(analysis: Reading) -> QueueBuilder:
     return QueueBuilder(analysis.store, analysis.delays, analysis.log.min_offset, analysis.log.log_end)
 
 
@@ -186,11 +188,11 @@ QUEUE = QueueKey("Orders", 1)
 MAP = b"\x81\x00\x00\x00\x00\x00\x00\x18"
 
 
-def analysed_at(root: Path) -> Analysis:
-    return analyse(Store.open(root), ScanOptions())
+def analysed_at(root: Path) -> Reading:
+    return read(Facts.of(Store.open(root)))
 
 
-def steps(analysis: Analysis) -> list[Step]:
+def steps(analysis: Reading) -> list[Step]:
     """What puts every queue of the store right."""
     found: list[Step] = []
     for key, rows in analysis.expectation.grouped():
@@ -200,13 +202,13 @@ def steps(analysis: Analysis) -> list[Step]:
     return found
 
 
-def repair(root: Path) -> Analysis:
+def repair(root: Path) -> Reading:
     """Apply those steps; the store afterwards."""
     apply_plan(root, seal(Plan("rebuild", list(steps(analysed_at(root)))), root))
     return analysed_at(root)
 
 
-def queue_findings(analysis: Analysis, *codes: str) -> list[Finding]:
+def queue_findings(analysis: Reading, *codes: str) -> list[Finding]:
     assert analysis.queues is not None
     found = [item for item in analysis.queues.findings if item.severity != "info"]
     return [item for item in found if item.code in (codes or (item.code,))]

@@ -17,7 +17,7 @@ from formats import checkpoint, consumequeue, dledger, index, legacy_transaction
 from formats.basics import FormatError, crc31, hash32, index_key_hash
 from formats.checkpoint import Checkpoint
 from formats.config import properties_text as javaproperties
-from formats.record.message import DEFAULT_MAX_SIZE, MissingCodecError, crc_digits, decompress, parse_offset_id
+from formats.record.message import DEFAULT_MAX_SIZE, ZSTD, MissingCodecError, crc_digits, decompress, parse_offset_id
 from tests.support.formats import refusal
 from tests.support.stores import STORES, unpacked
 
@@ -217,7 +217,7 @@ TYPES = [
     pytest.param(sysflag.COMPRESSION_ZLIB, zlib.compress, id="zlib"),
     pytest.param(sysflag.COMPRESSION_LZ4, lambda body: bytes(import_module("lz4.frame").compress(body)), id="lz4"),
     pytest.param(sysflag.COMPRESSION_ZSTD,
-                 lambda body: bytes(import_module("zstandard").ZstdCompressor().compress(body)), id="zstd"),
+                 lambda body: bytes(import_module(ZSTD).compress(body)), id="zstd"),
 ]
 
 
@@ -249,7 +249,7 @@ def test_what_follows_an_lz4_frame_has_to_be_a_whole_frame() -> None:
 
 def test_bytes_after_a_zstd_frame_are_read_as_java_clients_read_them() -> None:
     """Bytes too few for a frame are skipped, unless the stream reads once more after the frame ended."""
-    compress, noise = import_module("zstandard").ZstdCompressor().compress, random.Random(1).randbytes(131_063)
+    compress, noise = import_module(ZSTD).compress, random.Random(1).randbytes(131_063)
     content, long = bytes(compress(BODY)), bytes(compress(noise))
     assert len(long) == 131_075
     for tail in (b"x", b"\0\0\0", b"xxxx", content[:4], content[:20], content[:-3]):
@@ -277,10 +277,10 @@ def test_an_unknown_type_is_named() -> None:
 
 @pytest.mark.parametrize(("kind", "package"), [
     (sysflag.COMPRESSION_LZ4, "lz4"),
-    (sysflag.COMPRESSION_ZSTD, "zstandard"),
+    (sysflag.COMPRESSION_ZSTD, ZSTD),
 ])
 def test_a_missing_package_is_named_and_is_no_damage(kind: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("lz4", "lz4.frame", "zstandard"):
+    for name in ("lz4", "lz4.frame", ZSTD):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingCodecError, match=package):
         decompress(BODY, sysflag.COMPRESSED | kind)

@@ -17,11 +17,12 @@ from fixtures.synth import StoreWriter, synth_store
 from formats.record import Record, encode, make_record
 from formats.record.rows import BIT_FILLER, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_STALE, BIT_SUPERSEDED, RECORD
 from recover.broker.versions import BrokerVersion
-from recover.check.analysis import ScanOptions, analyse
 from recover.log import generations
 from recover.log.file_scan import FileScan
 from recover.log.scan import KnownLog, LocalEngine, LogView, stamps_of, tally
 from recover.look.store import Generation, default_broker
+from recover.reading.doubts import read
+from recover.reading.facts import Facts, ScanOptions
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
@@ -179,7 +180,7 @@ def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path)
     queue = Store.open(root).commitlog
     known = KnownLog(LocalEngine().scan_log(queue, with_keys=False), stamps_of(queue))
     assert known.holds(queue, with_keys=False) and not known.holds(queue)
-    assert analyse(Store.open(root), ScanOptions(known=known)).log.has_keys
+    assert read(Facts.of(Store.open(root), ScanOptions(known=known))).log.has_keys
 
 
 # --- Much damage: what is found out in one pass over the rows is what each damage by itself would be told, and work

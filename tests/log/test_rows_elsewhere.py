@@ -15,7 +15,6 @@ from msgspec import Struct, structs
 from fixtures.damage import RECIPES, damage
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
-from recover.check.analysis import ScanOptions
 from recover.check.report import verify
 from recover.cluster import splits
 from recover.cluster.jobs import Job, Views
@@ -26,6 +25,7 @@ from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
 from recover.log.split_scan import scan_files, splits_of
+from recover.reading.facts import ScanOptions
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue

@@ -37,6 +37,10 @@ def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
     assert modules <= set(wheel.namelist())
 
 
+def test_type_checkers_of_users_read_the_types(wheel: zipfile.ZipFile) -> None:
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(wheel.namelist())
+
+
 def test_wheel_holds_the_kernels_of_its_sources_for_any_python_of_this_machine(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
 from formats import sysflag
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
-from formats.record.message import decompress
+from formats.record.message import ZSTD, decompress
 from recover.check.flips import right_flag
 from recover.reading.edits import POLICIES
 from tests.cli.runner import mqtool
@@ -33,7 +33,7 @@ _BODY = b"a body that is worth the trouble " * 8
 _PACKED = {
     _PLAIN: _BODY, _LEGACY: zlib.compress(_BODY), _ZLIB: zlib.compress(_BODY),
     _LZ4: bytes(import_module("lz4.frame").compress(_BODY)),
-    _ZSTD: bytes(import_module("zstandard").ZstdCompressor().compress(_BODY)),
+    _ZSTD: bytes(import_module(ZSTD).compress(_BODY)),
 }
 
 

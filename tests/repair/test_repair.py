@@ -21,12 +21,12 @@ from recover.broker.versions import BrokerVersion
 from recover.change.carry_out import apply_plan
 from recover.change.model import Retire, ZeroRange
 from recover.change.preconditions import seal
-from recover.check.analysis import ScanOptions
 from recover.check.config import ConfigReport, queue_ranges
 from recover.check.report import verify
 from recover.derived.expected import QueueKey
 from recover.findings.code import UsageRefusal
 from recover.predict.start import predict
+from recover.reading.facts import ScanOptions
 from recover.repair.config_repair import ConfigRepair, offsets_of
 from recover.repair.log_changes import Lost
 from recover.repair.recover import RecoverOptions, plan_recover

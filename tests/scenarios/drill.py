@@ -20,7 +20,9 @@ from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LocalEngine
 from recover.look.store import settings_of
 from recover.predict.start import predict
-from recover.reading.overwritten import correct_generations_by_units
+from recover.reading.doubts import ORDER, resolved
+from recover.reading.facts import Facts
+from recover.reading.reading import Reading
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
 from tests.support.analysed import analysed
@@ -106,7 +108,7 @@ def _messages(root: Path, _tree: tuple[tuple[str, Node], ...]) -> frozenset[Mess
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
     queue, _ = place_misnamed_files(live_copies(store.commitlog))
-    log = correct_generations_by_units(LocalEngine().scan_log(queue), store)
+    log = resolved(Reading.first(Facts.of(store), LocalEngine().scan_log(queue)), ORDER).log
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
     for split in log.live():

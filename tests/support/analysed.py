@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from recover.change.model import Install, Retire, Step
-from recover.check.analysis import Analysis, ScanOptions, analyse
+from recover.reading.doubts import read
+from recover.reading.facts import Facts
+from recover.reading.reading import Reading
 from recover.store.store import Store, StoreOptions
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
@@ -18,10 +20,10 @@ def opened(root: Path, **options: object) -> Store:
     return Store.open(root, StoreOptions(commitlog=folders, **options))  # type: ignore[arg-type]
 
 
-def analysed(root: Path, **settings: str) -> tuple[Store, Analysis]:
+def analysed(root: Path, **settings: str) -> tuple[Store, Reading]:
     """The store and an analysis of it, with broker settings."""
     store = opened(root, settings=settings)
-    return store, analyse(store, ScanOptions())
+    return store, read(Facts.of(store))
 
 
 def carry_out(root: Path, steps: Iterable[Step]) -> None:

@@ -1,0 +1,105 @@
+"""The doubts about a reading, in their order, and the loop that asks them until none finds anything.
+
+A doubt compares the reading with one kind of witness. It counts and quotes, and yields only what the reading does not
+say already; `decide` weighs the claims. When something is accepted about a record, the next reading is asked from the
+first doubt on: a damage that units reveal changes the order of queues, an edited record fills a place that seemed lost.
+What was accepted only grows, so this ends.
+
+To add a doubt: write it in the file of its subject, and its line in `DOUBTS` after all that it takes for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
+
+from recover.log.file_scan import Gap
+from recover.log.scan import OTHER_LOG, OVERWRITTEN
+from recover.reading.accepting import GoesOn, Noted, OldEnd, Struck
+from recover.reading.end import damage_after_end, file_named_elsewhere
+from recover.reading.facts import Facts
+from recover.reading.lost import INDEXED
+from recover.reading.order import confirmed_place, false_restart, older_topic
+from recover.reading.places import wrong_place
+from recover.reading.reading import Doubt, Explanation, Reading, same_records
+
+_ROUNDS = 8
+"""Most stores take one round, and damaged ones two or three."""
+
+
+def whose_log(reading: Reading) -> Iterator[Explanation]:
+    """Files of another log, older records in place of newer ones, and records that are older only by their clock."""
+    found = reading.others
+    if found is None:
+        return
+    for file in found.foreign:
+        start, stop = file.extent
+        facts = {"size": stop - start, **({INDEXED: file.indexed} if file.indexed else {})}
+        gap = Gap(start, stop, OTHER_LOG, "file-end", True, stop, facts)
+        yield Explanation("other-log", Struck(gap, whole=True), about=file)
+    for start, stop in found.stretches:
+        yield Explanation("older-in-place", Struck(Gap(start, stop, OVERWRITTEN, "record", True, stop, {
+            "size": stop - start})))
+    for gap in found.bridged:
+        yield Explanation("turned-clock", GoesOn(gap))
+
+
+def after_the_end(reading: Reading) -> Iterator[Explanation]:
+    """Messages after the end of the log that units or the index name."""
+    if reading.facts.names_end and reading.log.has_keys and (reading.behind or reading.indexed_behind.size):
+        for damage in damage_after_end(
+            reading.log, reading.behind, reading.indexed_behind, reading.facts.last_time
+        ):
+            yield Explanation("after-the-end", Noted(damage))
+
+
+def file_after_the_end(reading: Reading) -> Iterator[Explanation]:
+    """Missing files after the last one that index or checkpoint know of."""
+    log, facts = reading.log, reading.facts
+    if facts.names_end and log.has_keys:
+        gone = file_named_elsewhere(log.files, log.tally.newest_timestamp, facts.index_ends, facts.checkpoint)
+        if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
+            yield Explanation("file-after-the-end", Noted(gone))
+
+
+def old_end(reading: Reading) -> Iterator[Explanation]:
+    """Old records that end the log are no damage: they go."""
+    old = reading.old_end
+    if old is not None and any(damage.start >= old for damage in reading.log.damaged):
+        yield Explanation("old-end", OldEnd(old))
+
+
+ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
+"""What the order of records in their queues depends on: comes before everything else, and after every change."""
+OWNERSHIP: tuple[Doubt, ...] = (*ORDER, whose_log)
+DOUBTS: tuple[Doubt, ...] = (*OWNERSHIP, after_the_end, file_after_the_end, old_end, wrong_place, older_topic)
+
+
+def read(facts: Facts) -> Reading:
+    """Scan the log and judge it by everything that is read. `Refusal` (8) if a file cannot be opened."""
+    reading = Reading.first(facts)
+    if facts.misnamed:
+        names = resolved(Reading.first(facts, facts.scanned_by_names()), ORDER)
+        reading = structs.replace(reading, by_names=names.log)
+    return resolved(reading)
+
+
+def resolved(reading: Reading, doubts: Sequence[Doubt] = DOUBTS) -> Reading:
+    """Return the reading after which none of these doubts finds anything."""
+    at, rounds = 0, 1
+    while at < len(doubts):
+        found = decide(doubts[at](reading))
+        at += 1
+        if found:
+            reading = reading.accepting(found)
+            if not same_records(found):
+                at, rounds = 0, rounds + 1
+        if rounds > _ROUNDS:
+            return structs.replace(reading, settled=False)
+    return reading
+
+
+def decide(found: Iterator[Explanation]) -> tuple[Explanation, ...]:
+    """Return the explanations that outweigh what the log says."""
+    return (*found,)
