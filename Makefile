@@ -16,8 +16,8 @@ TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py
 	tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py tests/look tests/broker/test_live.py
 
-.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs golden golden-quick golden-update \
-	clean
+.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs changelog golden golden-quick \
+	golden-update clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
+	@echo "make changelog     put the changes since the last release together: VERSION=1.2.0"
 
 setup: $(READY) $(KERNELS)
 
@@ -47,6 +48,10 @@ $(KERNELS): $(READY) $(wildcard formats/native/*.c formats/native/*.h)
 
 demo: setup
 	@$(BIN)/python -m fixtures.demo
+
+# puts changelog/unreleased/ together: make changelog VERSION=1.2.0
+changelog: setup
+	@$(BIN)/python packaging/changelog.py "$(VERSION)"
 
 docs: setup
 	$(BIN)/python -m tests.support.format_docs

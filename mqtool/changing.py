@@ -6,7 +6,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ from mqtool.next_steps import ELSEWHERE, next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
-    ConsentChoice,
     EngineChoice,
     PartsChoice,
     StoreChoice,
+    WriteChoice,
     new_outside_store,
     option,
 )
@@ -31,9 +31,10 @@ from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
-from recover.change.copy_store import check_target, copy_store, relocated, sources_of, twins_retired
+from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
+from recover.change.owner import Owner, acting
 from recover.change.places import Places, check_changeable, check_space
 from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
@@ -42,7 +43,8 @@ from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import HIDDEN, FindingList, is_secret
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
-from recover.look.store import settings_of
+from recover.look.store import settings_of, settings_of_options
+from recover.predict.may_start import may_start
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
@@ -67,7 +69,7 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
 
     store: StoreChoice
     engine: EngineChoice
-    consent: ConsentChoice
+    consent: WriteChoice
     plan_out: Annotated[Path | None, option(
         "--plan-out", "Save the plan for `mqtool apply`, outside the store.", CHANGE,
         metavar="FILE")] = None
@@ -140,6 +142,12 @@ def ask(question: str, *, yes: bool) -> None:
         raise Refusal("not confirmed; nothing was changed")
 
 
+def say_owner(out: Printer, owner: Owner | None) -> None:
+    """Say as which user root writes, if not as root."""
+    if owner is not None:
+        out.say(f"the store belongs to {clean(owner)}, and is changed as that user, not as root")
+
+
 @contextmanager
 def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
     """The arguments `progress` and `interrupted` for running a plan; signals wait for the end of a step."""
@@ -151,14 +159,17 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,
+    settings: BrokerSettings | None = None,
 ) -> int:
-    """Verify the result and end: its findings replace the earlier ones. Returns the exit code. `done`: the summary of
-    the change. `known`: an earlier scan of the log, reused if the log did not change."""
+    """Verify the result, ask whether the broker of `settings` (None: those of the store's options) may start, and end:
+    its findings replace the earlier ones. Returns the exit code. `done`: the summary of the change. `known`: an earlier
+    scan of the log, reused if the log did not change."""
     # opened again: the lists of files in `store` are from before the change
     opened = Store.open(store.root, store.options)
     try:
         with engine.scan(out, opened, title="checking the result", known=known) as scan:
             report = verify(opened, scan)
+            start = may_start(report, settings or settings_of_options(opened))
     except (Refusal, OSError) as error:
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
@@ -171,8 +182,8 @@ def conclude(
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
-    scene = out.scene("changed", code, changes=plan.command, assumed=assumed,
-                      mendable=plan.summary.get("mendable_messages", 0))
+    scene = out.scene("changed", code, changes=plan.command, assumed=[*assumed, *start.assumed],
+                      mendable=plan.summary.get("mendable_messages", 0), start=start)
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
@@ -233,14 +244,17 @@ class Change(Struct):
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
             out.summary(f"Nothing to do{left}. {verify_line(document, code)}",
-                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command)))
+                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
+                                             start=may_start(made.before, asked()[0]))))
             return code
         show_plan(out, plan)
         if self.output is None:
             Places(root, folders).check_plan(plan)
             try:
-                check_changeable(root.absolute(), ())
-                check_space(root.absolute(), plan)
+                with acting(root, folders, as_root=choice.consent.as_root) as owner:
+                    say_owner(out, owner)
+                    check_changeable(root.absolute(), ())
+                    check_space(root.absolute(), plan)
             except Refusal as refusal:
                 if not dry:
                     raise
@@ -252,15 +266,19 @@ class Change(Struct):
             return code
         ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
             yes=choice.consent.yes)
-        if self.output is not None:
-            store, plan = self._copied(store, plan, self.output)
-        with step_by_step(out, "applying") as how:
-            applied = apply_plan(store.root, plan, parts=[] if self.output else folders, **how)
+        with new_folder(self.output) if self.output is not None else nullcontext() as tree:
+            if tree is not None:
+                store, plan = self._copied(store, plan, tree.path)
+                tree.stays = True  # for resume
+            with step_by_step(out, "applying") as how:
+                applied = apply_plan(store.root, plan, parts=[] if self.output else folders,
+                                     as_root=choice.consent.as_root and in_place, **how)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), undo=self.output is None, known=KnownLog(made.before.analysis.log, stamps),
+            corrected=bool(plan.steps), undo=self.output is None, settings=asked()[0],
+            known=KnownLog(made.before.analysis.log, stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
         )
 

@@ -21,10 +21,13 @@ from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recover.findings.code import RepairedBy
     from recover.findings.model import Finding
+    from recover.predict.may_start import Answer
     from recover.store.store import StoreOptions
 
 START_BROKER = "start the broker"
+NO_START = "do not start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 ELSEWHERE = _PARTS[:3]
@@ -142,6 +145,7 @@ class Scene(Struct):
     `damaged`: the log has damaged messages, or damage before intact ones.
     `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
+    `start`: whether the broker may start now; None where no step can be its start.
     """
 
     phase: str
@@ -155,6 +159,7 @@ class Scene(Struct):
     changes: str = "recover"
     assumed: Sequence[str] = ()
     unread: Collection[str] = ()
+    start: Answer | None = None
 
     def named(self, *codes: str) -> list[Finding]:
         return [item for item in self.findings if item.code in codes]
@@ -164,17 +169,17 @@ class Scene(Struct):
         return [item for item in self.findings if item.severity != "info"]
 
     def repairs(self) -> list[Finding]:
-        """Findings that recover repairs, according to their remedies."""
-        return [item for item in self.wrong if _is_repaired(item)]
+        """Findings that a command of ours repairs."""
+        return [item for item in self.wrong if item.by_us]
 
-    def needs(self, option: str) -> list[Finding]:
+    def needs(self, option: RepairedBy) -> list[Finding]:
         """Findings that recover repairs only with this option."""
-        return [item for item in self.findings if item.remedy.startswith("mqtool re") and option in item.remedy]
+        return [item for item in self.findings if item.repaired_by == option]
 
     def by_hand(self, *codes: str) -> list[Step]:
         """Remedies that are work for a person, one per code; for the given codes, or for all."""
-        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
-                 and (not codes or item.code in codes)}
+        first = {item.code: item for item in reversed(self.wrong)
+                 if item.by_a_person and (not codes or item.code in codes)}
         worst_first = sorted(reversed(first.values()), key=lambda item: (
             not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
         return [self.remedy(item) for item in worst_first]
@@ -196,13 +201,9 @@ _ASKS = "commitlog-begins-late"
 """A question for a person: whether the log is meant to begin there."""
 
 
-def _is_repaired(item: Finding) -> bool:
-    return item.remedy.startswith("mqtool re") or (item.code in FIND and "mqtool re" in item.remedy)
-
-
 def _stopped(scene: Scene) -> bool:
     return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
-               if not _is_repaired(item))
+               if not item.by_us)
 
 
 def _settings(scene: Scene) -> list[Finding]:
@@ -240,14 +241,14 @@ def _start(scene: Scene) -> list[Step]:
 
 def _dry_runs(scene: Scene) -> list[Step]:
     steps = []
-    if scene.needs(_MEND):
+    if scene.needs("mend-bits"):
         steps.append(scene.dry_run(
             "one flipped bit explains damaged messages: --mend-bits restores them", _MEND))
     # findings that only an option repairs do not justify a run without it
-    if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
+    if scene.phase == "predicted" or any(item not in scene.needs("mend-bits") + scene.needs("clamp")
                                          for item in scene.repairs()):
         steps.append(scene.dry_run("shows what a repair would change and what is lost; writes nothing"))
-    if scene.needs(_CLAMP):
+    if scene.needs("clamp"):
         steps.append(scene.dry_run(
             "the same, and lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
@@ -294,16 +295,27 @@ def _apply(scene: Scene) -> list[Step]:
     return steps
 
 
+def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
+    """What predict would say after a change that leaves a start out of the question. Of its steps only the work for a
+    person: a second recover would have nothing to do."""
+    steps = next_steps(structs.replace(
+        scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
+    cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
+    return [step for step in steps if not step.command.startswith("mqtool")] or [
+        Step(NO_START, scene.given.fill(f"broker {answer.prediction.broker}: {cause}"))]
+
+
 def _after_repair(scene: Scene) -> list[Step]:
-    hands, start = [step for step in scene.by_hand() if not step.command.startswith("mqtool")], _start(scene)
+    start = _start(scene) if scene.start is None or scene.start.may_start else _not_yet(scene, scene.start)
+    hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
     steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
                           f"restores messages that one flipped bit explains ({scene.mendable:,}), not bridges"))
-    if scene.needs(_MEND) and _MEND not in scene.typed:
+    if scene.needs("mend-bits") and _MEND not in scene.typed:
         steps.append(scene.dry_run(
             "flips back the one bit of messages that no client or service can read", _MEND))
-    if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
+    if scene.needs("clamp") and _CLAMP not in scene.typed:
         steps.append(scene.dry_run("lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
 

@@ -248,6 +248,14 @@ class ConsentChoice(Struct, frozen=True, kw_only=True):
     dry_run: Annotated[bool, flag("--dry-run", "Stop after the plan; nothing is written.", CHANGE)] = False
 
 
+class WriteChoice(ConsentChoice, frozen=True, kw_only=True):
+    """The same for a change of a store, and as which user root makes it."""
+
+    as_root: Annotated[bool, flag(
+        "--as-root", "Stay root on another user's store, where nobody else can write in folders above or inside it "
+        "(default: write as that user).", CHANGE)] = False
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 

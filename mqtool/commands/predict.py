@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
@@ -14,37 +14,22 @@ from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
-from recover.change.lock import holder_of
-from recover.check.config import guesses
-from recover.check.log import expiring_files, first_file_findings
-from recover.check.parts import (
-    REMAINS,
-    contradicted_settings,
-    earlier_runs,
-    lock_findings,
-    settings_findings,
-    too_old_for,
-)
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
 from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList
+from recover.findings.model import FindingList
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.dispatch import Stop
-from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
-from recover.predict.start import predict as predict_start
+from recover.predict.groups import Groups, groups_of, has_offsets
+from recover.predict.may_start import may_start
 from recover.reading.doubts import read
 from recover.reading.facts import Facts
 from recover.reading.reading import Reading
-from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
-_COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
-                    "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
 _SHOWN, _GROUPS = 15, 200
 _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
@@ -113,59 +98,21 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
-    analysis = checked.analysis
-    view = analysis.by_names
-    prediction = predict_start(opened, view, settings)
-    # with its configuration as it is, this broker loads none of the files: 4.5.1 and 5.3.3 do not start
-    stated = [structs.replace(item, severity="error", bits=exits.MESSAGES)
-              if item.code == "settings-leave-out-size" and item.file in (COMMITLOG, CONSUMEQUEUE) else item
-              for item in contradicted_settings(opened)]
-    for item in (item for item in stated if item.severity == "error" and prediction.starts):
-        prediction.refuse(Stop(item.message, item.remedy))
-    # a prediction does not count messages that are damaged already
-    damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
-    costs_messages = bool(prediction.exit_code & exits.MESSAGES)
-    groups: list[GroupRow] = groups_of(analysis, settings).rows if has_offsets(opened) else []
-    remains: list[Finding] = []
-    if costs_messages and not prediction.unsupported:
-        # if the right files must be found first, a repair is not the next step
-        told = {item.code for item in prediction.incomplete}
-        remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
+    answer = may_start(checked, settings)
+    prediction = answer.prediction
     cuts = prediction.starts and not prediction.is_unknown
-    loss.write(out, analysis, prediction.cut_at if cuts else None)
+    loss.write(out, checked.analysis, prediction.cut_at if cuts else None)
     document = prediction.json()
-    document["groups"] = to_builtins(groups)
-    document["assumptions"] = [*assumed, *document["assumptions"]]
-    found = prediction.findings()
-    # whether a log is meant to begin late is a question for a person, and no cost of the start
-    found += [structs.replace(item, severity="info", bits=0)
-              for item in first_file_findings(opened, view) if item.severity != "info"]
-    found += lock_findings(opened, holder_of(opened), with_abort=False)
-    expiring = [*expiring_files(opened, view, settings)] if prediction.starts else []
-    by_default = [item for item in expiring if not item.bits]
-    document["assumptions"] += [f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
-                                for item in by_default]
-    contradicted = [*stated, *expiring]
-    found += [*remains, *contradicted, *guesses(analysis.topics.pairs)]
-    found += settings_findings(opened, view)
-    if prediction.lost_messages:
-        found += too_old_for(opened, view, settings.version)
-    # a broker knows nothing of a run, and would start on a half-changed store
-    runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
-            for item in earlier_runs(opened)]
-    unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
-    document["reason"] = document["reason"] or unfinished or next(
-        (item.message for item in expiring if item.bits), None)
+    document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
+    document["assumptions"] = [*assumed, *answer.assumptions]
+    document["reason"] = answer.reason
     out.answer(**document)
-    out.found([*found, *runs])
+    out.found(answer.findings)
     _show(out, document)
-    code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    # with part of the log missing, do not recommend a start, not even on a copy: the missing part comes first
-    found = [item for item in found if not (prediction.incomplete and item.code in _COSTS) and item not in by_default]
-    scene = out.scene("predicted", code, findings=[*found, *runs], damaged=damaged, unread=checked.unread,
-                      assumed=[f"fileReservedTime={item.facts['keeps']} or more" for item in by_default])
+    scene = out.scene("predicted", answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
+                      unread=checked.unread, assumed=answer.assumed)
     out.summary(start_line(document), next_steps(scene))
-    return code
+    return answer.exit_code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:

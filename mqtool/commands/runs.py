@@ -10,9 +10,9 @@ from typing import Annotated
 from msgspec import structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
+from mqtool.changing import BITS, ask, conclude, options_of, say_owner, step_by_step
 from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
-from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, command
+from mqtool.options import EngineChoice, PartsChoice, WriteChoice, argument, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
@@ -27,6 +27,7 @@ from recover.change.carry_out import (
 )
 from recover.change.journal import journal as runs_of, open_runs, run_findings
 from recover.change.model import load_plan
+from recover.change.owner import owner_of
 from recover.change.places import Places
 from recover.findings.code import Refusal
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
@@ -63,7 +64,7 @@ def _as_run(store: str, plan_file: Path) -> Given:
     bits=BITS,
 )
 def apply(
-    out: Printer, engine: EngineChoice, consent: ConsentChoice, parts: PartsChoice,
+    out: Printer, engine: EngineChoice, consent: WriteChoice, parts: PartsChoice,
     plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")],
 ) -> int:
     """Run a plan that a changing command saved with --plan-out.
@@ -86,13 +87,14 @@ def apply(
     show_plan(out, plan)
     Places(root, folders).check_plan(plan)
     steps = count(len(plan.steps), "step")
+    say_owner(out, owner_of(root, folders) if not consent.as_root else None)
     if consent.dry_run:
-        check_for_apply(root, plan, folders)
+        check_for_apply(root, plan, folders, as_root=consent.as_root)
         out.summary(f"Dry run: {steps} on {root}", next_steps(out.scene("planned", plan=plan_file)))
         return exits.CLEAN
     ask(f"Run this plan on {root}?", yes=consent.yes)
     with step_by_step(out, "applying") as how:
-        applied = apply_plan(root, plan, parts=folders, **how)
+        applied = apply_plan(root, plan, parts=folders, as_root=consent.as_root, **how)
     out.answer(applied=applied is not None, journal=applied and applied.journal)
     return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
                     corrected=applied is not None)
@@ -106,7 +108,7 @@ def apply(
     bits=BITS,
 )
 def resume(
-    out: Printer, engine: EngineChoice, consent: ConsentChoice, parts: PartsChoice,
+    out: Printer, engine: EngineChoice, consent: WriteChoice, parts: PartsChoice,
     store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Complete a run that was killed or interrupted, an undo included.
@@ -123,14 +125,16 @@ def resume(
         out.show(Text(f"{clean(what)}, {far}", style="bold"))
         out.answer(plan=plan_document(run.plan))
         show_plan(out, run.plan)
+    say_owner(out, owner_of(root, parts.parts) if not consent.as_root else None)
     if consent.dry_run:
-        out.summary(f"Dry run: run {would_resume(root, parts.parts).id} would be completed",
+        left = would_resume(root, parts.parts, as_root=consent.as_root)
+        out.summary(f"Dry run: run {left.id} would be completed",
                     [Step(out.given.line("resume"), "carries it out")], undo_step(out.given))
         return exits.CLEAN
     if found:
         ask(f"Complete run {found[0].id}?", yes=consent.yes)
     with step_by_step(out, "resuming") as how:
-        done = resume_run(root, parts=parts.parts, **how)
+        done = resume_run(root, parts=parts.parts, as_root=consent.as_root, **how)
     # without an open run `resume_run` refuses
     plan = found[0].plan
     options = options_of(plan, parts)
@@ -151,7 +155,7 @@ def resume(
     ("/data/store --dry-run", "only show which run would be reverted"),
 ])
 def undo(
-    out: Printer, consent: ConsentChoice, parts: PartsChoice,
+    out: Printer, consent: WriteChoice, parts: PartsChoice,
     store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Revert the last applied (or unfinished) run: content, owner, mode, mtime, xattrs, sparseness.
@@ -170,14 +174,16 @@ def undo(
             if last.plan.loss else ""
         out.show(Text(what, style="bold"), Text(f"undo reverts these steps, last one first{back}"))
         out.show(steps_table(last.plan.steps))
+    say_owner(out, owner_of(root, parts.parts) if not consent.as_root else None)
     if consent.dry_run:
-        out.summary(f"Dry run: run {would_undo(root, parts.parts).id} would be reverted",
+        left = would_undo(root, parts.parts, as_root=consent.as_root)
+        out.summary(f"Dry run: run {left.id} would be reverted",
                     [Step(out.given.line("undo"), "carries it out")])
         return exits.CLEAN
     if last is not None:
         ask(f"Revert run {last.id}?", yes=consent.yes)
     with step_by_step(out, "undoing") as how:
-        undone = undo_last(root, parts=parts.parts, **how)
+        undone = undo_last(root, parts=parts.parts, as_root=consent.as_root, **how)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
     said = [f"{count(restored, 'file')} restored"] if restored or not removed else []

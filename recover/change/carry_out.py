@@ -20,6 +20,7 @@ from recover.change.content import FileContent
 from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, record_all, runs, start, tidy
 from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan
+from recover.change.owner import acting, acting_owner, permission_remedy, refuse_unreadable
 from recover.change.places import Places, check_alone, check_changeable, check_space
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
@@ -37,17 +38,22 @@ def never() -> bool:
 
 
 @contextmanager
-def store_locked(root: Path, standing: str, again: str) -> Iterator[None]:
-    """Hold the store's lock, after leftovers of killed runs are removed. An `OSError` becomes a `Refusal` that
-    describes the state of the store (`standing`) and what to run `again`."""
-    with store_lock(root):
+def store_locked(
+    root: Path, parts: Iterable[Path | str], standing: str, again: str, *, as_root: bool = False
+) -> Iterator[None]:
+    """Hold the store's lock as the owner of the store (see `acting`), after leftovers of killed runs are removed. An
+    `OSError` becomes a `Refusal` that describes the state of the store (`standing`) and what to run `again`."""
+    with acting(root, parts, as_root=as_root):
         try:
-            tidy(root)
-            yield
+            with disk.within(root, *parts), store_lock(root):
+                tidy(root)
+                yield
         except OSError as error:
+            remedy = f"Check the disk and its free space, then run {again} again."
+            if isinstance(error, PermissionError) and acting_owner() is not None:
+                remedy = permission_remedy(error.filename or root)
             raise Refusal(
-                f"{error.strerror} ({error.filename or 'no file name'}); {standing}",
-                f"Check the disk and its free space, then run {again} again.", errno=error.errno,
+                f"{error.strerror} ({error.filename or 'no file name'}); {standing}", remedy, errno=error.errno,
             ) from error
 
 
@@ -58,10 +64,10 @@ def has_leftovers(root: Path) -> bool:
 
 def apply_plan(
     root: Path, plan: Plan, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = never, as_root: bool = False,
 ) -> RunInfo | None:
     """Carry out a sealed plan, or continue it if it was begun. `parts`: folders outside of the root that may be
-    written.
+    written; `as_root`: see `recover.change.owner`.
 
     Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, or the disk failed and
     the steps were reverted), or `Interrupted` with a run that can be resumed or undone. Returns None, touching nothing,
@@ -71,7 +77,7 @@ def apply_plan(
     if not plan.steps:
         return None
     Places(root, given).check_plan(plan)
-    with store_locked(root, "nothing was changed", "the command"):
+    with store_locked(root, given, "nothing was changed", "the command", as_root=as_root):
         run = _begun(root, plan, given)
         if run is None:
             whole = _checked(root, plan, given)
@@ -83,14 +89,20 @@ def apply_plan(
         return _carry_out(run, progress, interrupted)
 
 
-def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> None:
-    """`Refusal` where `apply_plan` would refuse before its first step. Read-only."""
+def check_for_apply(
+    root: Path, plan: Plan, parts: Iterable[Path | str] = (), *, as_root: bool = False
+) -> Run | None:
+    """`Refusal` where `apply_plan` would refuse before its first step. Read-only. The run that it would continue, if
+    the plan was begun."""
     root, given = root.absolute(), tuple(map(str, parts))
     if not plan.steps:
-        return
-    refuse_if_held(root)
-    if _begun(root, plan, given) is None:
-        _checked(root, plan, given)
+        return None
+    with acting(root, given, as_root=as_root):
+        refuse_if_held(root)
+        run = _begun(root, plan, given)
+        if run is None:
+            _checked(root, plan, given)
+        return run
 
 
 def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
@@ -108,18 +120,20 @@ def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
     """Return the plan in the form in which its run executes it, after all checks that precede the first step."""
     check(plan, root)
     Places(root, parts).check_plan(plan)
+    refuse_unreadable(root, (state.file for state in (*plan.preconditions, *plan.watched)))
     whole = detach(plan, root)
     check_changeable(root, whole.steps)
     check_space(root, whole)
     return whole
 
 
-def would_resume(root: Path, parts: Iterable[Path | str] = ()) -> Run:
+def would_resume(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False) -> Run:
     """Return the run that `resume` would complete; `Refusal` where it would refuse. Read-only."""
-    root = root.absolute()
-    if open_runs(root):
-        refuse_if_held(root)
-    return _resumable(root, parts)
+    root, parts = root.absolute(), tuple(parts)
+    with acting(root, parts, as_root=as_root):
+        if open_runs(root):
+            refuse_if_held(root)
+        return _resumable(root, parts)
 
 
 def _resumable(root: Path, parts: Iterable[Path | str]) -> Run:
@@ -135,14 +149,14 @@ def _nothing_to_resume() -> Refusal:
 
 def resume(
     root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = never, as_root: bool = False,
 ) -> RunInfo:
     """Complete the run that was killed or interrupted, an undo included. `Refusal` if there is none, or if something
     else changed the store in between."""
-    root = root.absolute()
+    root, parts = root.absolute(), tuple(parts)
     if not open_runs(root) and not has_leftovers(root):
         raise _nothing_to_resume()
-    with store_locked(root, "the run is still unfinished", "the command"):
+    with store_locked(root, parts, "the run is still unfinished", "the command", as_root=as_root):
         run = _resumable(root, parts)
         if run.state == "undoing":
             return revert_begun(run, progress, interrupted).run
@@ -262,7 +276,7 @@ class Undone(Struct, frozen=True):
 
 def undo(
     root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = never, as_root: bool = False,
 ) -> Undone:
     """Undo the unfinished run, or else the last applied one. `Refusal` if there is none, if a broker runs, or if a file
     is no longer as the run left it."""
@@ -270,7 +284,7 @@ def undo(
     if last_run(root) is None and not has_leftovers(root):
         raise Refusal("no run was applied to this store, or all were undone",
                       "`mqtool journal {store}` shows what was done.")
-    with store_locked(root, "the undo is not complete", "`mqtool undo {store}`"):
+    with store_locked(root, parts, "the undo is not complete", "`mqtool undo {store}`", as_root=as_root):
         run = last_run(root, parts)
         if run is None:
             raise Refusal("no run had changed this store; leftovers of a killed run were removed")
@@ -280,15 +294,16 @@ def undo(
         return revert_begun(run, progress, interrupted)
 
 
-def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
+def would_undo(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False) -> Run:
     """Return the run that `undo` would undo; `Refusal` where it would refuse. Read-only."""
-    root = root.absolute()
-    run = last_run(root, parts)
-    if run is None:
-        raise Refusal("there is no run to undo", "`mqtool journal {store}` shows what was done.")
-    refuse_if_held(root)
-    check_for_undo(run)
-    return run
+    root, parts = root.absolute(), tuple(parts)
+    with acting(root, parts, as_root=as_root):
+        run = last_run(root, parts)
+        if run is None:
+            raise Refusal("there is no run to undo", "`mqtool journal {store}` shows what was done.")
+        refuse_if_held(root)
+        check_for_undo(run)
+        return run
 
 
 def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:
@@ -347,7 +362,7 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
     for name in sorted((run.path / "retired").iterdir()):
         # second name of a file whose step never began: without this the file would count as shared for ever
         if statuses[int(name.name)] == "untouched":
-            disk.unlink(name)
+            (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
     begun = [number for number, status in enumerate(statuses) if status != "untouched"]
     for batch in reversed(list(batches(run.root, steps))):
         left = [number for number in reversed(batch) if statuses[number] not in ("untouched", "reverted")]

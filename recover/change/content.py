@@ -16,6 +16,7 @@ from msgspec import Struct
 from formats.basics import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
+from recover.change.owner import oneself
 from recover.findings.code import Interrupted, Refusal
 from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
@@ -215,7 +216,13 @@ class DeferredContent(Content, Struct, frozen=True, eq=False):
 
     def chunks(self) -> Iterator[Buffer]:
         """Fetch the bytes: for the few readers that need one content by itself."""
-        return self.producer.chunks(self)
+        chunks = self.producer.chunks(self)
+        while True:
+            with oneself():
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
 
 
 class Writes(Protocol):
@@ -252,7 +259,8 @@ def make(
         disk.mkdir(folder, like)
         for producer in {id(content.producer): content.producer for content in wanted.values()}.values():
             own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].producer is producer}
-            manifest = producer.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
+            with oneself():
+                manifest = producer.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
             for name, (path, content) in own.items():
                 file, made[path] = _checked(folder, content, manifest.get(name))
                 disk.rename(file, path)

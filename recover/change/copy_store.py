@@ -1,6 +1,10 @@
-"""Copies of whole stores, so that recover can work on a copy and leave the original alone.
+"""New trees: copies of whole stores, so that recover can work on a copy and leave the original alone, and new stores.
 
-A copy has no link to its original, neither hard nor symbolic: later changes to it cannot reach the source.
+1. A new tree belongs to whoever runs the command, and nobody else can enter it while it is filled (`new_folder`).
+2. A copy has no link to its original, neither hard nor symbolic: later changes to it cannot reach the source. Content,
+   owner and mode of a copied file are those of one open file, whatever becomes of its name meanwhile.
+3. Owners are given when everything else is done, the deepest first and the tree itself last. Setuid and setgid bits are
+   not copied. A tree that a kill left behind stays closed.
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,7 +59,7 @@ def copy_store(
     target = target.absolute()
     check_target(sources, target)
     folders: list[tuple[Path, Path]] = []
-    with staged_folder(target) as made:
+    with new_folder(target) as tree, staged_folder(target) as made:
         for source, name in sources:
             disk.mkdir(made / name)
             folders.append((source, made / name))
@@ -68,25 +72,26 @@ def copy_store(
                     continue
                 if progress is not None:
                     progress(str(path if url_of(path) is None else copy.relative_to(made)))
-                _copy(path, copy, folders)
+                _copy(path, copy, folders, tree, made)
         for source, copy in reversed(folders):
             if url_of(source) is None:
-                disk.copy_metadata(source, copy, os.stat(source), strict=False)
+                tree.will_be(copy, made, disk.like_of(source))
+                disk.set_times(copy, os.stat(source).st_mtime_ns)
             disk.fsync_dir(copy)
-    for source, name in sources:
-        if name == "." and url_of(source) is None:
-            disk.copy_metadata(source, target, os.stat(source), strict=False)
+        for source, name in sources:
+            if name == "." and url_of(source) is None:
+                tree.top, tree.mtime_ns = disk.like_of(source), os.stat(source).st_mtime_ns
 
 
-def copy_file(path: Path, copy: Path) -> None:
-    """Create a file with the bytes and time of a local file (its owner and mode too), or of one on a server."""
+def copy_file(path: Path, copy: Path) -> os.stat_result | None:
+    """Create a file with the bytes and time of a local file (its mode too), or of one on a server. The status of the
+    local one."""
     if url_of(path) is None:
-        disk.copy_file(path, copy, strict=False)
-        return
+        return disk.copy_file(path, copy, is_new=True)
     with closing(open_file(path)) as file:
         disk.create_from_pieces(copy, _fetched(file), disk.MODE)
-    when = path.stat().st_mtime_ns
-    os.utime(copy, ns=(when, when))
+    disk.set_times(copy, path.stat().st_mtime_ns)
+    return None
 
 
 @contextmanager
@@ -118,26 +123,81 @@ def _fetched(file: FileReader) -> Iterator[Piece]:
         yield at, file.read(at, _RANGE)
 
 
+class NewTree:
+    """A folder that is being filled. `top`: what it is going to be like; `mtime_ns`: its time, if it is to have one.
+    With `stays`, a failure leaves it as it is, closed."""
+
+    def __init__(self, path: Path, top: disk.Like) -> None:
+        self.path, self.top = path, top
+        self.mtime_ns: int | None = None
+        self.stays = self._is_open = False
+        self._by_inode: dict[tuple[int, int], disk.Like] = {}
+        self._by_name: dict[str, disk.Like] = {}
+
+    def will_be(self, path: Path, below: Path, like: disk.Like) -> None:
+        """Give a file or folder in there this owner and mode at the end: wherever it is then, and what replaces it."""
+        status = os.lstat(path)
+        self._by_inode[_identity(status)] = self._by_name[path.relative_to(below).as_posix()] = like
+
+    def open_up(self) -> None:
+        """Give owners and modes: the tree is complete."""
+        if self._is_open:
+            return
+        self._is_open = True
+        disk.hand_over(self.path, lambda name, status: self._by_inode.get(_identity(status)) or self._by_name.get(name),
+                       self.top, only_top=not self._by_inode and self.top.uid == os.geteuid())
+        if self.mtime_ns is not None:
+            disk.set_times(self.path, self.mtime_ns)
+
+
+_being_filled: dict[str, NewTree] = {}
+
+
 @contextmanager
-def new_folder(target: Path) -> Iterator[None]:
-    """Provide a folder, new or empty, for a block to fill; after a failure it is as before. `OSError` becomes
-    `Refusal`."""
-    made = not target.exists()
-    try:
-        disk.mkdir(target)
-        yield
-    except BaseException as error:
-        with suppress(OSError):
-            if target.is_dir():
-                _clear(target)
+def new_folder(target: Path) -> Iterator[NewTree]:
+    """Provide a folder, new or empty, for a block to fill; nobody else can enter it before the block ends (within
+    another one for the same folder: before that ends). After a failure it is as before, unless the tree `stays`.
+    `OSError` becomes `Refusal`."""
+    whole = os.path.abspath(target)
+    if whole in _being_filled:
+        yield _being_filled[whole]
+        return
+    made, was, tree = not target.exists(), None, None
+    with ExitStack() as opened:
+        try:
             if made:
-                disk.rmdir(target)
-        if isinstance(error, OSError):
-            raise Refusal(
-                f"{target} cannot be written: {error.strerror}; what was written was removed",
-                "Make room, or choose another place.", errno=error.errno,
-            ) from error
-        raise
+                disk.mkdir(target, mode=0o700)
+            opened.enter_context(disk.within(target))
+            was = disk.close_off(target)
+            if made:
+                was = structs.replace(was, mode=0o755 & ~_umask())
+            tree = _being_filled[whole] = NewTree(target, was)
+            yield tree
+            tree.open_up()
+        except BaseException as error:
+            stays = tree is not None and tree.stays
+            with suppress(OSError):
+                if target.is_dir() and not stays:
+                    _clear(target)
+                if made and not stays:
+                    disk.rmdir(target)
+                elif was is not None and not stays:
+                    disk.hand_over(target, lambda name, status: None, was, only_top=True)
+            if isinstance(error, OSError):
+                what = "is incomplete" if stays else "cannot be written"
+                raise Refusal(
+                    f"{target} {what}: {error.strerror}{'' if stays else '; what was written was removed'}",
+                    "Make room, or choose another place.", errno=error.errno,
+                ) from error
+            raise
+        finally:
+            _being_filled.pop(whole, None)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 @contextmanager
@@ -249,7 +309,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
+def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]], tree: NewTree, made: Path) -> None:
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         disk.mkdir(copy)
@@ -260,7 +320,9 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
     if copy.exists():
         raise Refusal(f"two commitlog paths hold {path.name}",
                       "`mqtool recover {store}` keeps the one with more of the log.")
-    copy_file(path.resolve() if url_of(path) is None else path, copy)
+    copied = copy_file(path.resolve() if url_of(path) is None else path, copy)
+    if copied is not None:
+        tree.will_be(copy, made, disk.Like.of(copied))
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
         raise Refusal(f"{path} changed while it was copied", "stop the process that writes to the store")

@@ -28,6 +28,7 @@ from recover.change import disk
 from recover.change.content import INLINE_LIMIT, DeferredContent, Writes
 from recover.change.lock import ROOT_MTIME
 from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, stage
+from recover.change.owner import acting_owner, oneself
 from recover.change.places import RESERVE, Places
 from recover.findings.code import Refusal
 from recover.findings.model import Finding, finding, without_secrets
@@ -389,7 +390,16 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
     def is_staged(step: Step) -> bool:
         return step.content is not None and not (isinstance(step, InPlace) and step.content.size <= INLINE_LIMIT)
 
-    kept, made = stage(run.path / "staged", steps, is_staged, interrupted, os.stat(run.root))
+    neighbour, existing = cache(_neighbour), existing_folders(run.root)
+
+    def like(step: Step) -> disk.Like | None:
+        """Owner and mode as the broker left them on the old file or its neighbours, and the old file's xattrs."""
+        target = run.root / step.file
+        if isinstance(step, InPlace):
+            return None
+        return disk.like_of(target) if target.exists() else neighbour(run.root / existing(step.file))
+
+    kept, made = stage(run.path / "staged", steps, is_staged, interrupted, os.stat(run.root), like)
     elsewhere: dict[Writes, dict[Path, tuple[int, int]]] = {}
     for number, step in enumerate(steps):
         if isinstance(step.content, DeferredContent):
@@ -397,20 +407,17 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
             run.read_back[number] = identity(path)
             elsewhere.setdefault(step.content.producer, {})[path] = made[path]
     for producer, files in elsewhere.items():
-        producer.read_back(files, interrupted)
-    neighbour, existing = cache(_neighbour), existing_folders(run.root)
+        with oneself():
+            producer.read_back(files, interrupted)
     for number, step in enumerate(steps):
         path, content = run.staged(number), step.content
         if content is None or path not in made:
             continue
-        if not isinstance(step, InPlace):
-            # owner and mode as the broker left them on the old file or its neighbours, and the old file's xattrs
-            target = run.root / step.file
-            if target.exists():
-                disk.set_owner_like(path, os.stat(target))
-                disk.copy_xattrs(target, path)
-            else:
-                disk.set_owner_like(path, neighbour(run.root / existing(step.file)))
+        if isinstance(content, DeferredContent) and (own := like(step)) is not None:
+            if (owner := acting_owner()) is not None and os.stat(path).st_uid != owner.uid:
+                raise Refusal(f"executors wrote as uid {os.stat(path).st_uid}, and the store belongs to {owner}",
+                              "Run Spark's workers as that user, or with --engine local.")
+            disk.dress(path, own)
         if number not in run.read_back:
             run.read_back[number] = identity(path)
             if file_crc(path) != made[path] or made[path][0] != content.size:
@@ -420,13 +427,11 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
     return kept
 
 
-def _neighbour(directory: Path) -> os.stat_result:
-    """The stat whose owner and mode a new file in a directory gets."""
+def _neighbour(directory: Path) -> disk.Like:
+    """The owner and mode that a new file in a directory gets."""
     parent = os.stat(directory)
     for name in sorted(os.listdir(directory)):
         status = os.lstat(directory / name)
         if stat.S_ISREG(status.st_mode) and status.st_uid == parent.st_uid:
-            return status
-    fields = list(parent)
-    fields[stat.ST_MODE] = stat.S_IFREG | 0o644
-    return os.stat_result(fields)
+            return disk.Like.of(status)
+    return disk.Like(parent.st_uid, parent.st_gid, disk.MODE)

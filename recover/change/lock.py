@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from recover.change import disk
+from recover.change.owner import permission_remedy
 from recover.findings.code import Refusal
 from recover.store.source import StorePath
 from recover.store.store import Store, check_journal_folder
@@ -136,17 +137,18 @@ def store_lock(store: Path) -> Iterator[None]:
     the journal's folder, record it meanwhile, so that a kill does not lose it.
     """
     check_journal_folder(store)
-    fd, is_own = _acquire(store)
-    try:
-        yield
-    finally:
+    with disk.within(store):
+        fd, is_own = _acquire(store)
         try:
-            if is_own:
-                # a file that could not be removed carries our mark: the next mqtool removes it, and no broker minds
-                with contextlib.suppress(OSError):
-                    _remove(store)
+            yield
         finally:
-            os.close(fd)
+            try:
+                if is_own:
+                    # a file that could not be removed carries our mark: the next mqtool removes it, and no broker minds
+                    with contextlib.suppress(OSError):
+                        _remove(store)
+            finally:
+                os.close(fd)
 
 
 def _acquire(store: Path) -> tuple[int, bool]:
@@ -178,7 +180,7 @@ def _acquire(store: Path) -> tuple[int, bool]:
                         disk.unlink(path)
                         disk.set_times(store, made_at)
                 raise Refusal(
-                    f"the store's lock cannot be taken: {error.strerror}", _remedy(error), errno=error.errno
+                    f"the store's lock cannot be taken: {error.strerror}", _remedy(error, store), errno=error.errno
                 ) from error
     raise Refusal("the store's lock file keeps changing", "find the other process that uses this store")
 
@@ -220,11 +222,11 @@ def _lock_byte(fd: int) -> None:
     fcntl.fcntl(fd, getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK), request)
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, store: Path) -> str:
     if error.errno == errno.EROFS:
         return "the file system is read-only: mount it writable, or make a recovered copy with --output"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "run as the broker's user or as root, or make a recovered copy with --output"
+        return permission_remedy(store)
     if error.errno in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP):
         return "the file system has no locks and a broker cannot be detected: make a recovered copy with --output"
     return "check the disk, then run the command again"

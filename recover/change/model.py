@@ -297,9 +297,10 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
 
 def stage(
     folder: Path, steps: Sequence[Step], is_kept: Callable[[Step], bool], interrupted: Callable[[], bool],
-    like: os.stat_result | None = None,
+    like: os.stat_result | None = None, file_like: Callable[[Step], disk.Like | None] = lambda step: None,
 ) -> tuple[list[dict[str, Any] | None], dict[Path, tuple[int, int]]]:
-    """Write the content of the steps for which `is_kept` holds into files of a folder; they are not synced yet.
+    """Write the content of the steps for which `is_kept` holds into files of a folder; they are not synced yet. What
+    this process writes gets owner and mode by `file_like`.
 
     Returns the document's entry for the content of each step, None for a step without; and (size, CRC-32C) of each
     file. `OSError`, `Interrupted`, `Refusal` as of `make`; `like` is the folder's neighbour.
@@ -313,7 +314,8 @@ def stage(
             said.append(None if content is None else inline_json(content))
             continue
         if path not in made:
-            made[path] = disk.create_from_pieces(path, _until(interrupted, content.pieces()), sync=False)
+            made[path] = disk.create_from_pieces(
+                path, _until(interrupted, content.pieces()), sync=False, like=file_like(step))
         size, crc = made[path]
         said.append({"size": size, "crc32c": crc, "file": path.name})
     return said, made

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders
+from recover.change.owner import permission_remedy
 from recover.findings.code import Refusal
 from recover.findings.model import Finding
 from recover.store.source import open_file
@@ -168,7 +169,7 @@ def _check(root: Path, path: Path, *, written: bool) -> None:
         raise Refusal(
             f"{name} cannot be written: {os.strerror(errno.EROFS if read_only else errno.EACCES)}",
             "mount the file system writable, or make a recovered copy with --output" if read_only else
-            "run as the broker's user or as root, or make a recovered copy with --output", file=name,
+            permission_remedy(path.absolute()), file=name,
         )
 
 

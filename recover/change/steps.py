@@ -236,8 +236,7 @@ class _InPlace(Work):
             raise Refusal(f"{step.file} changed while its bytes were saved",
                           "find the other process that writes to this store")
         facts = {
-            "size": status.st_size, "mtime_ns": status.st_mtime_ns, "mode": status.st_mode, "uid": status.st_uid,
-            "gid": status.st_gid, "blocks": [low, high], "extents": extents,
+            "size": status.st_size, "mtime_ns": status.st_mtime_ns, "blocks": [low, high], "extents": extents,
         }
         return facts, [self.preimage, self.preimage.parent]
 
@@ -279,7 +278,8 @@ class _InPlace(Work):
         return super().is_unchanged(status, last)
 
     def revert(self) -> list[Path]:
-        """Restore bytes, length, holes, owner, mode, mtime; `Refusal` if the saved bytes are damaged."""
+        """Restore bytes, length, holes, mtime; `Refusal` if the saved bytes are damaged. Owner and mode never changed,
+        and a journal that names any (those of earlier releases do) has no say in them."""
         path, step, facts = self.path, self.step, self.facts
         if file_crc(self.preimage)[1] != self.sealed.crc32c:
             raise Refusal(
@@ -294,9 +294,6 @@ class _InPlace(Work):
         if _reads_zero(path, low, step.start, extents) and _reads_zero(path, step.stop, high, extents):
             disk.punch_holes(path, extents, low, high)
         self._write_back(extents)
-        # setuid, setgid and sticky bits are kept as they are, never taken from a journal
-        mode = facts["mode"] & 0o777 | os.stat(path).st_mode & 0o7000
-        disk.set_owner(path, facts["uid"], facts["gid"], mode)
         disk.set_times(path, facts["mtime_ns"])
         return [path]
 
@@ -323,10 +320,13 @@ class _Folder(Work):
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         status = os.lstat(self.path)
         moves = status.st_dev == os.stat(self.retired.parent).st_dev
-        return {
-            "aside": "move" if moves else "remove", "mode": status.st_mode, "uid": status.st_uid, "gid": status.st_gid,
-            "mtime_ns": status.st_mtime_ns,
-        }, []
+        if not moves:
+            # an empty folder in the journal keeps owner, mode and attributes of the one that cannot move there
+            disk.rmdir(self.retired)
+            disk.mkdir(self.retired)
+            disk.copy_metadata(self.path, self.retired)
+        twin = [] if moves else [self.retired, self.retired.parent]
+        return {"aside": "move" if moves else "remove", "mtime_ns": status.st_mtime_ns}, twin
 
     @property
     def _is_removed(self) -> bool:
@@ -352,8 +352,9 @@ class _Folder(Work):
     def revert(self) -> list[Path]:
         facts = self.facts
         if self._is_removed:
-            disk.mkdir(self.path)
-            disk.set_owner(self.path, facts["uid"], facts["gid"], facts["mode"] & 0o777)
+            disk.mkdir(self.path, os.stat(self.path.parent))
+            if self.retired.is_dir():  # earlier releases kept none
+                disk.copy_metadata(self.retired, self.path)
         elif os.path.lexists(self.retired):
             disk.rename(self.retired, self.path)
         if os.lstat(self.path).st_mtime_ns != facts["mtime_ns"] and not self.path.is_symlink():

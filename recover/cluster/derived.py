@@ -11,6 +11,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import BytesContent, DeferredContent, Manifest, Spool
 from recover.change.model import Install, Step
+from recover.change.owner import Owner, being
 from recover.cluster.jobs import TaskReads, enter
 from recover.cluster.splits import pack_rows, unpack_rows
 from recover.derived.expected import QueueKey, placed
@@ -55,11 +57,13 @@ class StagingFailure(Struct, frozen=True):
 
 
 class Stager(Struct, frozen=True):
-    """Writes the contents that have a name to `folder`. `sync`: sync files here, as they are on this host's disks."""
+    """Writes the contents that have a name to `folder`, as the `owner` of the store if this is root. `sync`: sync files
+    here, as they are on this host's disks."""
 
     folder: str
     names: dict[Any, str]
     sync: bool
+    owner: Owner | None = None
 
     def __call__(self, contents: Iterable[Wanted]) -> Iterator[Manifest | StagingFailure]:
         """Yield a manifest for each file written; the first failure ends the task."""
@@ -71,12 +75,14 @@ class Stager(Struct, frozen=True):
             # Python worker takes the end of its input for the end of the data, and goes on to write what it has.
             path = Path(self.folder, f"{name}.{uuid.uuid4().hex}")
             try:
-                size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
+                with being(self.owner):
+                    size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
                 if self.sync:  # the check that reads it back must read the disk, not the page cache
                     with path.open("rb") as file:
                         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
-                path.unlink(missing_ok=True)
+                with being(self.owner), suppress(OSError):
+                    disk.unlink(path)
                 yield StagingFailure(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
                                 not os.path.isdir(self.folder))
                 return

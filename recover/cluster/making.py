@@ -19,6 +19,7 @@ from formats.basics import Buffer
 from formats.record.rows import BIT_MARKER
 from recover.change.content import Content, DeferredContent, Manifest, stop_if
 from recover.change.model import Step
+from recover.change.owner import acting_owner
 from recover.cluster.derived import (
     ROWS_A_TASK,
     WHOLE,
@@ -248,7 +249,7 @@ class SparkProducer:
         """See `Producer`: one job that builds index files and writes the products that are kept."""
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
-        stager = Stager(str(folder.absolute()), names, sync=not self.session.is_local)
+        stager = Stager(str(folder.absolute()), names, sync=not self.session.is_local, owner=acting_owner())
         # index files first: their tasks are the longest after the shuffle
         jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):

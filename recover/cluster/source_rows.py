@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from pyarrow import compute
 
 from formats import properties as props
@@ -100,10 +100,6 @@ class Filters(Struct, frozen=True):
             at = test.end()
         return cls(found)
 
-    def asks(self, name: str) -> bool:
-        """Whether a test is on this column."""
-        return any(column == name for column, _, _ in self.tests)
-
     def allow(self, **values: Any) -> bool:
         """Whether rows with these values can satisfy all tests."""
         return all(_TESTS[kind](pa.array([values[name]]), value)[0].as_py()
@@ -111,8 +107,13 @@ class Filters(Struct, frozen=True):
 
     def meet(self, name: str, first: int, last: int) -> bool:
         """Whether a value from `first` to `last` can satisfy the tests on an integer column."""
+        low, high = self.span(name)
+        return max(first, low) <= min(last, high)
+
+    def span(self, name: str) -> tuple[int, int]:
+        """Return the lowest and highest value that the tests on an integer column allow."""
         spans = [_SPANS[kind](value) for column, kind, value in self.tests if column == name]
-        return max([first, *(low for low, _ in spans)]) <= min([last, *(high for _, high in spans)])
+        return max([_LEAST, *(low for low, _ in spans)]), min([_MOST, *(high for _, high in spans)])
 
     def chosen(self, size: int, column: Callable[[str], Any], names: Iterable[str]) -> Rows | slice:
         """Return which of `size` rows satisfy the tests on the columns `names`, which `column` returns."""
@@ -288,8 +289,16 @@ _HEAD_SIZES = np.array([HEADS[flag].size for flag in _FLAGS])
 def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRange]:
     """Return the splits of the log that may hold a matching record."""
     queue, _ = place_misnamed_files(live_copies(store.commitlog))
-    return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
-            if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
+    low, high = filters.span("phy_offset")
+    found = []
+    for file in queue.files:
+        base, parts = file.file_from_offset, splits_of(file, queue.file_size, split_size)
+        for part in parts:
+            start, stop = max(part.start, low - base), min(part.stop, high + 1 - base)
+            if start < stop:
+                # a file that is one split has no part that a record could reach into from before
+                found.append(part if len(parts) == 1 else structs.replace(part, start=start, stop=stop))
+    return found
 
 
 def log_span(store: Store) -> tuple[int, int]:
@@ -313,8 +322,7 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
     is_read = not SCANNED.issuperset(columns)
     with open_file(part.mapped_file.path) as reader:
-        # if not all splits are read, another split cannot be relied on to detect a record too long for its reach
-        scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
+        scan = scan_alone(part, reader, REACH)
         broken = _broken(scan, reader)
         for rows, is_sound in [*((split.records, True) for split in scan.splits), (broken, False)]:
             every = Messages(scan, rows, is_sound)

@@ -34,6 +34,7 @@ from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import SplitRange
 from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
+from recover.look.query import nearest
 from recover.store.derived_files import QueueFiles
 from recover.store.reading import FileReads, recorded
 from recover.store.source import is_remote, open_file, remote_root
@@ -49,6 +50,9 @@ _TYPES = {
 }
 
 _TRUE = ("true", "1", "yes")
+_OPTIONS = ("path", "stores", "columns", "where", "body", "splitSize", "commitlog")
+_OF_TABLES = ("provider", "owner", "location")
+"""Options with which Spark asks for the schema of a table that it is about to create."""
 _SAMPLE = 64 << 10
 
 
@@ -62,6 +66,11 @@ class _Part(InputPartition):
     """The partition of one task."""
 
     value: Any
+
+    def __repr__(self) -> str:
+        """Return the store and the part of it, as Spark logs them."""
+        store, part, *_ = self.value
+        return f"{store} {part}"
 
 
 def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
@@ -88,7 +97,8 @@ Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 class _Source(DataSource):
     """`title`: the name for `format`. `rows`: all columns. `parts` returns the parts of a store (a log's are splits of
-    so many bytes), `batches` the rows of a part. `asked`: the columns that the option `where` may test.
+    so many bytes), `batches` the rows of a part. `asked`: the columns that the option `where` may test. `known_options`
+    in Spark's spelling; Spark ignores their case.
 
     Spark's filter pushdown is not implemented: Spark keeps the filters of one scan with the table, for all scans of it,
     and a query without a filter would get the rows of the one before (seen with 4.3.0).
@@ -97,6 +107,7 @@ class _Source(DataSource):
     title: ClassVar[str]
     rows: ClassVar[pa.Schema]
     asked: ClassVar[Collection[str]]
+    known_options: ClassVar[tuple[str, ...]] = _OPTIONS
     parts: ClassVar[Parts]
     batches: ClassVar[Batches]
 
@@ -121,14 +132,34 @@ class _Source(DataSource):
 
     def schema(self) -> str:
         """Return the columns in Spark's notation."""
+        self.check_options()
         return ", ".join(f"`{name}` {spark_type(self.rows.field(name).type)}" for name in self.columns)
+
+    def check_options(self) -> None:
+        """Raise `UsageRefusal` (16) for an option that there is not, and for a table, which Spark keeps without its
+        options."""
+        known = {name.lower(): name for name in self.known_options}
+        if any(name in self.options for name in _OF_TABLES):
+            raise UsageRefusal(f"CREATE TABLE: Spark keeps no options of a table of {self.name()}, which could not be "
+                               f"read; use {self.view}", "A view names the files in place; it ends with the session.")
+        for name in self.options:
+            if name.lower() not in known:
+                near = nearest(name, self.known_options)
+                raise UsageRefusal(f"{self.name()} has no option {name}{near}",
+                                   f"It has {', '.join(self.known_options)}.")
+
+    @property
+    def view(self) -> str:
+        """The SQL that makes a store readable by name."""
+        return f"CREATE TEMPORARY VIEW v USING `{self.name()}` OPTIONS (path '/data/store')"
 
     def stores(self) -> list[str]:
         """Return the stores at `path` (a place, a pattern, several between commas) and in the file of the option
         `stores`."""
         path, file = self.options.get("path") or "", self.options.get("stores")
         if not path and not file:
-            raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
+            raise UsageRefusal(f"{self.name()} needs a store: .load('/data/store'), or in SQL {self.view}",
+                               "A table that CREATE TABLE made has lost its path.")
         words = [path] if os.path.exists(path) else [word.strip() for word in path.split(",") if word.strip()]
         return named_stores(words, Path(file) if file else None)
 
@@ -138,6 +169,7 @@ class _Source(DataSource):
 
     def task(self, schema: Any) -> dict[str, Any]:
         """Return the arguments of a reader."""
+        self.check_options()
         self.known(list(schema.names))
         kinds = {name: kind for kind, name in _TYPES.items()}
         wanted = []
@@ -239,6 +271,7 @@ class CommitlogSource(_Source):
     title = "rocketmq-commitlog"
     rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
     asked = frozenset(("store", *source_rows.SCANNED))
+    known_options = (*_OPTIONS, "startingOffset")
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is appended, in the columns of `schema`."""

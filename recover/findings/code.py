@@ -21,9 +21,32 @@ BUG = 128
 OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 
 Severity = Literal["info", "warning", "error"]
+_OF_BITS: dict[int, Severity] = {CLEAN: "info", DERIVED: "warning", MESSAGES: "error"}
+Question = Literal["verify", "start"]
+"""What is asked of a store: what is wrong with it, or whether a broker may start on it."""
 Leads = Literal["", "find", "setting", "stop"]
 
-RECOVER = "mqtool recover {store} --dry-run"
+RepairedBy = Literal["recover", "mend-bits", "clamp", "rebuild", "resume", "search", "hand"]
+
+
+class Remedy(str):
+    """The text of a remedy, and who carries it out: `recover`, alone or with an option, a rebuild, `resume`; a person
+    ("hand"); "search": a person looks for the missing thing first, and recover repairs what nobody finds."""
+
+    by: RepairedBy
+
+    def __new__(cls, by: RepairedBy, text: str) -> Remedy:
+        made = super().__new__(cls, text)
+        made.by = by
+        return made
+
+
+def by_of(remedy: str) -> RepairedBy:
+    """Who carries out a remedy; a plain text is work for a person."""
+    return remedy.by if isinstance(remedy, Remedy) else "hand"
+
+
+RECOVER = Remedy("recover", "mqtool recover {store} --dry-run")
 READ_ON = "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."
 BAD_DISK = "A failing disk, a lost mount, or missing permission."
 """The cause of a read that the operating system refuses."""
@@ -35,8 +58,8 @@ class Code(Struct, frozen=True):
     """A kind of finding: its name, its severity, and the texts of `explain`.
 
     `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
-    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`
-    overrides the exit bits that severity implies.
+    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`: exit
+    bits by question, where they are not those that the severity implies; "start" is that of "verify" unless stated.
 
     `leads` is the next step after a finding whose remedy is not recover:
     "stop": recover refuses on it, so there is no other next step (as with every finding of exit bit 8);
@@ -53,12 +76,21 @@ class Code(Struct, frozen=True):
     broker: str
     action: str
     one: str | None = None
-    bits: int | None = None
+    bits: dict[Question, int] = {}
     leads: Leads = ""
 
     @property
+    def repaired_by(self) -> RepairedBy:
+        return by_of(self.remedy)
+
+    @property
     def exit_bits(self) -> int:
-        return OF_SEVERITY[self.severity] if self.bits is None else self.bits
+        return self.bits.get("verify", OF_SEVERITY[self.severity])
+
+    def judged_by(self, question: Question) -> tuple[Severity, int]:
+        """The severity and the exit bits of such a finding as the answer to a question."""
+        bits = self.bits.get(question, self.exit_bits)
+        return (_OF_BITS.get(bits, self.severity) if question in self.bits else self.severity), bits
 
 
 # --- Refusals: they end a command on purpose, each with its exit code.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, OPERATIONAL, READ_ON, RECOVER, Code
+from recover.findings.code import BAD_DISK, OPERATIONAL, READ_ON, RECOVER, Code, Remedy
 
-_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
+_REBUILD = Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} "
+                  "--dry-run)")
 
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-missing", "warning", "there is no consume queue, but the log has messages",
-        "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --dry-run)",
+        Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --dry-run)"),
         meaning="The messages are in the log, but no queue leads to them, so consumers receive none.",
         cause="A copy of the store left consumequeue/ out, it is kept elsewhere, or it was deleted.",
         broker="It recreates the queues from where its recovery begins; from 5.4.0 on that can leave out older messages.",
@@ -119,7 +120,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It crashes when it first touches that page.",
         action="Save a copy of the store, then rebuild the queue from the log.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "topic-deleted", "info",
@@ -153,13 +154,13 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
 # --- Findings about index files.
 
 
-_INDEX_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)"
+_INDEX_REBUILD = Remedy("recover", "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)")
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
 
 INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-missing", "warning", "there is no index file, but the checkpoint shows that there was an index",
-        "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)",
+        _INDEX_REBUILD,
         meaning="Queries by key find no message.",
         cause="A copy of the store left index/ out, it is kept elsewhere, or it was deleted.",
         broker="It starts a new index with messages that are stored from then on, or dispatched by its recovery.",
@@ -301,7 +302,7 @@ INDEX_CODES: tuple[Code, ...] = (
         cause="No permission, or a failing disk.",
         broker="It fails to load the file, and 5.x then does not start.",
         action="Copy the store to a sound disk first.",
-        bits=OPERATIONAL,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "index-newer-than-checkpoint", "info",
@@ -404,6 +405,6 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import BAD_DISK, READ_ON, RECOVER, Code
+from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, Code, Remedy
 
-_MEND = "mqtool recover {store} --mend-bits --dry-run"
+_MEND = Remedy("mend-bits", "mqtool recover {store} --mend-bits --dry-run")
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
     "deleted from disk. If its start file lies after the damage it starts and never notices."
@@ -18,9 +18,8 @@ FIND_FILES = (
     "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
     "replica, a backup. "
 )
-FIND_WHOLE = (
-    "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} --dry-run"
-)
+FIND_WHOLE = Remedy("search", "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} "
+                    "--dry-run")
 NAMELESS = "{name} is not the name of a log file, but its first record is that of {right}, which is missing"
 HALVES = (
     "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
@@ -270,6 +269,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="`mqtool recover` moves it to quarantine. A non-empty folder on a separate disk stays, and so does "
         "`abort`: move the folder by hand.",
         leads="stop",
+        bits={"start": MESSAGES},
     ),
     Code(
         "commitlog-not-a-file", "error",
@@ -279,7 +279,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed or compressed.",
         broker="It does not start, or continues without that part (from 5.1.0 on, folders are skipped).",
         action="Repair it by hand: recover and the rebuilds refuse until then.",
-        bits=8,
+        bits={"verify": OPERATIONAL, "start": MESSAGES},
     ),
     Code(
         "commitlog-far-file", "warning",
@@ -314,6 +314,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It starts, and deletes what queues and index have of the messages before the first file.",
         action="Look for the files before the broker starts. If they are meant to be gone, confirm it with "
         "`--set fileReservedTime=H`; 0 accepts any first file. Neither recover nor a rebuild changes anything about it.",
+        bits={"start": CLEAN},
     ),
     Code(
         "commitlog-unreadable", "error", "{wanted:byte} could not be read: {error}",
@@ -323,7 +324,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It crashes when it first touches that page.",
         action="Save what can be read: copy the store with a tool that reads on past errors, then work on the copy. Recover refuses "
         "until then: a second try might show intact messages.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "commitlog-bridge", "info",
@@ -374,6 +375,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="The file was renamed or copied under a wrong name.",
         broker="It trusts the name: units do not lead to their messages.",
         action="`mqtool recover` gives the file its right name.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "commitlog-needs-newer-broker", "info",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from recover.findings.code import OF_SEVERITY, Code, Severity
+from recover.findings.code import OF_SEVERITY, Code, Question, RepairedBy, Severity, by_of
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
 from recover.findings.log_codes import COMMITLOG_CODES
 from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
@@ -47,6 +47,17 @@ class Finding(Struct, frozen=True):
     remedy: str
     facts: dict[str, Any] = field(default_factory=dict)
     bits: int = 0
+    repaired_by: RepairedBy = "hand"
+
+    @property
+    def by_a_person(self) -> bool:
+        """Whether work of a person comes first."""
+        return self.repaired_by in ("hand", "search")
+
+    @property
+    def by_us(self) -> bool:
+        """Whether a command of ours repairs it."""
+        return self.repaired_by != "hand"
 
     def json(self) -> dict[str, Any]:
         return {
@@ -162,8 +173,14 @@ def finding(
     if message is None:
         message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
     message = message.format_map(values)
-    remedy = (kind.remedy if remedy is None else remedy).format_map(values)
-    return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
+    remedy = kind.remedy if remedy is None else remedy
+    return Finding(code, level, file, offset, message, remedy.format_map(values), dict(facts), bits, by_of(remedy))
+
+
+def judged(item: Finding, question: Question) -> Finding:
+    """The finding as the answer to a question, with the severity and exit bits that its row gives it there."""
+    severity, bits = CODES[item.code].judged_by(question)
+    return structs.replace(item, severity=severity, bits=bits) if question in CODES[item.code].bits else item
 
 
 class FindingList:

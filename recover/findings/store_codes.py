@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, BY_HAND, OPERATIONAL, RECOVER, UNSUPPORTED, Code
+from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, OPERATIONAL, RECOVER, UNSUPPORTED, Code, Remedy
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -13,10 +13,14 @@ FIND_CONFIG = (
     "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never invents it: "
     "to continue without it, start the broker and set its content by hand (`mqadmin resetOffsetByTime` for offsets)."
 )
-TOPICS_GUESSED = (
+TOPICS_GUESSED = Remedy(
+    "search",
     "Find it first: the source of this copy, a file backup, the other broker of the group. Otherwise mqtool recover {store} "
     "creates a topics.json from queues and log, marked as a guess; it cannot recreate consumer offsets."
 )
+
+_CLAMP = Remedy("clamp", "mqtool recover {store} --clamp-offsets --dry-run")
+_REBUILD = Remedy("rebuild", "mqtool rebuild-consumequeue {store} --dry-run")
 
 GUESS = "config-topics-are-a-guess"
 """Of a topics.json that recover made."""
@@ -69,7 +73,7 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Everything else was checked. Recover works on the rest and leaves `abort` in place, so that the broker "
         "still runs its own recovery on this part. Recover, truncate and the rebuilds refuse where they would have "
         "to rely on the part, or to write what it holds. A broker on a copy shows whether the part is sound.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "part-missing", "warning", "{part} ({what}) is missing: {problem}",
@@ -123,10 +127,11 @@ PARTS_CODES: tuple[Code, ...] = (
         "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
         "folder that it may not write to.",
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "part-mounted-read-only", "warning", "{file} is mounted read-only, the folder of the store is not",
-        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", leads="stop",
+        "Find out why (the system remounts a disk with errors read-only), then mount {file} for writing.", bits={"start": MESSAGES}, leads="stop",
         meaning="The file system of this part cannot be written, that of the store's folder can. What is there was checked as usual.",
         cause="A disk error, after which the kernel remounts a file system read-only; an entry of fstab; a mount made for a look at it.",
         broker="It opens files of the log, the queues and the index for writing, and does not start (4.9.7 does beside a read-only index/). With a "
@@ -140,7 +145,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It does not start, or not without the part.",
         action="Make it readable and run again.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "timer-points-beyond-log", "warning",
@@ -255,6 +260,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "config-other-offsets", "warning",
@@ -267,6 +273,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="Each group starts over, at the newest or the oldest message.",
         action="Correct the setting, or find the other file if the setting is right.",
         leads="setting",
+        bits={"start": MESSAGES},
     ),
     Code(
         "start-needs-newer-broker", "error",
@@ -318,8 +325,8 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-lost", "warning",
         "{name} {problem} and its backup {backup_problem}; lost: {lost}. {start}",
-        "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover {store} "
-        "keeps what can be read.",
+        Remedy("search", "Put a copy from a file backup or from the other broker of the group into config/. Without one, mqtool recover "
+               "{store} keeps what can be read."),
         meaning="Neither the file nor its backup holds a complete text.",
         cause=_PERSISTED + " If it was written twice, the backup is as broken as the file.",
         broker=_LOAD,
@@ -385,12 +392,12 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause=BAD_DISK,
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
-        bits=8,
+        bits={"verify": OPERATIONAL},
     ),
     Code(
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
-        "mqtool recover {store} --clamp-offsets --dry-run",
+        _CLAMP,
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was recreated, or the file is from another broker.",
@@ -421,7 +428,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
-        "mqtool recover {store} --clamp-offsets --dry-run",
+        _CLAMP,
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
         cause="The log or the queue lost its end, or the file is from another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
@@ -438,11 +445,12 @@ PLAN_CODES: tuple[Code, ...] = (
     Code(
         "run-unfinished", "warning",
         "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done, {steps_begun} begun",
-        "mqtool resume {store}   (or: mqtool undo {store})",
+        Remedy("resume", "mqtool resume {store}   (or: mqtool undo {store})"),
         meaning="A change of this store began and stopped half way; its journal and the saved bytes are in place.",
         cause="mqtool was killed or interrupted, or the disk failed while it worked.",
         broker="It does not know of the run and would start on a half-changed store.",
         action="Resume it, or undo it, before a broker starts here.",
+        bits={"start": MESSAGES},
     ),
     Code(
         "run-journal-damaged", "warning",
@@ -499,7 +507,7 @@ FLEET_CODES: tuple[Code, ...] = (
         "the driver, or a process that was killed, for instance by the OOM killer.",
         broker="It is not involved.",
         action="Fix the cause of the error and run again: only stores without a trusted row are read.",
-        bits=OPERATIONAL,
+        bits={"verify": OPERATIONAL},
     ),
 )
 
@@ -521,7 +529,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "emulate is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like is in the place of a file.",
         broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
         action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
-        bits=UNSUPPORTED,
+        bits={"verify": UNSUPPORTED},
     ),
     Code(
         "start-loses-messages", "error",
@@ -537,7 +545,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-leaves-unreachable", "error",
         "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
-        "mqtool rebuild-consumequeue {store} --dry-run",
+        _REBUILD,
         one="broker {broker} would leave one message in the log without a queue unit that leads to it",
         meaning="The messages are in the log, but no consumer ever gets them.",
         cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
@@ -548,7 +556,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-leaves-light-queues", "error",
         "broker {broker} would leave {count} units of LMQ queues missing: consumers of these queues do not get the "
         "messages; consumers of their own topics do",
-        "mqtool rebuild-consumequeue {store} --dry-run",
+        _REBUILD,
         one="broker {broker} would leave one unit of an LMQ queue missing: its consumers do not get the message; "
             "consumers of its own topic do",
         meaning="The messages are in the log and in the queues of their own topics; LMQ queues that they name "
@@ -561,7 +569,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-reuses-offsets", "error",
         "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
-        "mqtool rebuild-consumequeue {store} --dry-run",
+        _REBUILD,
         one="broker {broker} would give a new message a queue offset that a message in the log already has",
         meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
         "are ahead skip them.",
@@ -585,7 +593,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
-        "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it",
+        Remedy("rebuild", "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it"),
         meaning="Queries by key find nothing for messages of that range.",
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",

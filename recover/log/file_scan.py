@@ -237,6 +237,10 @@ class SplitRange(Struct, frozen=True):
     start: int
     stop: int
 
+    def __str__(self) -> str:
+        base = self.mapped_file.file_from_offset
+        return f"{self.mapped_file.name} [{base + self.start}, {base + self.stop})"
+
     @property
     def is_last(self) -> bool:
         """Whether no split of the same file follows."""

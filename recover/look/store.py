@@ -394,6 +394,12 @@ def settings_of(
     return load_settings(chosen, conf, sets), [why]
 
 
+def settings_of_options(store: Store) -> BrokerSettings:
+    """The settings that the store was opened with, of the release named there, else the default one."""
+    named = store.options.broker
+    return BrokerSettings(BrokerVersion.parse(named) if named else default_broker(store)[0], store.options.settings)
+
+
 NO_LOG = "commitlog-empty-queues-left"
 
 

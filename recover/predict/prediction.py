@@ -102,7 +102,7 @@ class Prediction(Struct):
             found.append(finding("start-refused", broker=broker, reason=self.stop.reason, remedy=self.stop.remedy))
         found += self.incomplete
         # a repair waits for what must be found first
-        asked = [item.code for item in self.incomplete if not item.remedy.startswith("mqtool re")]
+        asked = [item.code for item in self.incomplete if item.by_a_person]
         remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
         if self.lost_messages:
             found.append(finding(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY, FILE_SIZE
 from formats.config.tables import read_delay_offsets
@@ -61,7 +59,7 @@ from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, 
 from recover.derived.expected import deleted_topics
 from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
@@ -204,7 +202,7 @@ class _Start:
             # what is written next is taken, never delivered, and cut by the next start
             last = self.log.files[-1]
             odd = odd_log_name(self.store, OddName(last.path, FILE, last.length))
-            self.prediction.incomplete.append(structs.replace(odd, bits=MESSAGES))
+            self.prediction.incomplete.append(judged(odd, "start"))
             self.prediction.reason = odd.message
         try:
             self._correct_min()
@@ -404,13 +402,13 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
     for item in other_offsets(store, pairs, given):
-        yield structs.replace(item, severity="error", bits=MESSAGES)
+        yield judged(item, "start")
 
 
 def closed_files(store: Store) -> Iterator[Finding]:
     """Files of another owner or mode: a cost of the start where the broker's user may not open them."""
     for item in check_owners(store):
-        yield structs.replace(item, severity="error", bits=MESSAGES) if item.facts["closed"] else item
+        yield judged(item, "start") if item.facts["closed"] else item
 
 
 def undelivered(
@@ -466,7 +464,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         missing.append(end)
     placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
     # a start reads such a file at the offset in its name, where none of its messages is found
-    named = [structs.replace(item, severity="error", bits=MESSAGES) for item in misnamed_findings(store, misnamed)]
+    named = [judged(item, "start") for item in misnamed_findings(store, misnamed)]
     if untold or (named and not list(placed.missing_ranges())):
         # nothing is known to be missing: the rest of a file may hold it, and recover restores the names of files
         return gone + named

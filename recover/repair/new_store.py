@@ -71,10 +71,11 @@ def write_store(
         if target.exists():
             raise Refusal(f"{target} exists", "Name a new folder, or remove this one.", path=str(target))
         check_target(sources, target)
-    with new_folder(part):
+    with new_folder(part) as tree:
         made = NewStore(scanned, wanted, note)
         made.write_log(part, progress, interrupted)
         made.derive(part, options, settings)
+        tree.open_up()
         disk.rename(part, output)
         disk.fsync_dir(output.parent)
     return made

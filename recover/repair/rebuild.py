@@ -233,7 +233,7 @@ def _write(
             sizes[path] = disk.create_from_pieces(path, step.content.pieces(), disk.MODE)[0]
     made = make(output / _STAGING, elsewhere, interrupted=interrupted)
     for path, (size, _) in made.items():
-        os.chmod(path, disk.MODE)
+        disk.dress(path, disk.Like(os.geteuid(), os.getegid(), disk.MODE))
         sizes[path] = size
     disk.sync_all(made)
     for folder in folders:

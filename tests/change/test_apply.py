@@ -34,7 +34,7 @@ from tests.support.plans import (
     sealed,
     small_store,
 )
-from tests.support.system import small_disk
+from tests.support.system import reachable, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 # --- Applying plans: what they leave, and what stops them between two steps.
@@ -69,6 +69,7 @@ def test_new_files_take_owner_and_mode_of_the_old_one_or_of_their_neighbours(sto
     owner = (12345, 54321) if os.geteuid() == 0 else (os.getuid(), os.getgid())
     for path in [store, *store.rglob("*")]:
         os.chown(path, *owner)
+    reachable(store)
     (store / "config/topics.json").chmod(0o600)
     (store / "index").chmod(0o750)
     (store / INDEX).chmod(0o640)

@@ -131,11 +131,11 @@ def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(sto
     conf.write_text("mappedFileSizeCommitLog=1048576\n")
     said = {command: mqtool(command, root, "--broker", "5.3.3", "--broker-conf", conf, "--json").document
             for command in ("predict", "recover")}
-    step = said["predict"]["next"][0]
-    assert said["predict"]["exit_code"] & 4 and step["command"].startswith("Set enableLmq=true in the broker's conf")
-    step = said["recover"]["next"][0]
-    assert step["command"] == "start the broker"
-    assert "enableLmq=true" in step["why"] and "which it does not set" in step["why"]
+    assert said["predict"]["exit_code"] & 4
+    for command, document in said.items():
+        steps = [step["command"] for step in document["next"]]
+        assert any(step.startswith("Set enableLmq=true in the broker's conf") for step in steps), command
+        assert "start the broker" not in steps, command
 
 
 def test_group_and_topic_choose_rows() -> None:

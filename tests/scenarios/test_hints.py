@@ -20,6 +20,7 @@ from fixtures.damage import RECIPES, damage
 from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, TAKES
+from recover.findings.code import Code
 from recover.findings.model import CODES
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
@@ -156,6 +157,17 @@ def test_the_options_that_hints_keep_are_those_that_a_command_takes() -> None:
 def test_a_remedy_that_begins_as_a_command_is_one() -> None:
     typed = {code.name: code.remedy.split()[1] for code in CODES.values() if code.remedy.startswith("mqtool ")}
     assert typed and not {name: word for name, word in typed.items() if word not in COMMANDS}
+
+
+@pytest.mark.parametrize("code", [code for code in CODES.values() if code.remedy], ids=lambda code: code.name)
+def test_a_row_says_who_repairs_what_it_names_as_its_remedy_does(code: Code) -> None:
+    ours = {"recover": "mqtool recover {store} --dry-run", "mend-bits": "mqtool recover {store} --mend-bits",
+            "clamp": "mqtool recover {store} --clamp-offsets", "rebuild": "mqtool rebuild", "resume": "mqtool resume"}
+    named = next((name for name, words in ours.items() if code.remedy.startswith(words)), "hand")
+    if code.repaired_by == "search":
+        assert named == "hand" and "mqtool recover {store}" in code.remedy
+    else:
+        assert code.repaired_by == named
 
 
 def test_a_saved_plan_is_what_comes_next(tmp_path: Path) -> None:

@@ -29,6 +29,14 @@ def in_a_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def reachable(root: Path) -> Path:
+    """Let every user pass the folders above a store, as it is where brokers run as a user of their own."""
+    for folder in root.parents:
+        if folder.stat().st_mode & 0o5 != 0o5:
+            folder.chmod(folder.stat().st_mode | 0o5)
+    return root
+
+
 @contextmanager
 def small_disk(at: Path, size: str) -> Iterator[Path]:
     """A file system of that size ("64k") at a new folder; skips where we may not mount."""

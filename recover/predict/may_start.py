@@ -1,0 +1,124 @@
+"""May it start? The answer of predict, which every command asks that could end in "start the broker".
+
+1. Play the start of one release with its settings (`recover.predict.start`): what it costs.
+2. Add what surrounds it and no release sees: settings that contradict the files, a run of ours that is half done, log
+   files that are old enough to be deleted at once.
+3. Judge each finding as an answer to this question (`judged`): its row says what it means for a start.
+
+It does not protect from a start with other settings than those given, or from a change of the store afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from recover.broker.settings import BrokerSettings
+from recover.change.lock import holder_of
+from recover.check.config import guesses
+from recover.check.log import expiring_files, first_file_findings
+from recover.check.parts import (
+    REMAINS,
+    contradicted_settings,
+    earlier_runs,
+    lock_findings,
+    settings_findings,
+    too_old_for,
+)
+from recover.check.report import VerifyReport
+from recover.findings.code import MESSAGES
+from recover.findings.model import Finding, FindingList, judged
+from recover.predict.dispatch import Stop
+from recover.predict.prediction import Prediction
+from recover.predict.start import predict
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
+
+_COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
+                    "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
+
+
+class Answer(Struct):
+    """Whether a broker may start on a store, and why not.
+
+    `findings`: all of the start. `exit_code`: 0 it costs nothing, 2 only what comes back from the log, 4 do not start,
+    64 cannot say. `reason`: the first cause of 4 in words. `expiring`: log files that it deletes by a default of
+    `fileReservedTime`, which the broker need not have. `damaged`: the log has damaged messages, or damage before intact
+    ones.
+    """
+
+    prediction: Prediction
+    findings: list[Finding]
+    exit_code: int
+    reason: str | None
+    expiring: list[Finding]
+    damaged: bool
+
+    @property
+    def may_start(self) -> bool:
+        """Whether nothing speaks against the start; also where a part that is not read leaves it open."""
+        return self.prediction.starts and not self.exit_code & MESSAGES
+
+    @property
+    def assumptions(self) -> list[str]:
+        return [*self.prediction.assumptions, *(
+            f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
+            for item in self.expiring)]
+
+    @property
+    def assumed(self) -> list[str]:
+        """Settings that the broker must have for this answer."""
+        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring]
+
+    def leads(self) -> list[Finding]:
+        """The findings that lead on: with part of the log missing, no start is recommended, not even on a copy, because
+        the missing part comes first."""
+        missing = bool(self.prediction.incomplete)
+        return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring]
+
+
+def may_start(checked: VerifyReport, settings: BrokerSettings) -> Answer:
+    """Return whether the broker of these settings may start on a store that was verified (log and queues at least)."""
+    store, view = checked.analysis.store, checked.analysis.by_names
+    prediction = predict(store, view, settings)
+    stated = [*stated_settings(store)]
+    for item in stated:
+        if item.bits & MESSAGES and prediction.starts:
+            prediction.refuse(Stop(item.message, item.remedy))
+    expiring = [*expiring_files(store, view, settings)] if prediction.starts else []
+    # a broker knows nothing of a run, and would start on a half-changed store
+    runs = [judged(item, "start") for item in earlier_runs(store)]
+    beside = [*stated, *expiring, *runs]
+    found = [
+        *prediction.findings(), *(item for item in first_file_findings(store, view) if item.severity != "info"),
+        *lock_findings(store, holder_of(store), with_abort=False), *_remains(checked, prediction), *stated, *expiring,
+        *guesses(checked.analysis.topics.pairs), *settings_findings(store, view),
+        *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
+    ]
+    causes = [*(item for item in runs if item.code == "run-unfinished"), *(item for item in expiring if item.bits)]
+    return Answer(
+        # whether a log is meant to begin late is a question for a person, and no cost of the start
+        prediction, [judged(item, "start") if item.code == "commitlog-begins-late" else item for item in found],
+        prediction.exit_code | FindingList(beside).bits,
+        prediction.reason or next((item.message for item in causes), None),
+        [item for item in expiring if not item.bits],
+        # a prediction does not count messages that are damaged already
+        bool(checked.findings.bits & MESSAGES) or any(item.intact_after for item in view.damaged),
+    )
+
+
+def stated_settings(store: Store) -> Iterator[Finding]:
+    """Sizes in the settings that contradict the files. Without those of the log and its queues the broker loads none of
+    the files: 4.5.1 and 5.3.3 do not start."""
+    for item in contradicted_settings(store):
+        loads = item.code != "settings-leave-out-size" or item.file not in (COMMITLOG, CONSUMEQUEUE)
+        yield item if loads else judged(item, "start")
+
+
+def _remains(checked: VerifyReport, prediction: Prediction) -> list[Finding]:
+    """Findings of verify that most of the log is not here, if the start costs messages: the right files must be found
+    before a repair."""
+    if prediction.unsupported or not prediction.exit_code & MESSAGES:
+        return []
+    told = {item.code for item in prediction.incomplete}
+    return [item for item in checked.findings if item.code in REMAINS and item.code not in told]
