@@ -26,12 +26,13 @@ from formats.sysflag import HOSTS_V6
 from recover.cluster.fleet import FINDING_COLUMNS, findings_of
 from recover.derived.index_files import index_geometry, list_index_files, load_words
 from recover.findings.code import UsageRefusal
-from recover.log.file_scan import WHOLE, FileScan, SplitRange, wire_at
+from recover.log.file_scan import WHOLE, FileScan, SplitRange, scan_split, wire_at
 from recover.log.files import live_copies, place_misnamed_files
-from recover.log.split_scan import REACH, SPLIT_SIZE, scan_alone, splits_of
+from recover.log.split_scan import REACH, scan_alone, splits_of
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.derived_files import QueueFiles
+from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers
 from recover.store.reader import FileReader, ReadFailure
 from recover.store.source import open_file, url_of
@@ -254,6 +255,7 @@ def _repeat(text: str, count: int) -> pa.Array:
 
 
 _ROWS = 1 << 16
+_LEAST_CHUNK = 64 << 10
 _BATCH_BYTES = 16 << 20
 
 _FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # years 1 to 9999, except for a day at both ends
@@ -301,16 +303,123 @@ def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRang
     return found
 
 
-def log_span(store: Store) -> tuple[int, int]:
-    """Return physical offsets: start of the log's first file, and end of its last intact record."""
-    parts = log_parts(store, Filters(), SPLIT_SIZE)
-    first = parts[0].mapped_file.file_from_offset if parts else 0
-    for part in reversed(parts):
+class GrowingLog:
+    """The end of a log, found again and again: each time from the last proven record on."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+        self._searched: set[str] = set()
+
+    def end(self, store: Store) -> int:
+        """Return the physical offset of the end of the last intact record; of the log's start if there is none."""
+        files, size = _log_files(store)
+        if self._last is not None:
+            # if the known record is gone, the log was truncated or replaced
+            self._last = self._grown([file for file in files if file.file_from_offset + size > self._last[0]], size,
+                                     *self._last)
+        if self._last is None:
+            self._last = _last_record(files, size)
+            start = -1 if self._last is None else self._last[0]
+            self._searched = {file.name for file in files if file.file_from_offset + size > start}
+        if self._last is not None:
+            return self._last[1]
+        return files[0].file_from_offset if files else 0
+
+    def _grown(self, files: Sequence[MappedFile], size: int, start: int, end: int) -> tuple[int, int] | None:
+        found: tuple[int, int] | None = None
+        for file in files:
+            at = max(start - file.file_from_offset, 0)
+            if found is None and _end_of_record(file, size, at) != end:
+                return None
+            found = self._walked(file, size, at, found or (start, end))
+        return found
+
+    def _walked(self, file: MappedFile, size: int, begin: int, last: tuple[int, int]) -> tuple[int, int]:
+        """Return the last record from a position on, which is the border of one; `last` without one."""
+        length, chunk, at = min(file.length, size), _LEAST_CHUNK, begin
+        with open_file(file.path) as reader:
+            while at < length:
+                part = SplitRange(file, size, at, min(at + chunk, length))
+                split, chunk = scan_split(part, at, reader=reader, with_keys=False), 4 * chunk
+                last = _last_of(split.scan) or last
+                if split.scan.gaps or split.open_gap is not None:
+                    # zeros, a record that is being written, or damage. Brokers append, so one search of what is behind
+                    # the last record of a file is enough
+                    if file.name not in self._searched:
+                        self._searched.add(file.name)
+                        last = max(last, _last_record([file], size) or last)
+                    return last
+                if split.crossed is None:
+                    break
+                at = split.crossed
+        return last
+
+
+def _end_of_record(file: MappedFile, size: int, at: int) -> int | None:
+    """Return the physical offset of the end of the intact record at a position of a file; None without one."""
+    found = _last_of(scan_split(SplitRange(file, size, at, at + 1), at, with_keys=False).scan)
+    return found[1] if found and found[0] == file.file_from_offset + at else None
+
+
+def _last_of(scan: FileScan) -> tuple[int, int] | None:
+    rows = next((split.records[-1] for split in reversed(scan.splits) if split.records.size), None)
+    return None if rows is None else (int(rows["phy_offset"]), int(rows["phy_offset"] + rows["size"]))
+
+
+def _last_record(files: Sequence[MappedFile], size: int) -> tuple[int, int] | None:
+    """Return start and end of the last intact record of some files, which are searched backwards."""
+    for part in reversed([part for file in files for part in splits_of(file, size)]):
         with open_file(part.mapped_file.path) as reader:
-            for rows in reversed([split.records for split in scan_alone(part, reader, WHOLE).splits]):
-                if rows.size:
-                    return first, int(rows["phy_offset"][-1] + rows["size"][-1])
-    return first, first
+            if found := _last_of(scan_alone(part, reader, WHOLE)):
+                return found
+    return None
+
+
+def log_start(store: Store) -> int:
+    """Return the physical offset of the start of the log's first file."""
+    files, _ = _log_files(store)
+    return files[0].file_from_offset if files else 0
+
+
+def first_record(store: Store, *, since: int | None = None, at: int = 0) -> int | None:
+    """Return the physical offset of the first intact record that begins at `at` or later and was stored at `since` (ms)
+    or later; None without one. Store times of log files ascend; those in a file need not."""
+    files, size = _log_files(store)
+    if since is not None:
+        while len(files) > 1 and _first_time(files[1], size) < since:
+            files = files[1:]
+    for file in files:
+        for part in splits_of(file, size):
+            if file.file_from_offset + part.stop > at:
+                with open_file(file.path) as reader:
+                    for split in scan_alone(part, reader, REACH).splits:
+                        fits = split.records["phy_offset"] >= at
+                        fits &= since is None or split.records["store_timestamp"] >= since
+                        if fits.any():
+                            return int(split.records["phy_offset"][np.argmax(fits)])
+    return None
+
+
+def _first_time(file: MappedFile, size: int) -> int:
+    scan = scan_split(SplitRange(file, size, 0, 1), with_keys=False).scan
+    return min((int(split.records["store_timestamp"][0]) for split in scan.splits), default=_MOST)
+
+
+def _log_files(store: Store) -> tuple[Sequence[MappedFile], int]:
+    queue, _ = place_misnamed_files(live_copies(store.commitlog))
+    return queue.files, queue.file_size
+
+
+def new_parts(store: Store, first: int, stop: int, split_size: int, *, at_border: bool) -> list[SplitRange]:
+    """Return the splits of the log between two physical offsets; `at_border`: the first is the border of a record."""
+    found = []
+    for part in log_parts(store, Filters([("phy_offset", ">=", first), ("phy_offset", "<", stop)]), split_size):
+        base = part.mapped_file.file_from_offset
+        part = structs.replace(part, stop=min(part.stop, stop - base))
+        if at_border and part.start <= first - base:
+            part = structs.replace(part, start=first - base, at_border=True)
+        found.append(part)
+    return found
 
 
 def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
