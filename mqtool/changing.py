@@ -205,7 +205,8 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
-    `after_verify` is called with the settings of the plan and the analysis of the last verify.
+    `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan
+    does not move records, so displaced ones count as damage.
     """
 
     out: Printer
@@ -214,6 +215,7 @@ class Change(Struct):
     include_deleted: bool = False
     max_loss: int | None = 0
     after_verify: Callable[[BrokerSettings, Reading], None] | None = None
+    in_place: bool = False
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -288,7 +290,7 @@ class Change(Struct):
         """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
-            before = verify(store, scan)
+            before = verify(store, structs.replace(scan, in_place=self.in_place))
             out.found(before.findings)
             try:
                 made = planner(store, asked, before)
@@ -333,6 +335,8 @@ class Change(Struct):
             verify=None, assumptions=made.assumptions,
             abort_stays_for=made.abort_stays_for if store.has_abort else [],
         )
+        if placed := plan.summary.get("placed"):
+            out.answer(placed=placed)
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
             out.say(f"abort stays: the broker's own recovery must still process {parts}")

@@ -354,7 +354,7 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file", "commitlog-displaced-records")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),

@@ -20,7 +20,6 @@ from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, rende
 from mqtool.screens.verdict import (
     groups_table,
     loss_statement,
-    lost_by,
     plan_document,
     start_line,
     steps_table,
@@ -44,6 +43,7 @@ from recover.predict.start import predict
 from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
 from recover.repair.never_worse import may_take_messages, refuse_worse
+from recover.repair.plan_cost import lost_by
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
 from recover.store.store import COMMITLOG, Store

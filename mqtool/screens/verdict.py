@@ -11,7 +11,7 @@ from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, exact_size, human_seconds, human_size, human_time
 from recover.change.model import Plan, Retire, Step
 from recover.repair.losses import RecoverPlan
-from recover.store.config_files import LMQ_PREFIX
+from recover.repair.plan_cost import lost_by
 
 _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
@@ -204,18 +204,6 @@ def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Show
              item.get("cause", "")] for item in loss]
     columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
     return table(f"what is lost: {count(lost_by(loss), 'message')}", columns, rows, most=_LOSSES)
-
-
-def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """The number of messages in a loss statement; positions of LMQ queues are the same messages again."""
-    own = light = 0
-    for item in loss:
-        messages = int(item.get("messages", 0))
-        if str(item.get("topic")).startswith(LMQ_PREFIX):
-            light = max(light, messages)
-        else:
-            own += messages
-    return max(own, light)
 
 
 def _offsets(item: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from recover.check.log import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
+    displaced_findings,
     far_file_finding,
     length_findings,
     misnamed_findings,
@@ -129,12 +130,15 @@ class VerifyReport(Struct):
         document: dict[str, Any] = {
             "engine": self.analysis.options.engine.json(),
             "commitlog": {
-                "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
+                "files": len(store.commitlog.files), "min_offset": log.min_offset,
+                "valid_to": self.analysis.as_it_is.valid_to,
                 "log_end": log.log_end, "messages": log.tally.messages, "blanks": log.blanks, "ghosts": log.stale,
                 "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
                 "damaged_messages": self.damaged_messages, "fillers": log.tally.fillers, "markers": log.tally.markers,
             },
         }
+        if self.analysis.placed:
+            document["commitlog"]["displaced"] = sum(run.records for run in self.analysis.placed)
         if self.analysis.queues is not None:
             document["consumequeue"] = self.analysis.queues.json()
         if self.index is not None:
@@ -173,6 +177,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         flipped, altered = flipped_properties(analysis, index, mended)
         flipped += unnamed_checksums(analysis.log, [*mended, *flipped])
         findings.extend(check_commitlog(store, analysis))
+        findings.extend(displaced_findings(store, analysis.placed))
         findings.extend(contradiction_findings(store, analysis.log, analysis.contradictions))
         if analysis.queues is not None:
             findings.extend(numbering_findings(store, analysis))

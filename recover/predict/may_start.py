@@ -17,7 +17,7 @@ from msgspec import Struct
 from recover.broker.settings import BrokerSettings
 from recover.change.lock import holder_of
 from recover.check.config import guesses
-from recover.check.log import expiring_files, first_file_findings
+from recover.check.log import displaced_findings, expiring_files, first_file_findings
 from recover.check.parts import (
     REMAINS,
     contradicted_settings,
@@ -81,6 +81,8 @@ def may_start(checked: VerifyReport, settings: BrokerSettings) -> Answer:
     """Return whether the broker of these settings may start on a store that was verified (log and queues at least)."""
     store, view = checked.analysis.store, checked.analysis.by_names
     prediction = predict(store, view, settings)
+    # whole records that stand elsewhere are messages, and no unit leads to them
+    prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)
     stated = [*stated_settings(store)]
     for item in stated:
         if item.bits & MESSAGES and prediction.starts:
@@ -88,12 +90,14 @@ def may_start(checked: VerifyReport, settings: BrokerSettings) -> Answer:
     expiring = [*expiring_files(store, view, settings)] if prediction.starts else []
     # a broker knows nothing of a run, and would start on a half-changed store
     runs = [judged(item, "start") for item in earlier_runs(store)]
-    beside = [*stated, *expiring, *runs]
+    displaced = [*displaced_findings(store, checked.analysis.placed)]
+    beside = [*stated, *expiring, *runs, *displaced]
     found = [
         *prediction.findings(), *(item for item in first_file_findings(store, view) if item.severity != "info"),
         *lock_findings(store, holder_of(store), with_abort=False), *_remains(checked, prediction), *stated, *expiring,
         *guesses(checked.analysis.topics.pairs), *settings_findings(store, view),
         *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
+        *displaced,
     ]
     causes = [*(item for item in runs if item.code == "run-unfinished"), *(item for item in expiring if item.bits)]
     return Answer(

@@ -3,12 +3,13 @@
 Rows of a log never change once it is assembled: every other belief about the same bytes is another log, made here and
 nowhere else. What stays as it is shares its rows with the log before.
 
-1. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
+1. Displaced records are laid over their place, and the files concerned are scanned again (`recover.reading.placed`).
+2. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
    goes on over a gap. Or a plan fills gaps, drops files, and cuts. Then damage, end and order of the whole log are
    found again (`assemble`).
-2. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
-3. Rows are labelled: superseded, misnumbered, or neither.
-4. Ranges after the end are noted as damage, or what lies after an old end is none.
+3. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
+4. Rows are labelled: superseded, misnumbered, or neither.
+5. Ranges after the end are noted as damage, or what lies after an old end is none.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, row_
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import Damage, LogView, Tail, assemble, in_order, kept_rows, tally
 from recover.reading.edits import Edit
+from recover.reading.placed import Placed, with_placed
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
@@ -85,7 +87,7 @@ class Cut(Struct, frozen=True):
     start: int
 
 
-Becomes = Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut
+Becomes = Placed | Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut
 Kind = TypeVar("Kind", bound=Becomes)
 
 
@@ -95,6 +97,8 @@ def accepting(log: LogView, found: Sequence[Becomes], *, memory: int) -> LogView
     Copied rows take at most `memory` bytes of memory.
     """
     columns = ColumnStore(memory)
+    if runs := _of(Placed, found):
+        log = with_placed(log, runs, columns)
     struck, over = _of(Struck, found), [one.gap for one in _of(GoesOn, found)]
     if struck or over:
         # without these records an end mark may no longer be believed

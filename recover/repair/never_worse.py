@@ -123,7 +123,8 @@ def _missed(
     found: dict[Place, Missed] = {}
     sums = Sums()
     with planned_store(store, steps) as (planned, path_in):
-        view = made.before.analysis.log
+        analysis = made.before.analysis
+        view = analysis.as_it_is
         after_view, stays = _changed(view, path_in, steps, store)
         for version in reversed(_releases(settings)):
             sums = Sums()
@@ -134,7 +135,6 @@ def _missed(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    analysis = made.before.analysis
     deleted = set(analysis.expectation.deleted)
     found = {key: item for key, item in found.items()
              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
@@ -217,7 +217,7 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     analysis, steps = made.before.analysis, made.plan.steps
     expected = analysis.expectation
     plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
-        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
+        analysis.contradictions or analysis.misnamed or analysis.placed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}

@@ -9,52 +9,18 @@ import os
 import stat
 import tempfile
 import time
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.findings.code import Refusal
 from recover.store.reader import FileReader, LocalFile
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
-
-
-class _Overlaid(FileReader):
-    """A file with changes laid over it; a read touches only the changes in its range."""
-
-    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
-        self._changes = sorted(changes, key=lambda change: change.start)
-        self._starts = [change.start for change in self._changes]
-        self._reached = [*accumulate((change.stop for change in self._changes), max)]
-        self._below = below
-
-    @property
-    def length(self) -> int:
-        return max(self._below.length, self._reached[-1])
-
-    def read(self, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.length)
-        found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
-        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
-            first, last = max(offset, change.start), min(stop, change.stop)
-            if first < last:
-                found[first - offset : last - offset] = _bytes(change, first, last)
-        return bytes(found)
-
-    def close(self) -> None:
-        self._below.close()
-
-
-def _bytes(change: InPlace, first: int, last: int) -> bytes:
-    if not isinstance(change, WriteRange):
-        return bytes(last - first)
-    return change.content.part(first - change.start, last - change.start)
 
 
 class _Planned(LocalTree):
@@ -109,7 +75,7 @@ class _Planned(LocalTree):
         path, installed, within = self._steps(name)
         if installed is None:
             below = self._below.open(name)
-            return _Overlaid(below, within) if within else below
+            return Overlaid(below, within) if within else below
         if path not in self._written:
             target = self._scratch / str(len(self._written))
             try:
