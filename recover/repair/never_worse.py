@@ -66,6 +66,10 @@ class Missed(Struct, frozen=True):
     size: int
 
 
+Place = tuple[str, int, int]
+"""Topic, queue, queue offset."""
+
+
 class Sums(Struct):
     """How many messages brokers deliver from the store as it is (`alone`), and after the plan."""
 
@@ -80,7 +84,7 @@ def refuse_worse(
     If the rest of it is never worse, it is a plan without the steps that take them.
 
     `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them and the sums."""
-    missed, named, sums = _missed(store, made, made.plan.steps, settings)
+    missed, named, sums = taken_from_brokers(store, made, settings)
     if not (missed or named):
         return made
     dropped = len(missed | named) + made.lost_messages
@@ -90,7 +94,8 @@ def refuse_worse(
         return structs.replace(made, plan=plan, lost_messages=dropped)
     if made.cut_from is None and not named:
         steps = _without_those_that_take(store, made.plan.steps, missed.values())
-        if len(steps) < len(made.plan.steps) and not any(_missed(store, made, steps, settings)[:2]):
+        if len(steps) < len(made.plan.steps) and not any(
+                taken_from_brokers(store, made, settings, steps)[:2]):
             kept = {*map(id, steps)}
             left = _left_by(store, made, (step for step in made.plan.steps if id(step) not in kept))
             return structs.replace(made, plan=structs.replace(made.plan, steps=tuple(steps)),
@@ -112,14 +117,12 @@ def refuse_worse(
     raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
 
 
-Place = tuple[str, int, int]
-
-
-def _missed(
-    store: Store, made: RecoverPlan, steps: Sequence[Step], settings: BrokerSettings
+def taken_from_brokers(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, steps: Sequence[Step] | None = None,
 ) -> tuple[dict[Place, Missed], dict[Place, Missed], Sums]:
-    """Return what brokers deliver alone and not after these steps, whole files that these overwrite as old ones, and
-    the sums of the store's own release."""
+    """Return what brokers alone would deliver and a plan (see `may_take_messages`), or only these `steps` of it, takes
+    from them; what these overwrite of old log files; and the sums of the store's own release."""
+    steps = made.plan.steps if steps is None else steps
     found: dict[Place, Missed] = {}
     sums = Sums()
     with planned_store(store, steps) as (planned, path_in):

@@ -43,8 +43,8 @@ TYPICAL = (
     "crash-bit-without-checkpoint",
     "crash-everything-derived",
 )
-#: What a store alone does with config files is nothing; they are judged elsewhere. So are mixed snapshots, displaced logs
-#: and lying witnesses (WITNESS), of which brokers deliver nearly all.
+#: What a store alone does with config files is nothing; they are judged elsewhere. So are mixed snapshots, displaced
+#: logs and lying witnesses (WITNESS), of which brokers deliver nearly all.
 ALL = (SOUND, *(entry.name for entry in RECIPES.values()
                 if entry.area not in ("config", "displaced", "snapshot", "witness")))
 
