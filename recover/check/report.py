@@ -11,17 +11,8 @@ from msgspec import Struct, field
 
 from formats.record import Record
 from formats.record.rows import BITS_REJECTED
+from recover.check.bits import altered_findings, flipped_bit_findings, flipped_property_findings, rejected_findings
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
-from recover.check.flips import (
-    Rejected,
-    altered_findings,
-    flipped_bit_findings,
-    flipped_properties,
-    flipped_property_findings,
-    rejected,
-    rejected_findings,
-    unnamed_checksums,
-)
 from recover.check.log import (
     check_commitlog,
     contradiction_findings,
@@ -48,6 +39,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
+from recover.reading.bits import Rejected, flipped_properties, rejected, unnamed_checksums
 from recover.reading.books import Claimed, claimed_after_end, claimed_findings, left_to_claim
 from recover.reading.doubts import read
 from recover.reading.edits import Edit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,19 @@ from recover.change.model import InPlace, Step
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
-from recover.log.file_scan import FileScan
 from recover.log.generations import batches
 from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
+from recover.reading.accepting import Becomes, Dropped, Rewritten
 from recover.reading.lost import held_records
+from recover.reading.policy import Explanation
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, Statement
 from recover.repair.planned import planned_store
-from recover.store.columns import Rows, Split
+from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.store import Store
 
@@ -78,10 +80,11 @@ class Sums(Struct):
 
 
 def refuse_worse(
-    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None,
+    findings: FindingList | None = None, again: Callable[[Store], RecoverPlan] | None = None,
 ) -> RecoverPlan:
     """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
-    If the rest of it is never worse, it is a plan without the steps that take them.
+    If the rest of it is never worse, and `again` plans nothing after it, it is a plan without the steps that take them.
 
     `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them and the sums."""
     missed, named, sums = taken_from_brokers(store, made, settings)
@@ -92,10 +95,9 @@ def refuse_worse(
         loss = _stated({**missed, **named}.values())
         plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
         return structs.replace(made, plan=plan, lost_messages=dropped)
-    if made.cut_from is None and not named:
+    if made.cut_from is None and not named and again is not None:
         steps = _without_those_that_take(store, made.plan.steps, missed.values())
-        if len(steps) < len(made.plan.steps) and not any(
-                taken_from_brokers(store, made, settings, steps)[:2]):
+        if not any(taken_from_brokers(store, made, settings, steps)[:2]) and _is_final(store, steps, again):
             kept = {*map(id, steps)}
             left = _left_by(store, made, (step for step in made.plan.steps if id(step) not in kept))
             return structs.replace(made, plan=structs.replace(made.plan, steps=tuple(steps)),
@@ -128,7 +130,7 @@ def taken_from_brokers(
     with planned_store(store, steps) as (planned, path_in):
         analysis = made.before.analysis
         view = analysis.as_it_is
-        after_view, stays = _changed(view, path_in, steps, store)
+        after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
         for version in reversed(_releases(settings)):
             sums = Sums()
             release = structs.replace(settings, version=version)
@@ -144,6 +146,15 @@ def taken_from_brokers(
              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
     return found, named, sums
+
+
+def _is_final(store: Store, steps: Sequence[Step], again: Callable[[Store], RecoverPlan]) -> bool:
+    """Whether nothing is left to do after these steps: what is left alone now must not be changed by the next run."""
+    with planned_store(store, steps, with_index=True) as (planned, _):
+        try:
+            return not again(planned).plan.steps
+        except Refusal:
+            return False
 
 
 def _releases(settings: BrokerSettings) -> list[BrokerVersion]:
@@ -232,38 +243,28 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
 
 
 def _changed(
-    view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
+    before: Reading, path_in: Callable[[Path], Path], steps: Iterable[Step]
 ) -> tuple[LogView, list[Stretch]]:
     """Return the rows of the unchanged records, and their ranges; the brokers' own check judges the rest."""
-    within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    store, within = before.store, defaultdict[Path, list[tuple[int, int]]](list)
     gone: set[Path] = set()
     for step in steps:
         if isinstance(step, InPlace):
             within[store.path(step.file)].append((step.start, step.stop))
         else:
             gone.add(store.path(step.file))
-    files: list[FileScan] = []
+    found: list[Becomes] = [Dropped(str(path)) for path in gone]
     stays: list[Stretch] = []
-    for scan in view.files:
-        path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
-        if path in gone:
+    for scan in before.log.files:
+        file, base = scan.mapped_file, scan.mapped_file.file_from_offset
+        if file.path in gone:
             continue
-        edges = [base, *(base + at for pair in sorted(within[path]) for at in pair), scan.file_end]
+        ranges = tuple((base + start, base + stop) for start, stop in sorted(within[file.path]))
+        edges = [base, *chain(*ranges), scan.file_end]
         stays += zip(repeat(base), edges[::2], edges[1::2])
-        if not within[path]:
-            files.append(scan)
-            continue
-        kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
-        starts, stops = base + np.array([*sorted(within[path]), (scan.file_size, scan.file_size)], dtype=np.int64).T
-        for split in scan.splits:
-            rows = split.records
-            # the first range that ends after a record begins must not begin before the record ends
-            following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
-            keep = rows["phy_offset"] + rows["size"] <= starts[following]
-            kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
-        kept.queues = scan.queues
-        files.append(kept)
-    return structs.replace(view, files=files), stays
+        if ranges:
+            found.append(Rewritten(file, structs.replace(file, path=path_in(file.path)), ranges))
+    return before.accepting([Explanation("written-over", one) for one in found]).log, stays
 
 
 def missed_between(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import structs
 
 from fixtures.damage import of_area, walk
 from fixtures.synth import StoreWriter
@@ -16,7 +17,7 @@ from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.change.model import Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.change.model import Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList
 from recover.log.scan import LocalEngine
@@ -123,7 +124,14 @@ def test_a_plan_leaves_the_bytes_alone_whose_messages_only_the_broker_alone_woul
     other = WriteFile("config/topics.json", b"{}")
     made = plan_recover(opened, RecoverOptions(settings=settings("5.3.3")))
     made.plan = Plan("recover", [worse[0], other, worse[1]])
-    assert [*refuse_worse(opened, made, settings("5.3.3"), 0).plan.steps] == [other]
+
+    def left(steps: list[Step]) -> list[Step]:
+        nothing = structs.replace(made, plan=Plan("recover", steps))
+        return [*refuse_worse(opened, made, settings("5.3.3"), 0, again=lambda _: nothing).plan.steps]
+
+    assert left([]) == [other]
+    with pytest.raises(Refusal):
+        left([other])  # the next run would change what this one leaves alone
     assert refuse_worse(opened, made, settings("5.3.3"), None).plan.steps == made.plan.steps
 
 
