@@ -205,6 +205,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
                "records as this log's, and says so.",
     ),
     Code(
+        "commitlog-unsettled", "error",
+        "the parts of the store contradict one another without end: each explanation that outweighed what the log says led to another "
+        "one ({accepted} so far); what is reported of the log, its queues and its index may be incomplete", "mqtool explain commitlog-unsettled",
+        meaning="Whatever is believed about the log, queues, index and records around it contradict it again. Other findings are those of "
+                "the last reading.",
+        cause="Parts of several moments or of several stores in one; or a fault of mqtool.",
+        broker="It compares nothing: it takes the log by its own rules, and the rest as it is.",
+        action="Do not repair the store in place. Take a copy, replace one part after the other from the same source, or leave queues and "
+               "index out, and verify the copy. `mqtool report` collects what we need to look at it.",
+    ),
+    Code(
         "commitlog-torn-tail", "warning",
         "{bytes:byte} after the last record, from {start} on, are not a message ({reason})", RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
