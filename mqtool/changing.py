@@ -29,6 +29,7 @@ from mqtool.options import (
 from mqtool.printer import Printer, make_console
 from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
+from mqtool.words import N_, _, listed
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
@@ -246,8 +247,8 @@ class Change(Struct):
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
             wrong = sum(item.severity != "info" for item in out.findings)
-            remain = f" {count(wrong, 'problem remains', 'problems remain')}." if wrong else ""
-            out.summary(f"Nothing to repair{left}.{remain} {verify_line(document, code)}",
+            rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
+            out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
                         next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
                                              start=may_start(made.before, asked()[0]))))
             return code
@@ -264,7 +265,8 @@ class Change(Struct):
                     raise
                 out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
         if dry:
-            out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
+            out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
+                steps=count(len(plan.steps), "step"), losses=losses(made)),
                         next_steps(out.scene("planned", code, plan=choice.plan_out, changes=out.command,
                                              mendable=made.mendable_messages)))
             return code
@@ -280,7 +282,8 @@ class Change(Struct):
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
-            f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
+            _("{steps} done, {losses}").format(
+                steps=count(len(plan.steps), "step"), losses=losses(made, N_("undo and --mend-bits would restore"))),
             corrected=bool(plan.steps), undo=self.output is None, settings=asked()[0],
             known=KnownLog(made.before.analysis.log, stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
@@ -299,7 +302,13 @@ class Change(Struct):
                 raise
             if not may_take_messages(store, made):
                 return made
-            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
+
+            def again(planned: Store) -> RecoverPlan:
+                left = planner(planned, asked, verify(planned, structs.replace(scan, known=None)))
+                worse = may_take_messages(planned, left)
+                return refuse_worse(planned, left, asked()[0], self.max_loss) if worse else left
+
+            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings, again)
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
         """Return the plan with its basis, in the document and in the file of --plan-out; sealed to the files in `seen`,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -64,6 +63,8 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
             "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
+    if not analysis.settled:
+        found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
     for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
@@ -128,14 +129,14 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     )
 
 
-def expiring_files(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[Finding]:
-    """Yield a finding for log files that this broker deletes once it runs, because their last change is older than
-    `fileReservedTime` (MappedFileQueue.deleteExpiredFileByTime, which spares the last file); an info if that was not
-    given.
+def expiring_files(store: Store, log: LogView, settings: BrokerSettings, now: int) -> Iterator[Finding]:
+    """Yield a finding for log files that this broker deletes once it runs at `now` (ms), as their last change is older
+    than `fileReservedTime` (MappedFileQueue.deleteExpiredFileByTime, which spares the last file); an info if that was
+    not given.
 
     Not for a log with a message of the last day: its broker deletes files every day.
     """
-    hours, now = settings.number(_RETENTION), int(time.time() * 1000)
+    hours = settings.number(_RETENTION)
     if not hours or now - log.tally.newest_timestamp < 24 * _HOUR_MS:
         return
     files = store.commitlog.files

@@ -463,14 +463,16 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "plan-loses-delivered", "info",
-        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker})",
-        "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
+        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker}: alone "
+        "{alone:message}, after the plan {after})",
+        "`{typed} --max-loss {limit}` accepts the loss; mqtool export {store} -o FILE saves these messages before.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
-        "by the rules of predict. Messages would be missing, so the plan is refused.",
+        "by the rules of predict. Messages would be missing, and leaving their bytes and queues as they are does not keep them, so the plan is refused.",
         cause="One damaged record, mark, name or entry was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
-        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker})",
+        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker}: alone "
+        "{alone:message}, after the plan {after})",
     ),
     Code(
         "plan-overwrites-named", "error",
@@ -618,6 +620,51 @@ PREDICT_CODES: tuple[Code, ...] = (
         cause="messageDelayLevel is shorter than when the messages were stored, timerWheelEnable=false, or the release is older than 5.0.0.",
         broker="It keeps the messages in its log, delivers none of them, and deletes them with the log files when these expire.",
         action="Start it with the delay levels and the timer with which the messages were stored.",
+        leads="setting",
+    ),
+    Code(
+        "start-delivers-again", "warning",
+        "broker {broker} would deliver {count} messages that the log holds as delivered a second time ({kinds})",
+        "Let consumers expect second copies; mqtool pending {store} lists the messages.",
+        one="broker {broker} would deliver one message that the log holds as delivered a second time ({kinds})",
+        meaning="The service that keeps delayed, timer, half or popped messages goes on where its file of offsets says, and that is "
+        "behind what the log shows: the message was delivered already, or its producer asked or its transaction committed.",
+        cause="A kill: offsets and times are saved every few seconds, op messages of transactions every three. Or config/ is older "
+        "than the log, or delayOffset.json, consumerOffset.json or timercheck were lost.",
+        broker="It delivers the copies within seconds of its start, and logs nothing of it; half messages at its first check.",
+        action="Nothing, if consumers recognise a message by its unique key. The counts are in `delivers`.",
+    ),
+    Code(
+        "start-delivers-overdue", "info",
+        "broker {broker} would deliver {count} overdue messages at once, or ask their producers ({kinds})", "",
+        one="broker {broker} would deliver one overdue message at once, or ask its producer ({kinds})",
+        meaning="The messages became due while the broker was down. None of them was delivered before.",
+        cause="Delayed and timer messages whose time has come, half messages without an answer, popped messages without one.",
+        broker="It delivers them within seconds; half messages it stores once more at its first check and asks their producers.",
+        action="Nothing; expect the load. `--at` judges another time of start.",
+    ),
+    Code(
+        "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",
+        "Export them before the start: mqtool pending {store} lists them.",
+        one="broker {broker} would never deliver one message that waits ({kinds})",
+        meaning="The service that keeps the messages goes on behind them, although the log does not hold them as delivered.",
+        cause="delayOffset.json or timercheck are ahead: from another time than the log, as after a power cut. Or timers were due more "
+        "than a week before the start: brokers do not read so far back.",
+        broker="It notices nothing.",
+        action="For delays set the offset of the level in delayOffset.json back to the first of them. Messages that an older copy "
+        "may have delivered come again then.",
+        leads="setting",
+    ),
+    Code(
+        "start-discards-half", "info",
+        "broker {broker} would give up {count} half messages instead of asking for them ({kinds})",
+        "Start it with a larger fileReservedTime and transactionCheckMax, until the producers have answered.",
+        one="broker {broker} would give up one half message instead of asking for it ({kinds})",
+        meaning="A half message that is older than fileReservedTime, or was asked for transactionCheckMax times, is stored in "
+        "TRANS_CHECK_MAX_TIME_TOPIC, and nobody ends its transaction. An error if a setting says so; without one that is an assumption.",
+        cause="The broker was down for longer than fileReservedTime, or no producer of the group answered.",
+        broker="It gives them up at its first check.",
+        action="Set a larger fileReservedTime before the start, or end the transactions by other means.",
         leads="setting",
     ),
     Code(

@@ -10,6 +10,7 @@ It does not protect from a start with other settings than those given, or from a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ from recover.check.parts import (
 from recover.check.report import VerifyReport
 from recover.findings.code import MESSAGES
 from recover.findings.model import Finding, FindingList, judged
+from recover.predict.delivers import Books
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -77,17 +79,19 @@ class Answer(Struct):
         return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring]
 
 
-def may_start(checked: VerifyReport, settings: BrokerSettings) -> Answer:
-    """Return whether the broker of these settings may start on a store that was verified (log and queues at least)."""
+def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = None) -> Answer:
+    """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
+    a time (ms; None: now)."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    prediction = predict(store, view, settings)
+    now = time.time_ns() // 1_000_000 if at is None else at
+    prediction = predict(store, view, settings, books=Books(store, view, checked.analysis.topics, now))
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)
     stated = [*stated_settings(store)]
     for item in stated:
         if item.bits & MESSAGES and prediction.starts:
             prediction.refuse(Stop(item.message, item.remedy))
-    expiring = [*expiring_files(store, view, settings)] if prediction.starts else []
+    expiring = [*expiring_files(store, view, settings, now)] if prediction.starts else []
     # a broker knows nothing of a run, and would start on a half-changed store
     runs = [judged(item, "start") for item in earlier_runs(store)]
     displaced = [*displaced_findings(store, checked.analysis.placed)]
