@@ -144,6 +144,18 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         leads="stop",
     ),
     Code(
+        "commitlog-end-missing", "error",
+        "the end of the log is missing: at least {count:message} after it were there, by {by}",
+        FIND_FILES + "If it is lost for good: mqtool recover {store} --clamp-offsets --dry-run",
+        meaning="Consumers have read messages, or index entries name messages, that come after the end of the log, and a second source "
+        "confirms it: the checkpoint has a later time, a delay level is ahead, too, or another group has read as far.",
+        cause="Log and queues were restored or copied from an earlier moment than the rest, or a power cut took what was not flushed.",
+        broker="It starts, and gives the queue offsets of these messages out again: groups that are ahead skip the new ones.",
+        action="Look for a newer copy of the log: its source, a replica, a backup. If there is none, `mqtool recover --clamp-offsets` lowers "
+        "the offsets to the ends of the queues, and states the messages as lost.",
+        leads="find",
+    ),
+    Code(
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
         "do not start the broker, is this the log's disk?",

@@ -31,6 +31,7 @@ from recover.repair.losses import (
     RecoverPlan,
     check_plannable,
     loss_of_altered,
+    loss_of_claimed,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
@@ -38,6 +39,7 @@ from recover.repair.losses import (
     refuse_unread,
 )
 from recover.repair.rebuild import PARTS, derived_steps
+from recover.repair.timers import is_broken, timer_steps
 from recover.store.config_files import ConfigText
 from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
 
@@ -121,6 +123,8 @@ def _planned(
     if steps:
         analysis.options.engine.confirm()
     unproven, only_named = loss_of_unproven(analysis)
+    unproven += sum(each.messages for each in before.claimed)
+    only_named += loss_of_claimed(before.claimed, analysis.log)
     altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
     loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
     loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []
@@ -196,7 +200,8 @@ def _in_order(
     )
     repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets,
                           offsets_from=options.offsets_from)
-    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
+    timers = timer_steps(store, after.log, analysis.topics) if is_broken(before.findings) else []
+    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps, *timers]
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
     if as_broker:
