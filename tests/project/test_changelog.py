@@ -6,6 +6,7 @@ import datetime
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def test_the_changelog_is_what_its_files_give_and_every_unreleased_change_has_th
     done = _release(copy, newest)
     assert not done.returncode, done.stderr
     assert (copy / "CHANGELOG.md").read_text() == (ROOT / "CHANGELOG.md").read_text()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == newest
 
 
 def test_a_release_takes_every_change_once_by_kind_and_issue_and_leaves_none(copy: Path) -> None:
