@@ -96,7 +96,8 @@ def _questions(
         mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
         for split in filter(choice.may_be_in, scan.splits):
             queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
-            yield split, SplitExport(split.first, mapped_file, queues, wanted, str(folder), attempts, dict(scanned.doubted))
+            yield split, SplitExport(
+                split.first, mapped_file, queues, wanted, str(folder), attempts, dict(scanned.doubted))
 
 
 class SplitExport(Struct, frozen=True):
