@@ -63,6 +63,8 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
             "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
+    if not analysis.settled:
+        found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
     for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
