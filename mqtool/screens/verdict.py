@@ -88,7 +88,7 @@ def start_line(document: dict[str, Any]) -> str:
     who = f"Broker {document['broker']}"
     unread = ", ".join(document["unsupported"])
     if document["starts"] is None:
-        return f"The start of broker {document['broker']} cannot be predicted: {unread} is not emulated"
+        return f"The start of broker {document['broker']} cannot be predicted: mqtool does not read {unread}"
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
     if document["reason"]:

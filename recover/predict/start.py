@@ -42,14 +42,13 @@ from recover.check.log import (
     odd_log_name,
     possible_copy_findings,
     unknown_size_findings,
+    unreadable_findings,
 )
 from recover.check.parts import (
-    FOREIGN,
     MOSTLY_GONE,
-    UNKNOWN,
     Needed,
     check_owners,
-    foreign_files,
+    foreign_findings,
     has_timer,
     needed_parts,
     queue_types,
@@ -82,6 +81,7 @@ from recover.predict.queues import QueueState, deleted_index_files
 from recover.reading.end import file_named_elsewhere
 from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
+from recover.store.reader import ReadFailure
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
@@ -127,6 +127,8 @@ def predict(
     owners = [*closed_files(store)] if counted else []
     prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
                                for item in owners if item.facts["closed"] and item.facts.get("user")][:1]
+    # this user may not read what the broker reads
+    unread += [judged(item, "start") for item in unreadable_findings(store, view.files)]
     prediction.by_hand = [*loaded.by_hand, *unread, *forgotten, *owners]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     gone = [*prediction.incomplete, *(item for item in (*forgotten, *owners) if item.bits & MESSAGES)]
@@ -192,6 +194,12 @@ class _Start:
             end = self._recover_log() if self.log.files else self._without_log()
         except BrokenStartError as error:
             self._refuse(str(error))
+            return
+        except ReadFailure as error:
+            # a recovery ends, or goes on, by bytes that nobody knows
+            unknown = f"{self.store.relative(error.path)}: {error.strerror}"
+            self.prediction.not_emulated = [unknown]
+            self.prediction.unsupported += [] if unknown in self.prediction.unsupported else [unknown]
             return
         self.prediction.min_phy, self.prediction.cut_at = self.log.min_offset, end
         self.prediction.max_phy = max_offset(self.log, end)
@@ -451,8 +459,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         return []
     untold = [*unknown_size_findings(store, log.queue, log.log_end)]
     gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
-    gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
-             for mapped_file, what in foreign_files(log)]
+    gone += foreign_findings(store, log)
     if units := units_of_older_log(store, log):
         gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
