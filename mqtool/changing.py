@@ -243,7 +243,9 @@ class Change(Struct):
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
-            out.summary(f"Nothing to do{left}. {verify_line(document, code)}",
+            wrong = sum(item.severity != "info" for item in out.findings)
+            remain = f" {count(wrong, 'problem remains', 'problems remain')}." if wrong else ""
+            out.summary(f"Nothing to repair{left}.{remain} {verify_line(document, code)}",
                         next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
                                              start=may_start(made.before, asked()[0]))))
             return code

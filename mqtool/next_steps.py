@@ -36,8 +36,8 @@ _NOT_OF_A_COPY = (*ELSEWHERE, "broker_conf")
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
-    **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate",
-                     "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("doctor", "inspect", "verify", "predict", "query", "trace", "groups", "report", "recover",
+                     "truncate", "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
@@ -230,7 +230,8 @@ def _start(scene: Scene) -> list[Step]:
     elif scene.phase == "predicted":
         last = "the start costs nothing; mqtool verify checks everything else"
     elif scene.wrong:
-        last = "then handle the remaining problems"
+        left = [*dict.fromkeys(item.code for item in scene.wrong)]
+        last = f"it starts at no cost; still to handle: {', '.join(left[:3])}{' …' if left[3:] else ''}"
     elif scene.mendable:
         last = f"gives up {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     for guess in scene.named(GUESS, PARTLY_KEPT):
@@ -279,7 +280,7 @@ def _go(scene: Scene) -> list[Step]:
     words = iter(scene.typed)
     typed = [word for word in words if word != "--dry-run" and not (
         word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
-    steps = [Step(shell_line("mqtool", *typed), "the same, carried out")]
+    steps = [Step(shell_line("mqtool", *typed), "runs this plan")]
     if scene.mendable:
         more = Step(shell_line("mqtool", *typed, _MEND),
                     f"the same, and restores messages that one flipped bit explains ({scene.mendable})")

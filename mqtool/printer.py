@@ -261,6 +261,8 @@ class Printer:
         self.findings = FindingList()
         self.given: Given = NOTHING_GIVEN
         self.writing = False
+        self.on_screen = False
+        """Whether the screen of the command has all that it should show of the findings."""
         self.again = ""
         """The command line that makes the plan again, if it differs from the one that was typed."""
         self._summary = ""
@@ -370,7 +372,8 @@ class Printer:
         if self.options.json:
             self._print_document(code, failure)
         else:
-            self._print_findings()
+            if not self.on_screen:
+                self._print_findings()
             if failure is None:
                 self._print_summary(code)
         if failure is not None:
@@ -427,7 +430,7 @@ class Printer:
             "bold yellow" if code & exits.DERIVED else "bold green"
         line = Text.assemble((f"{clean(self._summary) or 'done'} ", style),
                              (f"(exit {code}: {', '.join(exits.names(code))})" if code or self._clean else
-                              "(exit 0)", "dim"))
+                              "(exit 0: complete)", "dim"))
         self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=True)
         if self.options.quiet:
             return

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "doctor": Entry("doctor", "doctor", "Say whether a broker may start, what matters, and the next command.", READING),
     "inspect": Entry("inspect", "inspect", "Show a store on one screen, or the records of one file.", READING),
     "verify": Entry("verify", "verify", "Cross-check the whole store and report every problem.", READING),
     "predict": Entry("predict", "predict", "Predict what a broker version's start would do to this store.", READING),

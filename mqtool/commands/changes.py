@@ -52,7 +52,7 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         "that are missing, foreign or mostly gone (default: 0).", _HOW, metavar="N|all")] = None
     mend_bits: Annotated[bool, flag(
         "--mend-bits", "Flip bits back: the one bit of a damaged message that makes every checksum right, and the "
-        "one of a tag or key that makes it match its units.", _HOW)] = False
+        "one of a tag or key that makes it match its queue entries.", _HOW)] = False
     clamp_offsets: Annotated[bool, flag(
         "--clamp-offsets", "Lower consumer offsets that are after the end of their queue.", _HOW)] = False
     offsets_from: Annotated[Path | None, option(

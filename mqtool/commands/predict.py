@@ -111,7 +111,7 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossCh
     _show(out, document)
     scene = out.scene("predicted", answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
                       unread=checked.unread, assumed=answer.assumed)
-    out.summary(start_line(document), next_steps(scene))
+    out.summary(start_line(document, answer.exit_code), next_steps(scene))
     return answer.exit_code
 
 
@@ -133,12 +133,12 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     rows += [
         ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
         ("log after load", log),
-        ("intact messages cut off", _count(document["lost_messages"], "bold red", known=known)),
-        ("messages without a unit", _count(document["unreachable_messages"], "bold yellow", known=known)),
+        ("intact messages deleted", _count(document["lost_messages"], "bold red", known=known)),
+        ("messages without a queue entry", _count(document["unreachable_messages"], "bold yellow", known=known)),
         ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
     ]
     if light := document["missing_lmq_units"]:
-        rows.append(("units of LMQ queues missing", _count(light, "bold yellow")))
+        rows.append(("entries of LMQ queues missing", _count(light, "bold yellow")))
     for verb, names in (("deletes", document["deleted_files"]), ("brings back topic", document["revived_topics"])):
         rows += [(verb, name) for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
@@ -147,7 +147,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])
         out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
-    for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
+    for key, title in (("lost", "deleted"), ("unreachable", "without a queue entry")):
         if queues := document.get(key):
             ranked = sorted(queues.items(), key=lambda item: -item[1])
             out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))

@@ -181,7 +181,7 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> lis
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played:
             before_it, counted = played, predict(store, before.analysis.by_names, own)
-            line = start_line(counted.json()).replace(f"Broker {counted.broker}", "A broker")
+            line = start_line({**counted.json(), "broker": "the broker"}, counted.exit_code)
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
                 found.append(Start(releases=f"{first} {until}", summary=line, exit_code=counted.exit_code))
@@ -234,8 +234,8 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     if document["not_checked"]:
         parts.append(f"not checked: {', '.join(document['not_checked'])}")
     played = found.groups.prediction.json()
-    start = start_line({**played, "reason": None if played["reason"] in parts else played["reason"]})
-    parts.append(start[0].lower() + start[1:])
+    parts.append(start_line({**played, "reason": None if played["reason"] in parts else played["reason"]},
+                            found.groups.prediction.exit_code))
     return "; ".join(part.rstrip(".") for part in parts) + "."
 
 

@@ -17,7 +17,8 @@ _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
 _INDEX = ("files", "entries", "expected", "missing", "wrong", "expired")
 _LOG = ("files", "min_offset", "valid_to", "log_end", "messages", "damaged_messages", "ghosts", "superseded")
-_TITLES = {"ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
+_TITLES = {"units": "entries", "ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged",
+           "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
 _GROUP_COLUMNS = (
@@ -76,49 +77,56 @@ def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] =
     if not_checked := [*left_out, *document.get("not_checked", ())]:
         parts.append(f"not checked: {', '.join(dict.fromkeys(not_checked))}")
     verdict = "Messages are damaged or missing" if code & exits.MESSAGES else \
-        "Problems are left that lose no intact message" if code & exits.DERIVED else \
+        "Repairable: no message affected" if code & exits.DERIVED else \
         "Not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else \
         "No problem found in the checked parts" if left_out else "No problem found"
     took = f" ({human_size(document['bytes'])} in {human_seconds(document['seconds'])})" if document["bytes"] else ""
     return f"{verdict}: {', '.join(parts)}{took}"
 
 
-def start_line(document: dict[str, Any]) -> str:
-    """The cost of a start in one line, from the document of a prediction."""
-    who = f"Broker {document['broker']}"
-    unread = ", ".join(document["unsupported"])
+def start_line(document: dict[str, Any], code: int) -> str:
+    """The cost of a start in one line, from the document of a prediction; `code`: the exit bits of that question."""
+    broker, reason = document["broker"], document["reason"]
+    unread = list(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
     if document["starts"] is None:
-        return f"The start of broker {document['broker']} cannot be predicted: mqtool does not read {unread}"
+        return f"Cannot predict the start of {broker}: mqtool does not read {', '.join(document['unsupported'])}"
     if not document["starts"]:
-        return f"{who} would not start: {document['reason']}"
-    if document["reason"]:
-        who = f"Do not start it: {document['reason'].rstrip('.?')}. {who}"
-    unreachable, lowered, deleted, light = (document[name] for name in (
-        "unreachable_messages", "lowered_queues", "deleted_files", "missing_lmq_units"))
+        return f"DO NOT START: {broker} would not start: {reason}"
+    does = _costs(document)
+    if document["deleted_files"]:
+        does.append(f"delete {count(len(document['deleted_files']), 'file')}")
+    beside = f"; the effect on {', '.join(unread)} is unknown" if unread else ""
+    if not code & exits.MESSAGES:
+        harmless = " and ".join(["start", *(["lose no message"] if not unread else [])])
+        return f"{broker} would {harmless}" + (f", but {', '.join(does)}" if does else "") + beside
+    # the messages that it deletes say more than the place from which they are missing
+    if reason and not document["lost_messages"]:
+        more = f", and would {', '.join(does)}" if does else ""
+        return f"DO NOT START: {reason.rstrip('.?')}. {broker} would start all the same{more}{beside}"
+    what = ", ".join(does) or "start, but not without a loss: see the findings"
+    return f"DO NOT START: {broker} would {what}{beside}"
+
+
+def _costs(document: dict[str, Any]) -> list[str]:
+    """What a start does to messages, queues and configuration, in words that follow "would"."""
+    unreachable, lowered, light = (
+        document[name] for name in ("unreachable_messages", "lowered_queues", "missing_lmq_units"))
     misaligned = 0 if unreachable else document["misaligned_units"]
-    costs = [text for number, text in (
-        (document["lost_messages"], f"cut off {count(document['lost_messages'], 'intact message')}"),
-        (unreachable, f"leave {count(unreachable, 'message')} without a unit"),
-        (misaligned, f"put {count(misaligned, 'unit')} at wrong queue positions"),
-        (document["duplicated_offsets"], f"give out {count(document['duplicated_offsets'], 'queue offset')} twice"),
-        (lowered, f"end {count(len(lowered), 'queue')} lower than before"),
+    told = (
+        (document["lost_messages"],
+         f"delete {count(document['lost_messages'], 'intact message')} (cut at {document['max_phy']:,})"),
+        (unreachable, f"not deliver {count(unreachable, 'message')} (no queue entry)"),
+        (misaligned, f"put {_entries(misaligned)} at wrong positions"),
+        (document["duplicated_offsets"], f"reuse {count(document['duplicated_offsets'], 'queue offset')}"),
+        (lowered, f"lower the max offset of {count(len(lowered), 'queue')}"),
+        (light, f"leave out {_entries(light)} of LMQ queues, whose consumers do not get the messages"),
         (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
-        (deleted, f"delete {count(len(deleted), 'file')}"),
-    ) if number]
-    if deleted and len(costs) == 1 and not (document["reason"] or light or unread):
-        costs = [f"lose no message, but {costs[0]}"]
-    if light and (costs or unread):
-        costs.append(f"leave out {count(light, 'unit')} of LMQ queues")
-    elif light:
-        missing = f"{count(light, 'unit')} of LMQ queues {'is' if light == 1 else 'are'} missing"
-        costs.append(f"lose nothing, but {missing}: their consumers do not get the messages")
-    if unread:
-        does = f" and {', '.join(costs)}" if costs else ""
-        parts = ", ".join(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
-        return f"{who} would start{does}; the effect on {parts} is unknown"
-    if not costs and document["reason"]:
-        return f"{who} would start all the same"
-    return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")
+    )
+    return [text for number, text in told if number]
+
+
+def _entries(number: int) -> str:
+    return count(number, "queue entry", "queue entries")
 
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:
@@ -188,8 +196,8 @@ def _size(step: Step) -> int:
 def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Shown:
     """The table of what is lost. `index_units`: units of messages that no log file holds, if only the index tells."""
     if not loss and index_units:
-        return Text(f"An unknown number of messages is lost: the index has {count(index_units, 'unit')} for some.",
-                    style="red")
+        entries = count(index_units, "entry", "entries")
+        return Text(f"An unknown number of messages is lost: the index has {entries} for some.", style="red")
     if not loss:
         return Text("No message is known to be lost.", style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +161,8 @@ KNOWN = {
         Setting("timerWheelEnable", "true", "whether timer messages are processed", "5.0.0"),
     )
 }
+NAMES_FILE = "setting_names.txt"
+"""The names of all settings of 4.5.1 to 5.5.0, as `fixtures/lab/setting_names.py` reads them from the classes."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -178,9 +182,9 @@ class BrokerSettings(Struct, frozen=True):
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def unknown(self) -> dict[str, str]:
-        """Given settings that this tool does not know; kept for the report."""
-        return {name: value for name, value in self.given.items() if name not in KNOWN}
+    def unknown(self) -> frozenset[str]:
+        """The names of given settings that do not affect recovery; kept for the report."""
+        return frozenset(self.given.keys() - KNOWN.keys())
 
     @property
     def too_new(self) -> dict[str, str]:
@@ -236,11 +240,28 @@ def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterab
         if not separator or not name.strip():
             raise UsageRefusal(f"--set {option}: KEY=VALUE expected", "For example --set checkCRCOnRecover=false.")
         name, value = name.strip(), value.strip()
+        _check_name(name)
         _check_type(canonical(name), value)
         given[name] = value
     settings = BrokerSettings(version, {canonical(name): value for name, value in given.items()})
     _ = settings.delay_table
     return settings
+
+
+@cache
+def every_name() -> frozenset[str]:
+    """Return the names of all settings that a release of brokers has."""
+    return frozenset(Path(__file__).with_name(NAMES_FILE).read_text("ascii").split()) | KNOWN.keys()
+
+
+def _check_name(name: str) -> None:
+    """Raise `UsageRefusal` for a name that no broker has. A configuration file may hold such lines: brokers ignore
+    them."""
+    if name in every_name():
+        return
+    near = get_close_matches(name, every_name(), 1)
+    raise UsageRefusal(f"--set {name}: no broker has a setting of this name",
+                       f"Did you mean {near[0]}?" if near else "Names are those of the broker's configuration file.")
 
 
 def _check_type(name: str, value: str) -> None:

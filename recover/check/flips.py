@@ -30,7 +30,8 @@ from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
-from recover.reading.edits import POLICIES, Edit, between, property_bit
+from recover.reading.edits import Edit, between, property_bit
+from recover.reading.policy import POLICIES
 from recover.reading.reading import Reading
 from recover.reading.restore import flipped_bits
 from recover.store.columns import Rows, Split, ask

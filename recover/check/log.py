@@ -20,8 +20,9 @@ from recover.findings.model import Finding, finding
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
-from recover.reading.edits import POLICIES, Edit
+from recover.reading.edits import Edit
 from recover.reading.lost import Losses, held_records
+from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ClosedFile, ReadFailure

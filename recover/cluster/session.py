@@ -159,6 +159,7 @@ def release_of(program: Path) -> int:
 
 _LOG = "spark.log"
 _SCRATCH = "scratch"
+_JAVA_ENDED = re.compile(r'^(?:Exception in thread "main" [\w.$]+: |Error: )(.+)$', re.MULTILINE)
 _LONGEST_OF_SOCKETS = 60
 """Limit for a folder's path in bytes; a socket in it is named by a UUID, and the system allows 107 for both."""
 _CODE = Path(__file__).resolve().parents[2]
@@ -205,7 +206,7 @@ class Session:
             raise
         if error := starting.exception():
             self.failed = True
-            said = first_line(error)  # a Java error asks the JVM for its text
+            said = self._java_said() or first_line(error)  # a Java error asks the JVM for its text
             self.stop()
             if isinstance(error, Refusal):
                 raise error
@@ -225,6 +226,13 @@ class Session:
     def where(self) -> str:
         """Hint where to read more about a failure."""
         return f"Spark's own log: {self.folder / _LOG}" if self._has_logged else "Read what Spark logged."
+
+    def _java_said(self) -> str:
+        """The reason in the log of a JVM that ended before pyspark reached it; "" if it runs, or gave none."""
+        if self.process is not None or not self._has_logged:
+            return ""
+        found = _JAVA_ENDED.search((self.folder / _LOG).read_text(errors="replace"))
+        return found[1][:400] if found else ""
 
     def _start(self) -> None:
         """Use the running context, or start one; the command line's settings take precedence over the site's, then

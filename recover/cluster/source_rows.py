@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from pyarrow import compute
 
 from formats import properties as props
@@ -26,12 +26,13 @@ from formats.sysflag import HOSTS_V6
 from recover.cluster.fleet import FINDING_COLUMNS, findings_of
 from recover.derived.index_files import index_geometry, list_index_files, load_words
 from recover.findings.code import UsageRefusal
-from recover.log.file_scan import WHOLE, FileScan, SplitRange, wire_at
+from recover.log.file_scan import WHOLE, FileScan, SplitRange, scan_split, wire_at
 from recover.log.files import live_copies, place_misnamed_files
-from recover.log.split_scan import REACH, SPLIT_SIZE, scan_alone, splits_of
+from recover.log.split_scan import REACH, scan_alone, splits_of
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.derived_files import QueueFiles
+from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers
 from recover.store.reader import FileReader, ReadFailure
 from recover.store.source import open_file, url_of
@@ -100,10 +101,6 @@ class Filters(Struct, frozen=True):
             at = test.end()
         return cls(found)
 
-    def asks(self, name: str) -> bool:
-        """Whether a test is on this column."""
-        return any(column == name for column, _, _ in self.tests)
-
     def allow(self, **values: Any) -> bool:
         """Whether rows with these values can satisfy all tests."""
         return all(_TESTS[kind](pa.array([values[name]]), value)[0].as_py()
@@ -111,8 +108,13 @@ class Filters(Struct, frozen=True):
 
     def meet(self, name: str, first: int, last: int) -> bool:
         """Whether a value from `first` to `last` can satisfy the tests on an integer column."""
+        low, high = self.span(name)
+        return max(first, low) <= min(last, high)
+
+    def span(self, name: str) -> tuple[int, int]:
+        """Return the lowest and highest value that the tests on an integer column allow."""
         spans = [_SPANS[kind](value) for column, kind, value in self.tests if column == name]
-        return max([first, *(low for low, _ in spans)]) <= min([last, *(high for _, high in spans)])
+        return max([_LEAST, *(low for low, _ in spans)]), min([_MOST, *(high for _, high in spans)])
 
     def chosen(self, size: int, column: Callable[[str], Any], names: Iterable[str]) -> Rows | slice:
         """Return which of `size` rows satisfy the tests on the columns `names`, which `column` returns."""
@@ -253,6 +255,7 @@ def _repeat(text: str, count: int) -> pa.Array:
 
 
 _ROWS = 1 << 16
+_LEAST_CHUNK = 64 << 10
 _BATCH_BYTES = 16 << 20
 
 _FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # years 1 to 9999, except for a day at both ends
@@ -288,20 +291,135 @@ _HEAD_SIZES = np.array([HEADS[flag].size for flag in _FLAGS])
 def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRange]:
     """Return the splits of the log that may hold a matching record."""
     queue, _ = place_misnamed_files(live_copies(store.commitlog))
-    return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
-            if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
+    low, high = filters.span("phy_offset")
+    found = []
+    for file in queue.files:
+        base, parts = file.file_from_offset, splits_of(file, queue.file_size, split_size)
+        for part in parts:
+            start, stop = max(part.start, low - base), min(part.stop, high + 1 - base)
+            if start < stop:
+                # a file that is one split has no part that a record could reach into from before
+                found.append(part if len(parts) == 1 else structs.replace(part, start=start, stop=stop))
+    return found
 
 
-def log_span(store: Store) -> tuple[int, int]:
-    """Return physical offsets: start of the log's first file, and end of its last intact record."""
-    parts = log_parts(store, Filters(), SPLIT_SIZE)
-    first = parts[0].mapped_file.file_from_offset if parts else 0
-    for part in reversed(parts):
+class GrowingLog:
+    """The end of a log, found again and again: each time from the last proven record on."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+        self._searched: set[str] = set()
+
+    def end(self, store: Store) -> int:
+        """Return the physical offset of the end of the last intact record; of the log's start if there is none."""
+        files, size = _log_files(store)
+        if self._last is not None:
+            # if the known record is gone, the log was truncated or replaced
+            self._last = self._grown([file for file in files if file.file_from_offset + size > self._last[0]], size,
+                                     *self._last)
+        if self._last is None:
+            self._last = _last_record(files, size)
+            start = -1 if self._last is None else self._last[0]
+            self._searched = {file.name for file in files if file.file_from_offset + size > start}
+        if self._last is not None:
+            return self._last[1]
+        return files[0].file_from_offset if files else 0
+
+    def _grown(self, files: Sequence[MappedFile], size: int, start: int, end: int) -> tuple[int, int] | None:
+        found: tuple[int, int] | None = None
+        for file in files:
+            at = max(start - file.file_from_offset, 0)
+            if found is None and _end_of_record(file, size, at) != end:
+                return None
+            found = self._walked(file, size, at, found or (start, end))
+        return found
+
+    def _walked(self, file: MappedFile, size: int, begin: int, last: tuple[int, int]) -> tuple[int, int]:
+        """Return the last record from a position on, which is the border of one; `last` without one."""
+        length, chunk, at = min(file.length, size), _LEAST_CHUNK, begin
+        with open_file(file.path) as reader:
+            while at < length:
+                part = SplitRange(file, size, at, min(at + chunk, length))
+                split, chunk = scan_split(part, at, reader=reader, with_keys=False), 4 * chunk
+                last = _last_of(split.scan) or last
+                if split.scan.gaps or split.open_gap is not None:
+                    # zeros, a record that is being written, or damage. Brokers append, so one search of what is behind
+                    # the last record of a file is enough
+                    if file.name not in self._searched:
+                        self._searched.add(file.name)
+                        last = max(last, _last_record([file], size) or last)
+                    return last
+                if split.crossed is None:
+                    break
+                at = split.crossed
+        return last
+
+
+def _end_of_record(file: MappedFile, size: int, at: int) -> int | None:
+    """Return the physical offset of the end of the intact record at a position of a file; None without one."""
+    found = _last_of(scan_split(SplitRange(file, size, at, at + 1), at, with_keys=False).scan)
+    return found[1] if found and found[0] == file.file_from_offset + at else None
+
+
+def _last_of(scan: FileScan) -> tuple[int, int] | None:
+    rows = next((split.records[-1] for split in reversed(scan.splits) if split.records.size), None)
+    return None if rows is None else (int(rows["phy_offset"]), int(rows["phy_offset"] + rows["size"]))
+
+
+def _last_record(files: Sequence[MappedFile], size: int) -> tuple[int, int] | None:
+    """Return start and end of the last intact record of some files, which are searched backwards."""
+    for part in reversed([part for file in files for part in splits_of(file, size)]):
         with open_file(part.mapped_file.path) as reader:
-            for rows in reversed([split.records for split in scan_alone(part, reader, WHOLE).splits]):
-                if rows.size:
-                    return first, int(rows["phy_offset"][-1] + rows["size"][-1])
-    return first, first
+            if found := _last_of(scan_alone(part, reader, WHOLE)):
+                return found
+    return None
+
+
+def log_start(store: Store) -> int:
+    """Return the physical offset of the start of the log's first file."""
+    files, _ = _log_files(store)
+    return files[0].file_from_offset if files else 0
+
+
+def first_record(store: Store, *, since: int | None = None, at: int = 0) -> int | None:
+    """Return the physical offset of the first intact record that begins at `at` or later and was stored at `since` (ms)
+    or later; None without one. Store times of log files ascend; those in a file need not."""
+    files, size = _log_files(store)
+    if since is not None:
+        while len(files) > 1 and _first_time(files[1], size) < since:
+            files = files[1:]
+    for file in files:
+        for part in splits_of(file, size):
+            if file.file_from_offset + part.stop > at:
+                with open_file(file.path) as reader:
+                    for split in scan_alone(part, reader, REACH).splits:
+                        fits = split.records["phy_offset"] >= at
+                        fits &= since is None or split.records["store_timestamp"] >= since
+                        if fits.any():
+                            return int(split.records["phy_offset"][np.argmax(fits)])
+    return None
+
+
+def _first_time(file: MappedFile, size: int) -> int:
+    scan = scan_split(SplitRange(file, size, 0, 1), with_keys=False).scan
+    return min((int(split.records["store_timestamp"][0]) for split in scan.splits), default=_MOST)
+
+
+def _log_files(store: Store) -> tuple[Sequence[MappedFile], int]:
+    queue, _ = place_misnamed_files(live_copies(store.commitlog))
+    return queue.files, queue.file_size
+
+
+def new_parts(store: Store, first: int, stop: int, split_size: int, *, at_border: bool) -> list[SplitRange]:
+    """Return the splits of the log between two physical offsets; `at_border`: the first is the border of a record."""
+    found = []
+    for part in log_parts(store, Filters([("phy_offset", ">=", first), ("phy_offset", "<", stop)]), split_size):
+        base = part.mapped_file.file_from_offset
+        part = structs.replace(part, stop=min(part.stop, stop - base))
+        if at_border and part.start <= first - base:
+            part = structs.replace(part, start=first - base, at_border=True)
+        found.append(part)
+    return found
 
 
 def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:
@@ -313,8 +431,7 @@ def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
     is_read = not SCANNED.issuperset(columns)
     with open_file(part.mapped_file.path) as reader:
-        # if not all splits are read, another split cannot be relied on to detect a record too long for its reach
-        scan = scan_alone(part, reader, WHOLE if filters.asks("phy_offset") else REACH)
+        scan = scan_alone(part, reader, REACH)
         broken = _broken(scan, reader)
         for rows, is_sound in [*((split.records, True) for split in scan.splits), (broken, False)]:
             every = Messages(scan, rows, is_sound)

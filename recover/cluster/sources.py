@@ -14,7 +14,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +27,12 @@ try:
 except ModuleNotFoundError as missing:
     raise ImportError("the data sources need pyspark 4 or later: earlier ones know none in Python") from missing
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ModuleNotFoundError:  # before 4.2
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Nothing: such a Spark reads all that there is as one batch."""
+
 from recover.cluster import source_rows
 from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import TaskReads, Views, enter, pack_code
@@ -34,6 +41,7 @@ from recover.findings.code import Refusal, UsageRefusal
 from recover.log.file_scan import SplitRange
 from recover.log.files import live_copies
 from recover.log.split_scan import SPLIT_SIZE
+from recover.look.query import nearest
 from recover.store.derived_files import QueueFiles
 from recover.store.reading import FileReads, recorded
 from recover.store.source import is_remote, open_file, remote_root
@@ -49,7 +57,11 @@ _TYPES = {
 }
 
 _TRUE = ("true", "1", "yes")
+_OPTIONS = ("path", "stores", "columns", "where", "body", "splitSize", "commitlog")
+_OF_TABLES = ("provider", "owner", "location")
+"""Options with which Spark asks for the schema of a table that it is about to create."""
 _SAMPLE = 64 << 10
+_ALIGNED = 1 << 20
 
 
 def spark_type(kind: pa.DataType) -> str:
@@ -62,6 +74,11 @@ class _Part(InputPartition):
     """The partition of one task."""
 
     value: Any
+
+    def __repr__(self) -> str:
+        """Return the store and the part of it, as Spark logs them."""
+        store, part, *_ = self.value
+        return f"{store} {part}"
 
 
 def sample_of(store: Store, part: Any) -> dict[str, FileReads]:
@@ -88,7 +105,8 @@ Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 class _Source(DataSource):
     """`title`: the name for `format`. `rows`: all columns. `parts` returns the parts of a store (a log's are splits of
-    so many bytes), `batches` the rows of a part. `asked`: the columns that the option `where` may test.
+    so many bytes), `batches` the rows of a part. `asked`: the columns that the option `where` may test. `known_options`
+    in Spark's spelling; Spark ignores their case.
 
     Spark's filter pushdown is not implemented: Spark keeps the filters of one scan with the table, for all scans of it,
     and a query without a filter would get the rows of the one before (seen with 4.3.0).
@@ -97,6 +115,7 @@ class _Source(DataSource):
     title: ClassVar[str]
     rows: ClassVar[pa.Schema]
     asked: ClassVar[Collection[str]]
+    known_options: ClassVar[tuple[str, ...]] = _OPTIONS
     parts: ClassVar[Parts]
     batches: ClassVar[Batches]
 
@@ -121,14 +140,34 @@ class _Source(DataSource):
 
     def schema(self) -> str:
         """Return the columns in Spark's notation."""
+        self.check_options()
         return ", ".join(f"`{name}` {spark_type(self.rows.field(name).type)}" for name in self.columns)
+
+    def check_options(self) -> None:
+        """Raise `UsageRefusal` (16) for an option that there is not, and for a table, which Spark keeps without its
+        options."""
+        known = {name.lower(): name for name in self.known_options}
+        if any(name in self.options for name in _OF_TABLES):
+            raise UsageRefusal(f"CREATE TABLE: Spark keeps no options of a table of {self.name()}, which could not be "
+                               f"read; use {self.view}", "A view names the files in place; it ends with the session.")
+        for name in self.options:
+            if name.lower() not in known:
+                near = nearest(name, self.known_options)
+                raise UsageRefusal(f"{self.name()} has no option {name}{near}",
+                                   f"It has {', '.join(self.known_options)}.")
+
+    @property
+    def view(self) -> str:
+        """The SQL that makes a store readable by name."""
+        return f"CREATE TEMPORARY VIEW v USING `{self.name()}` OPTIONS (path '/data/store')"
 
     def stores(self) -> list[str]:
         """Return the stores at `path` (a place, a pattern, several between commas) and in the file of the option
         `stores`."""
         path, file = self.options.get("path") or "", self.options.get("stores")
         if not path and not file:
-            raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
+            raise UsageRefusal(f"{self.name()} needs a store: .load('/data/store'), or in SQL {self.view}",
+                               "A table that CREATE TABLE made has lost its path.")
         words = [path] if os.path.exists(path) else [word.strip() for word in path.split(",") if word.strip()]
         return named_stores(words, Path(file) if file else None)
 
@@ -138,16 +177,17 @@ class _Source(DataSource):
 
     def task(self, schema: Any) -> dict[str, Any]:
         """Return the arguments of a reader."""
+        self.check_options()
         self.known(list(schema.names))
         kinds = {name: kind for kind, name in _TYPES.items()}
         wanted = []
-        for field in schema.fields:
-            own, given = self.rows.field(field.name).type, field.dataType.simpleString()
+        for column in schema.fields:
+            own, given = self.rows.field(column.name).type, column.dataType.simpleString()
             kind = kinds.get(given)
             if kind is None or (kind != own and not (pa.types.is_integer(kind) and pa.types.is_integer(own))):
-                raise UsageRefusal(f"{self.name()}: the column {field.name} is {spark_type(own)}, not {given}",
+                raise UsageRefusal(f"{self.name()}: the column {column.name} is {spark_type(own)}, not {given}",
                                    "Cast it in the query; store_time and born_time are timestamps.")
-            wanted.append((field.name, kind))
+            wanted.append((column.name, kind))
         folders = tuple(Path(name) for name in self.options.get("commitlog", "").split(",") if name)
         size = self.options.get("splitSize", str(SPLIT_SIZE))
         if not size.isdecimal() or not int(size):
@@ -172,10 +212,8 @@ class _Rows:
         """Open one of the stores."""
         return Store.open(remote_root(place) if is_remote(place) else Path(place), self.options)
 
-    def shares(self, place: str, filters: Filters) -> list[InputPartition]:
-        """Return the partitions of one store."""
-        store = self.open(place)
-        parts = self.source.parts(store, filters, self.split_size)
+    def shares(self, store: Store, place: str, parts: Iterable[Any], filters: Filters) -> list[InputPartition]:
+        """Return the partitions of some parts of one store."""
         began, compares = time.time(), not is_remote(place)
         return [_Part((place, part, filters, began, sample_of(store, part) if compares else {})) for part in parts]
 
@@ -203,34 +241,106 @@ class _Reader(_Rows, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions of all stores."""
-        return [share for place in self.stores if self.filters.allow(store=place)
-                for share in self.shares(place, self.filters)]
+        found = []
+        for place in self.stores:
+            if self.filters.allow(store=place):
+                store = self.open(place)
+                parts = self.source.parts(store, self.filters, self.split_size)
+                found += self.shares(store, place, parts, self.filters)
+        return found
 
 
-class _StreamReader(_Rows, DataSourceStreamReader):
-    """Reader of a streaming query; its offset is the physical offset up to which each store was read."""
+@dataclass
+class _StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a streaming query; its offset is the physical offset up to which each store was read.
 
-    from_latest = False
+    1. The end of a log is followed from the last proven border of a record, so an idle poll reads a MiB.
+    2. A batch of `most` bytes ends at a multiple of `_ALIGNED`, any other at the end of a record: so a task that begins
+       elsewhere than at such a multiple begins at a border, and reads nothing before it.
+    """
+
+    begin: str = "earliest"
+    most: int | None = None
+    logs: dict[str, source_rows.GrowingLog] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] | None = None
+    is_bounded: bool = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the start of each log, or with the option `startingOffset` = `latest` its end."""
-        return {place: source_rows.log_span(self.open(place))[self.from_latest] for place in self.stores}
+        """Return where the option `startingOffsets` lets each log begin. `Refusal` (8) if that has expired."""
+        return {place: self._begin(place) for place in self.stores}
+
+    def _begin(self, place: str) -> int:
+        store = self.open(place)
+        first = source_rows.log_start(store)
+        if self.begin == "earliest":
+            return first
+        end = self.logs.setdefault(place, source_rows.GrowingLog()).end(store)
+        if self.begin == "latest":
+            return end
+        since, at = (None, int(self.begin)) if self.begin.isdecimal() else (_milliseconds(self.begin), 0)
+        if since is None and not first <= at <= end:
+            raise Refusal(f"{place}: the log goes from {first} to {end}, and startingOffsets is {at}",
+                          "Files before the first offset have expired.")
+        found = source_rows.first_record(store, since=since, at=at)
+        return end if found is None else found
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the end of the last intact record of each log; Spark 4.0 and 4.1 pass neither start nor limit."""
-        return {place: source_rows.log_span(self.open(place))[1] for place in self.stores}
+        """Return where the next batch ends; Spark 4.0 and 4.1 pass neither start nor limit."""
+        if not self.is_bounded:
+            self._look()
+        begun = start or self.last or self.initialOffset()
+        if self.most is None or (limit is not None and not hasattr(limit, "max_bytes")):
+            self.last = dict(self.ends)
+        else:
+            self.last = {place: _within(begun.get(place, end), end, self.most // len(self.ends))
+                         for place, end in self.ends.items()}
+        return self.last
+
+    def _look(self) -> None:
+        self.ends = {place: self.logs.setdefault(place, source_rows.GrowingLog()).end(self.open(place))
+                     for place in self.stores}
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        """Return the option `maxBytesPerTrigger`."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+        return ReadAllAvailable() if self.most is None else ReadMaxBytes(self.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Read up to the present end of each log, in batches."""
+        self._look()
+        self.is_bounded = True
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """Return the end of each log as last seen: `latestOffset` of the query's progress."""
+        return self.ends or None
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return the partitions between two offsets. `Refusal` (8) if a log lost what was not read yet."""
         shares: list[InputPartition] = []
         for place, stop in end.items():
-            first, least = start.get(place, 0), source_rows.log_span(self.open(place))[0]
+            store = self.open(place)
+            first, least = start.get(place, 0), source_rows.log_start(store)
             if stop < first or (least > first < stop and place in start):
                 raise Refusal(f"{place} was read up to {first}, and its log now goes from {least} to {stop}",
                               "Messages are gone, or numbered anew: begin with another checkpoint.")
-            tests = [*self.filters.tests, ("phy_offset", ">=", first), ("phy_offset", "<", stop)]
-            shares += self.shares(place, Filters(tests)) if first < stop and self.filters.allow(store=place) else []
+            if first < stop and self.filters.allow(store=place):
+                tests = [*self.filters.tests, ("phy_offset", ">=", first), ("phy_offset", "<", stop)]
+                parts = source_rows.new_parts(store, first, stop, self.split_size, at_border=first % _ALIGNED != 0)
+                shares += self.shares(store, place, parts, Filters(tests))
         return shares
+
+
+def _within(first: int, end: int, most: int) -> int:
+    """Return the end of a batch of at most some bytes, but at least one multiple of `_ALIGNED`."""
+    stop = max((first + most) // _ALIGNED, first // _ALIGNED + 1) * _ALIGNED
+    return min(stop, end)
+
+
+def _milliseconds(text: str) -> int:
+    time = datetime.fromisoformat(text)
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class CommitlogSource(_Source):
@@ -239,15 +349,21 @@ class CommitlogSource(_Source):
     title = "rocketmq-commitlog"
     rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
     asked = frozenset(("store", *source_rows.SCANNED))
+    known_options = (*_OPTIONS, "startingOffsets", "startingOffset", "maxBytesPerTrigger")
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is appended, in the columns of `schema`."""
-        begin = self.options.get("startingOffset", "earliest")
-        if begin not in ("earliest", "latest"):
-            raise UsageRefusal(f"startingOffset is earliest or latest, not {begin}", "earliest if it is not given.")
-        reader = _StreamReader(**self.task(schema))
-        reader.from_latest = begin == "latest"
-        return reader
+        begin = self.options.get("startingOffsets", self.options.get("startingOffset", "earliest"))
+        if begin not in ("earliest", "latest") and not begin.isdecimal():
+            try:
+                _milliseconds(begin)
+            except ValueError:
+                raise UsageRefusal(f"startingOffsets is earliest, latest, a physical offset or a time, not {begin}",
+                                   "Times are ISO 8601: 2026-11-21T02:00:00, in UTC without a zone.") from None
+        most = self.options.get("maxBytesPerTrigger")
+        if most is not None and not (most.isdecimal() and int(most)):
+            raise UsageRefusal(f"maxBytesPerTrigger is a number of bytes, not {most}", "All there is if not given.")
+        return _StreamReader(**self.task(schema), begin=begin, most=None if most is None else int(most))
 
 
 class ConsumeQueueSource(_Source):

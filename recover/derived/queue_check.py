@@ -55,7 +55,7 @@ def odd_queue_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong among the files of a queue."""
     why = "the name is not 20 digits"
     if odd.counts_as_file:
-        why = "no unit begins at the offset in its name" if odd.kind == FILE else f"it is {odd.kind}"
+        why = "no entry begins at the offset in its name" if odd.kind == FILE else f"it is {odd.kind}"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
                    remedy=BY_HAND if odd.by_hand else None)
 

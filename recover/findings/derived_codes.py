@@ -18,54 +18,54 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-missing-units", "warning",
-        "{topic}/{queue}: no unit at queue offsets {first} to {last} ({count}), but the log has the messages", _REBUILD,
-        one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
-        meaning="The messages are in the commitlog, but the queue has no unit for them, so consumers do not receive them.",
+        "{topic}/{queue}: queue entries {first} to {last} are missing ({count}; the messages are in the log)", _REBUILD,
+        one="{topic}/{queue}: queue entry {first} is missing (the message is in the log)",
+        meaning="The messages are in the commitlog, but the queue has no entry for them, so consumers do not receive them.",
         cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
         broker="After an unclean stop it dispatches again from its start file; after a clean stop only what is after "
-        "the furthest unit of all queues. A single queue that lags behind is never completed.",
-        action="Recover, or rebuild the queue: the units are computed from the log.",
+        "the furthest entry of all queues. A single queue that lags behind is never completed.",
+        action="Recover, or rebuild the queue: the entries are computed from the log.",
     ),
     Code(
         "consumequeue-wrong-units", "warning",
-        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) do not point to their messages",
+        "{topic}/{queue}: the entries at queue offsets {first} to {last} ({count}) do not point to their messages",
         _REBUILD,
-        one="{topic}/{queue}: the unit at queue offset {first} does not point to its message",
-        meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
-        cause="Stale units of an earlier generation of the queue, an append at a shifted place, or damage.",
-        broker="It trusts every unit with size > 0: consumers get other messages, or the same ones again.",
+        one="{topic}/{queue}: the entry at queue offset {first} does not point to its message",
+        meaning="An entry's position, size or tags code is not that of the intact record with this queue offset.",
+        cause="Stale entries of an earlier generation of the queue, an append at a shifted place, or damage.",
+        broker="It trusts every entry with size > 0: consumers get other messages, or the same ones again.",
         action="Recover, or rebuild the queue.",
     ),
     Code(
         "consumequeue-beyond-log", "warning",
-        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point after the end of the log ({log_end})",
+        "{topic}/{queue}: the entries at queue offsets {first} to {last} ({count}) point after the end of the log ({log_end})",
         _REBUILD,
-        one="{topic}/{queue}: the unit at queue offset {first} points after the end of the log ({log_end})",
+        one="{topic}/{queue}: the entry at queue offset {first} points after the end of the log ({log_end})",
         meaning="The queue points to records that the log does not hold, or no longer holds.",
         cause="The log lost its end: a power cut before it reached the disk, a truncation that stopped half way. Where "
         "other evidence also shows that messages were there, the log has a finding of its own.",
         broker="It cuts them at start when its recovery reaches the log end; if not, consumers stall there.",
-        action="Recover: the units are dropped, and the loss statement lists each message that they pointed to.",
+        action="Recover: the entries are dropped, and the loss statement lists each message that they pointed to.",
     ),
     Code(
         "consumequeue-lost-units", "info",
-        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) refer to damaged or lost messages", "",
-        one="{topic}/{queue}: the unit at queue offset {first} refers to a damaged or lost message",
-        meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge replaces.",
+        "{topic}/{queue}: the entries at queue offsets {first} to {last} ({count}) refer to damaged or lost messages", "",
+        one="{topic}/{queue}: the entry at queue offset {first} refers to a damaged or lost message",
+        meaning="The entry lies in a damaged range of the log, or at the position of a message that a bridge replaces.",
         cause="The damage itself is reported with the commitlog.",
-        broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
+        broker="Consumers that reach such an entry may skip more than it; a bridged one repeats the message before it.",
         action="Nothing: recover handles them together with the damage.",
     ),
     Code(
         "consumequeue-ext-broken", "warning",
-        "{topic}/{queue}: {count} units from queue offset {first} to {last} have no ext unit of their own", _REBUILD,
-        one="{topic}/{queue}: the unit at queue offset {first} has no ext unit of its own",
-        meaning="The unit names the right message, but its address in consumequeue_ext leads to nothing, to the unit "
+        "{topic}/{queue}: {count} entries from queue offset {first} to {last} have no ext entry of their own", _REBUILD,
+        one="{topic}/{queue}: the entry at queue offset {first} has no ext entry of its own",
+        meaning="The entry names the right message, but its address in consumequeue_ext leads to nothing, to the entry "
         "of another message, or to one that a walk from the file's start does not reach.",
         cause="Files of consumequeue_ext are damaged or missing, or older than the queue.",
         broker="It logs the failure and filters the message without tags code and bit map: consumers with a filter are "
-        "sent more than they asked for. Ext units after a broken one are cut off at start.",
-        action="Recover, or rebuild the queue: the ext unit is recreated, without a filter bit map.",
+        "sent more than they asked for. Ext entries after a broken one are cut off at start.",
+        action="Recover, or rebuild the queue: the ext entry is recreated, without a filter bit map.",
     ),
     Code(
         "consumequeue-bad-file-length", "warning",
@@ -77,27 +77,27 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-empty-last-file", "warning",
-        "{topic}/{queue}: the last file of the queue holds no unit", _REBUILD,
-        meaning="The file was created for the next unit, which was never written.",
+        "{topic}/{queue}: the last file of the queue holds no entry", _REBUILD,
+        meaning="The file was created for the next entry, which was never written.",
         cause="The broker or the machine died between creating the file and writing to it.",
-        broker="5.x reads the last unit of the last file when it starts, fails on a file without one, and does not start, "
+        broker="5.x reads the last entry of the last file when it starts, fails on a file without one, and does not start, "
         "unless dispatch has filled the file by then.",
         action="`mqtool recover` moves the file to quarantine; the broker creates it again.",
     ),
     Code(
         "consumequeue-cut-off", "warning",
-        "{topic}/{queue}: the queue seems to end at queue offset {first}, but units of expired messages continue to {last}",
+        "{topic}/{queue}: the queue seems to end at queue offset {first}, but entries of expired messages continue to {last}",
         _REBUILD,
-        meaning="A unit without a size ends a queue. Brokers leave none between units, so this one was damaged.",
+        meaning="An entry without a size ends a queue. Brokers leave none between entries, so this one was damaged.",
         cause="A lost or misdirected write to the queue file.",
-        broker="It takes that unit for the end of the queue and gives these queue offsets to new messages: groups that had "
+        broker="It takes that entry for the end of the queue and gives these queue offsets to new messages: groups that had "
         "come further do not see them.",
-        action="Recover: a blank unit is written there, and the queue keeps its end.",
+        action="Recover: a blank entry is written there, and the queue keeps its end.",
     ),
     Code(
         "consumequeue-odd-name", "warning",
         "{name} is not a queue file ({why})", RECOVER,
-        meaning="Queue files are regular files, named by the 20 digits of an offset at which a unit begins; anything else does not "
+        meaning="Queue files are regular files, named by the 20 digits of an offset at which an entry begins; anything else does not "
         "belong in a queue folder.",
         cause="A backup or an editor left it there, or a file was renamed.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
@@ -142,8 +142,8 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "delay-table-inferred", "info",
-        "the units of this store imply these delays instead of the given table: {text}", "",
-        meaning="Units of the schedule topic carry deliver times that fit another messageDelayLevel.",
+        "messageDelayLevel differs from this store: {text}", "",
+        meaning="Entries of the schedule topic carry deliver times that fit another messageDelayLevel.",
         cause="The broker runs with its own delay table.",
         broker="A rebuild by a broker uses the table in its configuration.",
         action="Nothing; pass `--set messageDelayLevel=...` to state it.",
@@ -348,7 +348,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         meaning=_PAGE,
         cause="It was deleted, or a copy of the store left it out.",
         broker="It creates one of zeros. Up to 5.3 an abnormal recovery then begins at the first file; from 5.4 on at "
-        "the tenth newest, and queues that lack older units stay that way.",
+        "the tenth newest, and queues that lack older entries stay that way.",
         action="Recover: the times are those of the last record.",
     ),
     Code(
@@ -392,7 +392,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "checkpoint-offset-no-record", "warning",
         "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
         RECOVER,
-        meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
+        meaning="Since 5.5.0 this field names the last record that has a flushed queue entry.",
         cause="The log was cut after the checkpoint was written, or bytes of it are damaged.",
         broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
         action="Recover: the field is set to the last record, or to 0.",

@@ -52,7 +52,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the {name} of message {queue_offset} of {topic}/{queue}, at {start}, does not match {witness}: one flipped bit "
         "explains it; with bit {bit} of byte {position} flipped back ({stored} to {right}) it is {value}, and both agree; "
         "`recover --mend-bits` restores it", _MEND,
-        meaning="The queue unit holds the hash of the tag as it was stored, index units hold the hashes "
+        meaning="The queue entry holds the hash of the tag as it was stored, index entries hold the hashes "
         "of the keys. Of all single bits of the record's properties only this one restores them. Or a property is the property "
         "CRC but for its name: with it, the checksum is right (then the finding is a warning).",
         cause="A flipped bit on disk or in memory, in a record without a property CRC, or in the name of that.",
@@ -62,9 +62,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-contradicted-properties", "error",
-        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: its queue unit has "
+        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: its queue entry has "
         "another tag, and the index has other keys", "mqtool query {store} --phy-offset {start}",
-        meaning="The body is intact, but tag and keys match neither the queue unit nor the index, and flipped bits do not explain both. "
+        meaning="The body is intact, but tag and keys match neither the queue entry nor the index, and flipped bits do not explain both. "
         "No checksum covers the properties of these records.",
         cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
         broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
@@ -145,7 +145,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-mostly-gone", "error",
-        "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:unit} for some): "
+        "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
         "do not start the broker, is this the log's disk?",
         "Look for the log: another disk, a backup, a slave. To continue with what is left: `mqtool recover {store} "
         "--max-loss all --dry-run`",
@@ -183,7 +183,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-file-alone", "info",
-        "no queue unit and no index entry names any of the messages of this file ({messages}), and not all their queues continue "
+        "no queue entry and no index entry names any of the messages of this file ({messages}), and not all their queues continue "
         "in the adjacent files (other messages that the index names there: {indexed})", "",
         meaning="The file has the right name and whole records with the right own offsets. Nothing shows whether they "
                 "belong to this log: they may be from another broker.",
@@ -215,7 +215,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         one="an older record whose queue offset was given out again later, at {start}",
         meaning="A queue restarted its numbering at a lower offset; only the newest generation is in the queue.",
         cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and continued.",
-        broker="It reads the newest units only; the older messages cannot be consumed.",
+        broker="It reads the newest entries only; the older messages cannot be consumed.",
         action="Nothing; export the older messages if you need them.",
     ),
     Code(
@@ -330,9 +330,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "two independent witnesses say so, among them the records before and after it in its queue.",
         cause="A flipped bit in the topic, the queue id, the queue offset, the sysFlag, or in the properties that name "
         "LMQ queues.",
-        broker="It notices nothing, and delivers the message where its unit is. A rebuild of its queues would put the "
+        broker="It notices nothing, and delivers the message where its entry is. A rebuild of its queues would put the "
         "message into the wrong place.",
-        action="`mqtool recover` keeps or writes the unit of the right place and leaves the record as it is. With "
+        action="`mqtool recover` keeps or writes the entry of the right place and leaves the record as it is. With "
         "`--mend-bits` it writes the field.",
     ),
     Code(
@@ -351,7 +351,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "explains it", "",
         one="{topic}/{queue}: the log has no message with the queue offset {first}, and no damage explains it",
         meaning="Messages of a queue are numbered consecutively, and these numbers are missing between two intact records.",
-        cause="A broker that lost units continued from a wrong number; or records whose topic, queue id or queue offset "
+        cause="A broker that lost entries continued from a wrong number; or records whose topic, queue id or queue offset "
         "was changed.",
         broker="It notices nothing.",
         action="Nothing. Where a record was changed, `commitlog-unplaced-record` may say which.",
@@ -361,7 +361,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the records in this file belong to the file {right}", RECOVER,
         meaning="Every record holds its own log offset, and these offsets do not match the file name.",
         cause="The file was renamed or copied under a wrong name.",
-        broker="It trusts the name: units do not lead to their messages.",
+        broker="It trusts the name: entries do not lead to their messages.",
         action="`mqtool recover` gives the file its right name.",
         bits={"start": MESSAGES},
     ),
@@ -430,9 +430,9 @@ _ALL = (
            "An incomplete copy, a cut file, or a size that leads past the end."),
     Reason("zeroed", "The bytes are zeros, although the log continues after them.",
            "A page that never reached the disk, a gap of a sparse copy, or a trimmed block."),
-    Reason("torn-record", "A queue unit names a message here, after the end of the log, but only a part of it was written.",
+    Reason("torn-record", "A queue entry names a message here, after the end of the log, but only a part of it was written.",
            "The broker or the machine stopped while the last messages were written."),
-    Reason("missing-file", "A whole log file is missing, although files after it exist, or units name messages in it.",
+    Reason("missing-file", "A whole log file is missing, although files after it exist, or entries name messages in it.",
            "A disk that is not mounted, a copy without it, or a deleted file.",
            "It skips the gap; the messages of the file cannot be consumed.",
            "Find the file: another path, the source of this copy, a replica, a backup. Then `mqtool verify` again."),
@@ -440,12 +440,12 @@ _ALL = (
            "It crashes when it first touches that page.", READ_ON),
     Reason("unread", "The bytes were an intact record when they were read again.", "A broker writes to the store.",
            "Nothing.", "Run the command again, on a copy or with the broker stopped."),
-    Reason("overwritten", "Older records are here, complete and with the right own offset, but queue units name other messages here, which "
+    Reason("overwritten", "Older records are here, complete and with the right own offset, but queue entries name other messages here, which "
            "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
            "It treats the stale records as messages and delivers them in place of the lost ones.",
            "`mqtool recover` bridges the range and keeps a copy of them; a replica or a backup may have the messages."),
-    Reason("other-log", "The records of this file belong to another log: units of several queues, or of the index if no queue has any, name "
-           "other messages in it, and its records continue no more queues of the adjacent files than they break. Or no unit is left, and it is the only file out of order of time, or with queue offsets that the log has no room for.", "A copy that mixed two stores, or a disk of another broker.",
+    Reason("other-log", "The records of this file belong to another log: entries of several queues, or of the index if no queue has any, name "
+           "other messages in it, and its records continue no more queues of the adjacent files than they break. Or no entry is left, and it is the only file out of order of time, or with queue offsets that the log has no room for.", "A copy that mixed two stores, or a disk of another broker.",
            "It delivers the other log's messages where queues lead to them.",
            "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
     Reason("ghosts", "Stale records are here, of an earlier generation of the log; they are no longer part of it.",

@@ -467,7 +467,7 @@ PLAN_CODES: tuple[Code, ...] = (
         "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",
-        cause="One damaged record, mark, name or unit was trusted against the rest of the store.",
+        cause="One damaged record, mark, name or entry was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
         one="the plan would lose one message that a broker delivers from this store as it is (broker {broker})",
@@ -522,7 +522,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "broker {broker}: the effect of {part} is unknown, mqtool does not emulate it",
+        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}: mqtool does not emulate it",
         "Try the start on a copy of the store.",
         meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
@@ -544,24 +544,24 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-leaves-unreachable", "error",
-        "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
+        "broker {broker} would leave {count} messages in the log without a queue entry that leads to them",
         _REBUILD,
-        one="broker {broker} would leave one message in the log without a queue unit that leads to it",
+        one="broker {broker} would leave one message in the log without a queue entry that leads to it",
         meaning="The messages are in the log, but no consumer ever gets them.",
-        cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
+        cause="A start fills queues only from the range that it dispatches; a queue that lost older entries stays short.",
         broker="It notices nothing.",
         action="Rebuild the consume queues before the start.",
     ),
     Code(
         "start-leaves-light-queues", "error",
-        "broker {broker} would leave {count} units of LMQ queues missing: consumers of these queues do not get the "
+        "broker {broker} would leave {count} entries of LMQ queues missing: consumers of these queues do not get the "
         "messages; consumers of their own topics do",
         _REBUILD,
-        one="broker {broker} would leave one unit of an LMQ queue missing: its consumers do not get the message; "
+        one="broker {broker} would leave one entry of an LMQ queue missing: its consumers do not get the message; "
             "consumers of its own topic do",
         meaning="The messages are in the log and in the queues of their own topics; LMQ queues that they name "
-                "have no unit of them.",
-        cause="The units are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
+                "have no entry of them.",
+        cause="The entries are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
               "them into other queues without enableLmq=true.",
         broker="It notices nothing.",
         action="Start it with the settings that it had. If it had these, rebuild the consume queues before the start.",
@@ -573,7 +573,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         one="broker {broker} would give a new message a queue offset that a message in the log already has",
         meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
         "are ahead skip them.",
-        cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
+        cause="Entries at the end of a queue are missing and the start does not bring them back, or puts others in "
         "their place.",
         broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those after it "
         "one place too low.",
@@ -584,7 +584,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
         "mqtool verify {store}",
         one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
-        meaning="Units at the end of these queues point to messages that the log does not hold. The next messages get their "
+        meaning="Entries at the end of these queues point to messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
         broker="It silently cuts the queues to fit the log.",

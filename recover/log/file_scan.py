@@ -229,12 +229,20 @@ class FileScan(Struct, eq=False):
 
 
 class SplitRange(Struct, frozen=True):
-    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends with the file."""
+    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends with the file.
+
+    `at_border`: whether an earlier walk ended at `start`, so that nothing before it needs to be read.
+    """
 
     mapped_file: MappedFile
     file_size: int
     start: int
     stop: int
+    at_border: bool = False
+
+    def __str__(self) -> str:
+        base = self.mapped_file.file_from_offset
+        return f"{self.mapped_file.name} [{base + self.start}, {base + self.stop})"
 
     @property
     def is_last(self) -> bool:

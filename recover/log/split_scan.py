@@ -189,7 +189,7 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     found.gaps = [gap for gap in found.gaps if low <= gap.start < high]
     longest = max([0 if found.blank is None else found.file_end - found.blank,
                    *(int(split.records["size"].max(initial=0)) for split in found.splits)])
-    if longest > reach and not part.is_last:
+    if longest > reach and not part.is_last and not part.at_border:
         raise Refusal(f"{part.mapped_file.path} has a message or an end mark of {longest} bytes, too long for splits",
                       "Give the size of a log file as the size of a split.")
     return found
@@ -203,6 +203,8 @@ def _last_unspanned(part: SplitRange, reader: FileReader, reach: int) -> int:
 
     Only records that state their own offset count. If the last `reach` bytes do not settle it, all before are read.
     """
+    if part.at_border:
+        return part.start
     first = part.start - reach - reach // 4
     found = _unspanned_from(first, part, reader) if first > 0 else 0
     return found if first > 0 and found >= first + reach else _unspanned_from(0, part, reader)

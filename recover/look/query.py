@@ -244,17 +244,17 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
     queue = _Queue(store, topic, queue_id)
     unit = queue.unit(queue_offset) if queue_offset >= 0 else None
     if unit is None or not is_valid(unit) or is_pre_blank(unit):
-        answer.notes.append(f"no unit there; the queue holds {queue.min_offset} to {queue.max_offset}")
+        answer.notes.append(f"no entry there; the queue holds {queue.min_offset} to {queue.max_offset}")
         return answer
     with LogReader(store.commitlog) as log:
         record = record_at(store, log, unit.phy_offset, answer, named=True)
     if record is None:
-        answer.notes.append(f"the unit points to {unit.phy_offset}, " + (
+        answer.notes.append(f"the entry points to {unit.phy_offset}, " + (
             "which has expired from the log" if unit.phy_offset < store.commitlog.min_offset else
             "where no intact record starts"))
         return answer
     if (record.topic_name, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
-        answer.notes.append(f"the unit points to a record of {record.topic_name}/{record.queue_id}, queue offset "
+        answer.notes.append(f"the entry points to a record of {record.topic_name}/{record.queue_id}, queue offset "
                             f"{record.queue_offset}")
     answer.messages.append(Found(record))
     return answer

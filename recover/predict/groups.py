@@ -95,7 +95,7 @@ def groups_of(
             by_queue[QueueKey(row.topic, row.queue)].append(row)
     short = _as_they_are(analysis, by_queue)
     if short:
-        unread.append(f"{count(len(short), 'queue')} without the units of the newest messages: their lag is unknown")
+        unread.append(f"{count(len(short), 'queue')} without the entries of the newest messages: their lag is unknown")
 
     queues: dict[Key, QueueState] = {}
 

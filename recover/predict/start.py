@@ -26,7 +26,7 @@ from recover.broker.recovery import (
     start_file,
     unlinked,
 )
-from recover.broker.settings import KNOWN, BrokerSettings, log_folder_names
+from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
 from recover.check.config import (
     DELAYS_FILE,
     LMQ_OFFSETS_FILE,
@@ -154,7 +154,7 @@ def predict(
             late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
         )
         if refers and not told:
-            prediction.assumptions.append(f"enableConsumeQueueExt=true, because units refer to {CONSUMEQUEUE_EXT}/")
+            prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
         waiting = [*undelivered(store, view, topics, settings, start.states)]
         prediction.by_hand += waiting
         prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
@@ -329,13 +329,13 @@ class _Start:
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
         prediction.revived_topics = deleted_topics(self.log.view, self.topics, new)
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
-            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
+            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} entries their deliver times")
         if self.dispatcher.multi_skipped:
             self._assume(
                 f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages are not dispatched to LMQ queues"
             )
         if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
-            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} units of LMQ queues go to the queue "
+            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} entries of LMQ queues go to the queue "
                          "number of their topic instead of 0")
 
     def _names_made(self) -> set[str]:
@@ -585,8 +585,10 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     read_only = "readOnlyCommitLogStorePaths"
     if read_only in settings.given and len(folders) < 2:
         yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
-    if settings.unknown:
-        yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
+    for told, names in ("unknown setting", settings.unknown - every_name()), \
+            ("settings with no effect on recovery", settings.unknown & every_name()):
+        if names:
+            yield f"{told}: {', '.join(sorted(names))}"
     if settings.flag("rocksdbCQDoubleWriteEnable"):
         yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
     for item in first_file_findings(store, log):

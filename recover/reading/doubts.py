@@ -14,44 +14,27 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from recover.log.file_scan import Gap
-from recover.log.scan import OTHER_LOG, OVERWRITTEN
-from recover.reading.accepting import GoesOn, Noted, OldEnd, Struck
-from recover.reading.end import damage_after_end, file_named_elsewhere
+from recover.log.judge import Claim
+from recover.reading.accepting import Noted, OldEnd
+from recover.reading.end import damage_after_end, file_named_elsewhere, said_behind
 from recover.reading.facts import Facts
-from recover.reading.lost import INDEXED
 from recover.reading.order import confirmed_place, false_restart, older_topic
-from recover.reading.places import wrong_place
-from recover.reading.reading import Doubt, Explanation, Reading, same_records
+from recover.reading.places import named_elsewhere, only_place_left
+from recover.reading.policy import Explanation, decide
+from recover.reading.reading import Doubt, Reading, same_records
+from recover.reading.whose_log import older_in_place, other_log, turned_clock
 
 _ROUNDS = 8
 """Most stores take one round, and damaged ones two or three."""
 
 
-def whose_log(reading: Reading) -> Iterator[Explanation]:
-    """Files of another log, older records in place of newer ones, and records that are older only by their clock."""
-    found = reading.others
-    if found is None:
-        return
-    for file in found.foreign:
-        start, stop = file.extent
-        facts = {"size": stop - start, **({INDEXED: file.indexed} if file.indexed else {})}
-        gap = Gap(start, stop, OTHER_LOG, "file-end", True, stop, facts)
-        yield Explanation("other-log", Struck(gap, whole=True), about=file)
-    for start, stop in found.stretches:
-        yield Explanation("older-in-place", Struck(Gap(start, stop, OVERWRITTEN, "record", True, stop, {
-            "size": stop - start})))
-    for gap in found.bridged:
-        yield Explanation("turned-clock", GoesOn(gap))
-
-
 def after_the_end(reading: Reading) -> Iterator[Explanation]:
     """Messages after the end of the log that units or the index name."""
     if reading.facts.names_end and reading.log.has_keys and (reading.behind or reading.indexed_behind.size):
-        for damage in damage_after_end(
+        for damage, claims in damage_after_end(
             reading.log, reading.behind, reading.indexed_behind, reading.facts.last_time
         ):
-            yield Explanation("after-the-end", Noted(damage))
+            yield Explanation("after-the-end", Noted(damage), claims)
 
 
 def file_after_the_end(reading: Reading) -> Iterator[Explanation]:
@@ -60,7 +43,9 @@ def file_after_the_end(reading: Reading) -> Iterator[Explanation]:
     if facts.names_end and log.has_keys:
         gone = file_named_elsewhere(log.files, log.tally.newest_timestamp, facts.index_ends, facts.checkpoint)
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
-            yield Explanation("file-after-the-end", Noted(gone))
+            said = said_behind(gone.start, log.tally.newest_timestamp, facts.index_ends, facts.checkpoint)
+            claims = [Claim(source, True) for source in sorted({source for source, _ in said})]
+            yield Explanation("file-after-the-end", Noted(gone), (Claim("end mark", True), *claims))
 
 
 def old_end(reading: Reading) -> Iterator[Explanation]:
@@ -72,8 +57,10 @@ def old_end(reading: Reading) -> Iterator[Explanation]:
 
 ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
 """What the order of records in their queues depends on: comes before everything else, and after every change."""
-OWNERSHIP: tuple[Doubt, ...] = (*ORDER, whose_log)
-DOUBTS: tuple[Doubt, ...] = (*OWNERSHIP, after_the_end, file_after_the_end, old_end, wrong_place, older_topic)
+OWNERSHIP: tuple[Doubt, ...] = (*ORDER, turned_clock, other_log, older_in_place)
+DOUBTS: tuple[Doubt, ...] = (
+    *OWNERSHIP, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left, older_topic,
+)
 
 
 def read(facts: Facts) -> Reading:
@@ -98,8 +85,3 @@ def resolved(reading: Reading, doubts: Sequence[Doubt] = DOUBTS) -> Reading:
         if rounds > _ROUNDS:
             return structs.replace(reading, settled=False)
     return reading
-
-
-def decide(found: Iterator[Explanation]) -> tuple[Explanation, ...]:
-    """Return the explanations that outweigh what the log says."""
-    return (*found,)

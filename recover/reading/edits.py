@@ -1,8 +1,7 @@
-"""Edits: corrections of a part of a record that other evidence shows to be wrong, and their policy.
+"""Edits: corrections of a part of a record that other evidence shows to be wrong.
 
 One type covers all of them: a field fixed by other parts, a bit named by a checksum or a witness, a place shown by a
-queue. Several edits of one record apply in order. `POLICIES` states for each kind its witness, the finding that verify
-reports, and whether recover makes the edit unasked.
+queue. Several edits of one record apply in order. `recover.reading.policy` has their policy.
 """
 
 from __future__ import annotations
@@ -15,49 +14,6 @@ from formats import properties as props
 from formats.basics import CRC31_MASK
 from formats.record import Record, encode
 from recover.derived.expected import QueueKey
-
-# --- What recover may edit in a record: the witness, the finding, whether it is done unasked, and the limit.
-#
-# The log outranks what derives from it: nothing in a record with a valid checksum is changed unasked.
-
-
-UNASKED, ON_DEMAND = "unasked", "--mend-bits"
-
-
-class Policy(Struct, frozen=True):
-    """One kind of edit. `limit`: number of records that are examined for it in a store; `why`: the reason for the
-    limit.
-
-    `of_damage`: without the edit the record is damage; `is_loss`: its message counts as damaged.
-    """
-
-    kind: str
-    witness: str
-    finding: str
-    done: str
-    limit: int
-    why: str
-    of_damage: bool = False
-    is_loss: bool = True
-
-
-_EACH_BIT = "every bit of the properties is tried, and more at once do not come from flipped bits"
-POLICIES = {policy.kind: policy for policy in (
-    Policy("field", "its checksums and a place that its queue lost", "commitlog-damaged-record", UNASKED, 100,
-           "neighbours in one damage: each is compared with all lost places",
-           of_damage=True),
-    Policy("bit", "its checksum", "commitlog-flipped-bit", ON_DEMAND, 100,
-           "as for fields; and above 262 KiB other damage too often looks like a flipped bit", of_damage=True),
-    Policy("place", "units, neighbours and gaps of its queue", "commitlog-contradicted-field", ON_DEMAND, 10_000,
-           "records are read one by one"),
-    Policy("lmq", "the units of LMQ queues", "commitlog-contradicted-field", ON_DEMAND, 100, _EACH_BIT),
-    Policy("flag", "its body", "commitlog-contradicted-flag", ON_DEMAND, 100, "more come from a client, not damage"),
-    Policy("service", "its topic", "commitlog-unserved-message", ON_DEMAND, 100, _EACH_BIT),
-    Policy("tag", "its unit", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
-    Policy("key", "the index", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
-    Policy("checksum", "the checksum after it", "commitlog-flipped-property", ON_DEMAND, 100, _EACH_BIT, is_loss=False),
-)}
-
 
 Place = tuple[QueueKey, int]
 

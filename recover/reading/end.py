@@ -20,10 +20,12 @@ from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.rows import BIT_FILLER, BIT_SUPERSEDED, NOT_LIVE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.file_scan import FileScan, Gap
+from recover.log.judge import Claim
 from recover.log.scan import MISSING_FILE, STALE_RECORDS, Damage, LogView, dead_ranges
 from recover.reading.lost import INDEXED, Losses, LostPosition, named_by_units, not_held
 from recover.store.columns import Rows, within
 
+Witnessed = tuple[Damage, tuple[Claim[bool], ...]]
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"
 _NOWHERE = np.empty(0, dtype=np.int64)
@@ -96,26 +98,32 @@ def _column(items: Sequence[Any], name: str) -> Rows:
 
 def damage_after_end(
     log: LogView, by_queues: list[LostPosition], by_index: Rows, last_time: int
-) -> list[Damage]:
-    """Return the ranges past the log's end that held messages and are not noted as damage.
+) -> list[Witnessed]:
+    """Return the ranges past the log's end that may have held messages and are not noted as damage, and who says so.
 
     `last_time`: store timestamp (ms) of the last message that the checkpoint knows of.
     """
     in_queues = _column(by_queues, "start")
-    later = last_time > log.tally.newest_timestamp
-    witness = bool(later or _queues_adjoin(by_queues) or np.isin(in_queues, by_index).any())
+    said = [
+        Claim("unit" if by_queues else "index", True),
+        Claim("checkpoint", True, last_time > log.tally.newest_timestamp),
+        Claim("adjoining units", True, _queues_adjoin(by_queues)),
+        Claim("index", True, bool(np.isin(in_queues, by_index).any())),
+    ]
     starts = np.concatenate([in_queues, by_index])
     # for a message that only the index names, assume the minimum size
     stops = np.concatenate([_column(by_queues, "stop"), by_index + MIN_RECORD_SIZE])
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
-    found = list(_ranges_in_files(log, starts, stops, witness))
+    found = [(damage, (*said, Claim("bytes", True, written)))
+             for damage, written in _ranges_in_files(log, starts, stops)]
     end = log.files[-1]
     ends = stops[starts >= end.file_end]
-    # without an end mark the last file was not full, so no file followed it
-    if ends.size and (witness or end.blank is not None) and not any(each.stop > end.file_end for each in log.damaged):
-        found.append(_missing_files(end, int(ends.max()) - 1))
-    for damage in found:
+    if ends.size and not any(each.stop > end.file_end for each in log.damaged):
+        # without an end mark the last file was not full, so no file followed it
+        full = Claim("end mark", True, end.blank is not None)
+        found.append((_missing_files(end, int(ends.max()) - 1), (*said, full)))
+    for damage, _ in found:
         first, last = np.searchsorted(by_index, [damage.start, damage.stop]).tolist()
         damage.facts |= {INDEXED: last - first} if last > first else {}
     return found
@@ -133,9 +141,9 @@ def _gaps_past_end(log: LogView) -> Iterator[tuple[FileScan, Gap]]:
             yield from ((scan, gap) for gap in dead_ranges(scan, stale=log.stale > 0) if gap.stop > log.log_end)
 
 
-def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> Iterator[Damage]:
-    """Yield damaged ranges past the log's end in existing files; `starts` (ascending), `stops`: of the named
-    messages."""
+def _ranges_in_files(log: LogView, starts: Rows, stops: Rows) -> Iterator[tuple[Damage, bool]]:
+    """Yield damaged ranges past the log's end in existing files, and whether other bytes, or a file that only they can
+    have begun, show that something was there; `starts` (ascending), `stops`: of the named messages."""
     behind = [damage for damage in log.damaged if damage.stop > log.log_end]
     for scan, gap in _gaps_past_end(log):
         start = max([gap.start, *(d.stop for d in behind if d.start < gap.stop and d.stop > gap.start)])
@@ -145,9 +153,9 @@ def _ranges_in_files(log: LogView, starts: Rows, stops: Rows, witness: bool) -> 
         begin, stop = int(starts[first]), min(int(stops[first:last].max()), scan.file_end)
         facts = dict(gap.facts) if start == gap.start else {}
         if begin < gap.last_data:
-            yield Damage(start, stop, TORN_RECORD, 0, "record", False, scan.mapped_file, facts)
-        elif not scan.record_count or witness:
-            yield Damage(begin, stop, ZEROED, 0, "record", False, scan.mapped_file)
+            yield Damage(start, stop, TORN_RECORD, 0, "record", False, scan.mapped_file, facts), True
+        else:
+            yield Damage(begin, stop, ZEROED, 0, "record", False, scan.mapped_file), not scan.record_count
 
 
 def file_named_elsewhere(
@@ -161,16 +169,22 @@ def file_named_elsewhere(
     """
     if not files or files[-1].blank is None:
         return None
-    start = files[-1].file_end
-    said = [phy_offset for phy_offset, time in index_ends if phy_offset >= start and time > newest]
+    said = [place for _, place in said_behind(files[-1].file_end, newest, index_ends, checkpoint)]
+    # the number of missing files is uncertain: take the nearest, as a wrong offset may name one far away
+    return _missing_files(files[-1], min(said)) if said else None
+
+
+def said_behind(
+    start: int, newest: int, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
+) -> Iterator[tuple[str, int]]:
+    """Yield each source that knows of messages at `start` or behind it, where the log ends, and the place that it names
+    or `start`; see `file_named_elsewhere`."""
+    yield from (("index", place) for place, time in index_ends if place >= start and time > newest)
     if checkpoint is not None:
         times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
-        said += [start for time in times if time > newest]
-        said += [place for place in (checkpoint.logics_physical_offset,) if place >= start]
-    if not said:
-        return None
-    # the number of missing files is uncertain: take the nearest, as a wrong offset may name one far away
-    return _missing_files(files[-1], min(said))
+        yield from (("checkpoint", start) for time in times if time > newest)
+        if checkpoint.logics_physical_offset >= start:
+            yield "checkpoint", checkpoint.logics_physical_offset
 
 
 def _missing_files(end: FileScan, last: int) -> Damage:

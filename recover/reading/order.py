@@ -21,9 +21,11 @@ import numpy as np
 from formats.basics import is_safe_directory_name
 from formats.native.rows import numbered
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
+from recover.log.judge import Claim
 from recover.log.scan import LogView
 from recover.reading.accepting import Relabel
-from recover.reading.reading import Explanation, Reading
+from recover.reading.policy import Explanation
+from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.derived_files import QueueFiles, unit_at
@@ -57,9 +59,10 @@ def false_restart(reading: Reading) -> Iterator[Explanation]:
         for split in log.splits_of(false):
             rows = split.records[np.isin(split.records["queue"], [*false])]
             parts.append(rows["phy_offset"][(rows["bits"] & BIT_SUPERSEDED) != 0])
-        yield Explanation("false-restart", Relabel(np.concatenate(parts), loses=BIT_SUPERSEDED))
+        claims = Claim("record", False), Claim("unit", True), Claim("neighbours", True)
+        yield Explanation("false-restart", Relabel(np.concatenate(parts), loses=BIT_SUPERSEDED), claims)
         starts = np.array(sorted(false.values()), dtype=np.int64)
-        yield Explanation("false-restart", Relabel(starts, gains=BIT_MISNUMBERED))
+        yield Explanation("false-restart", Relabel(starts, gains=BIT_MISNUMBERED), claims)
 
 
 def confirmed_place(reading: Reading) -> Iterator[Explanation]:
@@ -70,6 +73,7 @@ def confirmed_place(reading: Reading) -> Iterator[Explanation]:
         return
     holders: dict[tuple[int, int], int] = {}
     confirmed: list[int] = []
+    by_units = False
     for split in log.splits(BIT_MISNUMBERED):
         for row in split.records[(split.records["bits"] & BIT_MISNUMBERED) != 0]:
             is_named = _is_named(log, store, row, int(row["queue_offset"]))
@@ -77,11 +81,14 @@ def confirmed_place(reading: Reading) -> Iterator[Explanation]:
             if holder is not None:
                 holders[int(row["queue"]), int(row["queue_offset"])] = holder
                 confirmed.append(int(row["phy_offset"]))
+                by_units |= is_named
     if confirmed:
+        # a unit there or, if it began its queue again, the only place that its neighbours leave
+        claims = Claim("neighbours", False), Claim("record", True), Claim("unit" if by_units else "elimination", True)
         starts = np.array(sorted(confirmed), dtype=np.int64)
-        yield Explanation("confirmed-place", Relabel(starts, loses=BIT_MISNUMBERED))
+        yield Explanation("confirmed-place", Relabel(starts, loses=BIT_MISNUMBERED), claims)
         if (older := _others_there(log, holders, confirmed)).size:
-            yield Explanation("confirmed-place", Relabel(older, gains=BIT_SUPERSEDED))
+            yield Explanation("confirmed-place", Relabel(older, gains=BIT_SUPERSEDED), claims)
 
 
 def _others_there(log: LogView, holders: dict[tuple[int, int], int], confirmed: Collection[int]) -> Rows:
@@ -146,4 +153,5 @@ def older_topic(reading: Reading) -> Iterator[Explanation]:
             older.append(before["phy_offset"].copy())
     starts = np.sort(np.concatenate(older))
     if starts.size:
-        yield Explanation("older-topic", Relabel(starts, gains=BIT_SUPERSEDED))
+        claims = Claim("record", False), Claim("unit", True), Claim("no unit", True)
+        yield Explanation("older-topic", Relabel(starts, gains=BIT_SUPERSEDED), claims)

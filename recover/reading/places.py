@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby, islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -25,11 +25,12 @@ from formats.record import Record
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, EXPECTED
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.log.generations import with_place
-from recover.log.judge import Claim, LogReader, most_claimed
+from recover.log.judge import Claim, LogReader
 from recover.log.scan import LogView
-from recover.reading.edits import POLICIES, Edit, Place, between, property_bit
-from recover.reading.lost import Losses, LostPosition, UnexplainedGap, lost_positions, named_by_units
-from recover.reading.reading import Explanation, Reading
+from recover.reading.edits import Edit, Place, between, property_bit
+from recover.reading.lost import LostPosition, UnexplainedGap, named_by_units
+from recover.reading.policy import POLICIES, Explanation
+from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import ALWAYS_LIVE, LMQ_PREFIX
 
@@ -41,39 +42,26 @@ _LONGEST_GAP = 100
 """Limit of a gap's length (queue offsets): longer ones are not due to single records."""
 
 
-def wrong_place(reading: Reading) -> Iterator[Explanation]:
-    """Yield the edits of records that belong elsewhere."""
+def named_elsewhere(reading: Reading) -> Iterator[Explanation]:
+    """Yield the edits of records that units name at another place than their own."""
+    if reading.queues is not None:
+        named = [item for item, is_named in _places_left(reading.log, reading.expectation, reading.queues) if is_named]
+        yield from _contradicted(reading, reading.queues, named, [])
+
+
+def only_place_left(reading: Reading) -> Iterator[Explanation]:
+    """Yield the edits of records for which only another place is left."""
     if reading.queues is None:
         return
-    for edit in _misplaced(reading.log, reading.expectation, reading.queues, reading.behind, reading.losses):
-        yield Explanation("wrong-place", edit)
-
-
-def _misplaced(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, behind: Collection[LostPosition],
-    losses: Losses,
-) -> list[Edit]:
-    """Return the edits of records that belong elsewhere, ascending.
-
-    `behind` as for `lost_positions`; `losses`: with no record moved.
-    """
     left: dict[bool, list[LostPosition]] = {False: [], True: []}
-    for item, is_named in _places_left(log, expectation, queues):
+    for item, is_named in _places_left(reading.log, reading.expectation, reading.queues):
         left[is_named].append(item)
-    found = _contradicted(log, expectation, queues, left[True], [])
-    if found:
-        losses = lost_positions(log, expectation, queues, behind, _held(found))
     # a queue in which exactly this offset is missing is better evidence than one with room for any
-    moved = _fits_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
+    moved = _fits_elsewhere(reading.log, reading.expectation, reading.losses.unexplained)
     fitted = {item.start for item in moved}
-    edited = {edit.start for edit in found}
-    alone = [item for item in (*moved, *(item for item in left[False] if item.start not in fitted))
-             if item.start not in edited]
-    return _contradicted(log, expectation, queues, left[True], alone) if alone else found
-
-
-def _held(edits: Iterable[Edit]) -> set[Place]:
-    return {place for edit in edits for place in edit.places}
+    alone = [*moved, *(item for item in left[False] if item.start not in fitted)]
+    if alone:
+        yield from _contradicted(reading, reading.queues, left[True], alone)
 
 
 # --- Weighing claims: the record's own place against all others that are named for it.
@@ -98,14 +86,14 @@ class _PlaceFit(NamedTuple):
 
 
 def _contradicted(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, named: Collection[LostPosition],
-    alone: Collection[LostPosition],
-) -> list[Edit]:
-    """Return the edits of all records that belong to another place than one of their fields states, ascending by start.
+    reading: Reading, queues: ConsumeQueueReport, named: Collection[LostPosition], alone: Collection[LostPosition],
+) -> Iterator[Explanation]:
+    """Yield the edits of all records that may belong to another place than one of their fields states, ascending.
 
     `named`: misnumbered records whose only remaining place has a unit that names them. `alone`: records with only one
     place left, for which no unit had enough claims: such a unit no longer counts, as recover removes it.
     """
+    log, expectation = reading.log, reading.expectation
     said, by_lmq, units = _claims(queues, named, alone)
     asked: list[_Candidate] = []
     wanted = np.array(sorted({*said, *by_lmq}), dtype=np.int64)
@@ -122,15 +110,18 @@ def _contradicted(
                 asked.append(_Candidate(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
     beside = _place_fits(expectation, asked)
     topics = ALWAYS_LIVE.union(expectation.topics.configured or ())
-    found: list[Edit | None] = []
     for item in asked:
         at = item.record.phy_offset
         if at in said:
-            found.append(_edit_by_claims(item, beside, queues, units, topics))
+            yield from _by_claims(item, beside, queues, units, topics)
         elif all(beside[place, at].neighbours >= 0 for place in item.others):
             # no other record names these places, and this one fits their order
-            found.append(_lmq_edit(item.record, item.others, expectation, queues))
-    return sorted((edit for edit in found if edit is not None), key=lambda edit: edit.start)
+            yield from _of_lmq(item, expectation, queues)
+
+
+def _wrong_place(item: _Candidate, edit: Edit, claims: Iterable[Claim[Any]], says: Any, stored: Any) -> Explanation:
+    start = item.record.phy_offset
+    return Explanation("wrong-place", edit, (*claims,), says, stored, where=(start, start + item.record.total_size))
 
 
 def _claims(
@@ -165,41 +156,53 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 
-def _edit_by_claims(
+def _by_claims(
     asked: _Candidate, beside: dict[tuple[Place, int], _PlaceFit], queues: ConsumeQueueReport,
     units: set[tuple[Place, int]], topics: Collection[str],
-) -> Edit | None:
-    """Return the edit that moves a record to the place with more independent claims than its own, if one field does
-    so."""
-    at = asked.record.phy_offset
-    claims = [Claim("record", asked.own)]
-    if asked.own[0].topic in topics and not any(place[0].topic in topics for place in asked.others):
-        claims.append(Claim("topics.json", asked.own))
-    if not asked.misnumbered:
-        neighbours = beside[asked.own, at].neighbours
-        claims.append(Claim("neighbours", asked.own, max(0, neighbours)))
-        if neighbours >= 0 and _has_unit(queues, *asked.own) and (asked.own, at) not in units:
-            claims.append(Claim("unit", asked.own))
-    for place in {asked.own, *asked.others}:
-        log = beside[place, at]
-        if (place, at) in units:
-            claims.append(Claim("unit", place, place == asked.own or (log.neighbours >= 0 and not log.later)))
-        elif place != asked.own and not log.later:
-            # elimination: no other place is left for it
-            claims.append(Claim("elimination", place, log.neighbours >= 0))
-        if place != asked.own and log.neighbours > 0 and not log.later:
-            claims.append(Claim("neighbours", place, log.neighbours))
-    place = most_claimed(claims, asked.own)
-    if place != asked.own:
-        return moved(asked.record, *place)
-    sources = {claim.source for claim in claims if claim.weight}
-    if asked.record.sys_flag & sysflag.TRANSACTION_PREPARED and {"unit", "neighbours"} <= sources:
+) -> Iterator[Explanation]:
+    """Yield the edits that move a record to each place that is claimed for it, if one field does so."""
+    at, own = asked.record.phy_offset, asked.own
+    claims = [*_claims_of_own(asked, beside[own, at], queues, units, topics)]
+    for place in {own, *asked.others}:
+        claims += _claims_of_place(place, own, beside[place, at], named=(place, at) in units)
+    for place in asked.others:
+        edit = moved(asked.record, *place) if place != own else None
+        if edit is not None:
+            yield _wrong_place(asked, edit, claims, place, own)
+    if asked.record.sys_flag & sysflag.TRANSACTION_PREPARED:
         # half messages as brokers store them have no prepared bits
         flag = asked.record.sys_flag ^ sysflag.TRANSACTION_PREPARED
         right = structs.replace(asked.record, sys_flag=flag)
         values = f"{asked.record.sys_flag:#x}", f"{flag:#x}"
-        return between("place", asked.record, right, "sys_flag", values, (place,))
-    return None
+        told = {claim.source for claim in claims if claim.weight and claim.says == own}
+        edit = between("place", asked.record, right, "sys_flag", values, (own,))
+        place_is_right = [Claim(source, True) for source in ("unit", "neighbours") if source in told]
+        yield _wrong_place(asked, edit, (Claim("record", False), *place_is_right), True, False)
+
+
+def _claims_of_own(
+    asked: _Candidate, fit: _PlaceFit, queues: ConsumeQueueReport, units: Collection[tuple[Place, int]],
+    topics: Collection[str],
+) -> Iterator[Claim[Place]]:
+    """Yield what speaks for the place that a record names, but for a unit of which `units` knows."""
+    own = asked.own
+    yield Claim("record", own)
+    if own[0].topic in topics and not any(place[0].topic in topics for place in asked.others):
+        yield Claim("topics.json", own)
+    if not asked.misnumbered:
+        yield Claim("neighbours", own, max(0, fit.neighbours))
+        if fit.neighbours >= 0 and _has_unit(queues, *own) and (own, asked.record.phy_offset) not in units:
+            yield Claim("unit", own)
+
+
+def _claims_of_place(place: Place, own: Place, fit: _PlaceFit, *, named: bool) -> Iterator[Claim[Place]]:
+    """Yield what speaks for a place, which a unit may name (`named`), beside the record itself."""
+    if named:
+        yield Claim("unit", place, place == own or (fit.neighbours >= 0 and not fit.later))
+    elif place != own and not fit.later:
+        yield Claim("elimination", place, fit.neighbours >= 0)
+    if place != own and not fit.later:
+        yield Claim("neighbours", place, max(0, fit.neighbours))
 
 
 def moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
@@ -260,18 +263,19 @@ def _has_unit(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> b
     return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
 
 
-def _lmq_edit(
-    record: Record, claimed: list[Place], expectation: Expectation, queues: ConsumeQueueReport
-) -> Edit | None:
-    """Return the edit of a record that fills all LMQ queues whose units name it, if one bit explains why it does
-    not."""
+def _of_lmq(asked: _Candidate, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[Explanation]:
+    """Yield the edit of a record that fills all LMQ queues whose units name it, if one bit explains why it does not."""
+    record = asked.record
     named = lmq_targets(record)
     unknown = [place for place in named if place[0] not in queues.verdicts]
     rows = expectation.lmq_rows[expectation.lmq_rows["phy_offset"] == record.phy_offset]
     # a place that a later record also names belongs to that record
     its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
     stands = [place for place in named if place in its_own and _has_unit(queues, *place)]
-    return names_again(record, claimed, stands, unknown)
+    edit = names_again(record, asked.others, stands, unknown)
+    if edit is not None:
+        yield _wrong_place(asked, edit, (
+            Claim("record", False), Claim("unit", True, len(asked.others)), Claim("one bit", True)), True, False)
 
 
 def names_again(
@@ -358,15 +362,13 @@ def _filled(places: Iterable[int], taken: set[int], records: list[Unit]) -> Iter
 
 
 def _fits_elsewhere(
-    log: LogView, expectation: Expectation, gaps: Collection[UnexplainedGap], known: Collection[int]
+    log: LogView, expectation: Expectation, gaps: Collection[UnexplainedGap]
 ) -> list[LostPosition]:
-    """Return each record that is the only one for a missing offset which is its only fit; none of `known` (phy
-    offsets).
+    """Return each record that is the only one for a missing offset which is its only fit.
 
     A record that fits nowhere else may also continue a queue at its end.
     """
-    wrong = [LostPosition(key, *unit) for key, units in misnumbered(log, expectation).items() for unit in units
-             if unit[1] not in known]
+    wrong = [LostPosition(key, *unit) for key, units in misnumbered(log, expectation).items() for unit in units]
     # in a log from its start no queue begins in mid-log; one that has a message 0 has just begun
     headless = log.min_offset == 0
     alone = list(_single_records(log, expectation)) if gaps or headless else []

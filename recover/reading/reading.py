@@ -18,14 +18,14 @@ from recover.broker.settings import DelayTable
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
-from recover.log.judge import Claim
 from recover.log.scan import LogView
-from recover.reading.accepting import Becomes, Noted, OldEnd, Relabel, accepting
+from recover.reading.accepting import Noted, OldEnd, Relabel, accepting
 from recover.reading.edits import Edit
 from recover.reading.end import indexed_after_end, is_end_mark_only, named_after_end, named_by_index_alone, old_end
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.lost import Losses, LostPosition, lost_positions
-from recover.reading.overwritten import ForeignFile, Overwritten, overwritten
+from recover.reading.policy import Explanation
+from recover.reading.whose_log import ForeignFile, Ownership
 from recover.store.columns import Rows
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
@@ -33,21 +33,8 @@ from recover.store.store import Store
 from recover.store.unread import Elsewhere
 
 _SHARE = 4
-_OF_RECORDS = ("expectation", "others", "behind", "indexed_behind", "old_end")
+_OF_RECORDS = ("expectation", "ownership", "behind", "indexed_behind", "old_end")
 """What is taken over from a reading of the same records."""
-
-
-class Explanation(Struct, frozen=True, eq=False):
-    """What some bytes of the log are, if not what the log says so far: `becomes`. `kind` names the doubt.
-
-    `claims`: who says so (True), and who says that the bytes are right as they are (False). `about`: what a report
-    tells of it.
-    """
-
-    kind: str
-    becomes: Becomes
-    claims: tuple[Claim[bool], ...] = ()
-    about: Any = None
 
 
 def same_records(found: Sequence[Explanation]) -> bool:
@@ -144,11 +131,11 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
         return old_end(self.log, self.store.queue_file_size)
 
     @cached_property
-    def others(self) -> Overwritten | None:
-        """What overwrote messages of this log; None where the queues are not read."""
+    def ownership(self) -> Ownership | None:
+        """What is said of whose records are where; None where the queues are not read."""
         if self.queues is None:
             return None
-        return overwritten(self.log, self.expectation, self.queues, lambda: self.index)
+        return Ownership(self.log, self.expectation, self.queues, lambda: self.index)
 
     # --- What was accepted.
 
@@ -160,7 +147,7 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
     @property
     def alone(self) -> list[ForeignFile]:
         """The files that may be of another log: nothing supports them."""
-        return [] if self.others is None else self.others.alone
+        return [] if self.ownership is None else self.ownership.alone
 
     @property
     def contradictions(self) -> list[Edit]:

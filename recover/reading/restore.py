@@ -33,9 +33,10 @@ from recover.derived.expected import QueueKey
 from recover.log.file_scan import scan_file
 from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
-from recover.reading.edits import POLICIES, Edit, single_edit
+from recover.reading.edits import Edit, single_edit
 from recover.reading.lost import Losses, LostPosition
 from recover.reading.places import moved
+from recover.reading.policy import POLICIES
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 

@@ -25,9 +25,10 @@ from recover.findings.model import count
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
 from recover.reading.accepting import Becomes, Cut, Dropped, Replaced
-from recover.reading.edits import POLICIES, UNASKED, Edit, by_record
+from recover.reading.edits import Edit, by_record
 from recover.reading.lost import LostPosition, Neighbour, Surroundings
-from recover.reading.reading import Explanation, Reading
+from recover.reading.policy import POLICIES, UNASKED, Explanation
+from recover.reading.reading import Reading
 from recover.reading.restore import content_of, copies_in_twins, place_of, restoring_edits
 from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import Rows

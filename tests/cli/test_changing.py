@@ -233,6 +233,13 @@ def test_usage_errors_of_changing_commands_are_16(line: tuple[str, ...], damaged
         assert mqtool(name, damaged, *options).code == 16
 
 
+def test_a_mistyped_setting_is_refused_with_the_nearest_name(damaged: Path) -> None:
+    result = mqtool("predict", damaged, "--set", "forceVerifyPropCrc=true")
+    assert result.code == 16
+    assert "forceVerifyPropCRC" in result.stderr
+    assert mqtool("predict", damaged, "--set", "flushIntervalCommitLog=500").code != 16
+
+
 @pytest.mark.parametrize("line", [
     ("--engine", "local", "--master", "local[2]"), ("--conf", "spark.executor.memory=1g"), ("--master", "mesos://x"),
     ("--engine", "spark", "--conf", "executor.memory=1g"), ("--engine", "spark", "--conf", "mqtool.splitSize=few"),

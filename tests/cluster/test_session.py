@@ -120,7 +120,7 @@ class TestStarted:
 
     @pytest.mark.parametrize(("options", "reason", "logged"), [
         (("--master", "local[1]", "--conf", "spark.serializer=no.such.Serializer"), "no.such.Serializer", "no.such"),
-        (("--master", "yarn"), "Java gateway process exited", "HADOOP_CONF_DIR"),
+        (("--master", "yarn"), "either HADOOP_CONF_DIR or YARN_CONF_DIR must be set", "HADOOP_CONF_DIR"),
     ], ids=["Spark", "Java"])
     def test_a_spark_that_does_not_start_says_why_and_leaves_its_log(
         self, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...],

@@ -159,6 +159,11 @@ def test_what_is_not_asked_for_is_not_read(spark: Any, tmp_path: Path) -> None:
     assert log(f"phy_offset = {inside}", splitSize=quarter).rdd.getNumPartitions() == 1
     assert log(f"phy_offset < {int(files[1].name)}", splitSize=quarter).rdd.getNumPartitions() == 4
     assert log("phy_offset < 0").collect() == []
+    from recover.cluster.sources import CommitlogSource
+
+    source = CommitlogSource({"path": str(root), "where": f"phy_offset >= {inside} and phy_offset < {inside + 9}"})
+    parts = source.reader(log("").schema).partitions()
+    assert [repr(part) for part in parts] == [f"{root} {files[1].name} [{int(files[1].name)}, {int(files[2].name)})"]
     for size in ("0", "-1", "1m"):
         with pytest.raises(Exception, match="splitSize is a number of bytes"):
             log("", splitSize=size).collect()
@@ -167,6 +172,32 @@ def test_what_is_not_asked_for_is_not_read(spark: Any, tmp_path: Path) -> None:
     units = queues.option("where", "topic = 'Orders' and queue_id = 0").load(str(root)).count()
     assert units == len([row for row in read(spark, "rocketmq-consumequeue", root)
                          if (row["topic"], row["queue_id"]) == ("Orders", 0)]) > 0
+
+
+@pytest.mark.slow
+def test_an_unknown_option_is_refused_with_the_nearest_one(spark: Any) -> None:
+    for kind, option, near in (("rocketmq-commitlog", "colums", "columns"), ("rocketmq-findings", "store", "stores"),
+                               ("rocketmq-index", "splitsise", "splitSize")):
+        with pytest.raises(Exception, match=f"{kind} has no option {option}; the nearest is {near}"):
+            spark.read.format(kind).option(option, "topic").load(str(unpacked(NAME)))
+        with pytest.raises(Exception, match="has no option"):
+            spark.read.schema("store string").format(kind).option(option, "topic").load(str(unpacked(NAME))).collect()
+    with pytest.raises(Exception, match="has no option startingoffset"):
+        spark.read.format("rocketmq-index").option("startingOffset", "latest").load(str(unpacked(NAME)))
+    assert read(spark, "rocketmq-index", unpacked(NAME), SPLITSIZE="400009", Columns="file")
+
+
+@pytest.mark.slow
+def test_a_table_is_refused_with_the_view_that_works(spark: Any) -> None:
+    root = unpacked(NAME)
+    with pytest.raises(Exception, match=r"use CREATE TEMPORARY VIEW v USING `rocketmq-index` OPTIONS \(path"):
+        spark.sql(f"CREATE TABLE no_table USING `rocketmq-index` OPTIONS (path '{root}')")
+    spark.sql(f"CREATE TABLE typed (file string) USING `rocketmq-index` OPTIONS (path '{root}')")
+    with pytest.raises(Exception, match=r"in SQL CREATE TEMPORARY VIEW v USING `rocketmq-index`"):
+        spark.sql("SELECT * FROM typed").collect()
+    spark.sql("DROP TABLE typed")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING `rocketmq-index` OPTIONS (path '{root}', columns 'file')")
+    assert spark.sql("SELECT * FROM v").count() == EXPECTED[NAME]["index_entries"]
 
 
 @pytest.mark.slow

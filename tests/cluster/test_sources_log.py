@@ -16,8 +16,9 @@ from formats.basics import FormatError
 from formats.record import Record, decode, encode, encode_blank, host_text, make_record
 from recover.cluster.source_rows import COMMITLOG, SCANNED, Filters, commitlog_batches, log_parts
 from recover.findings.code import Refusal, UsageRefusal
-from recover.log.split_scan import scan_alone, scan_files, splits_of
+from recover.log.split_scan import REACH, scan_alone, scan_files, splits_of
 from recover.store.mapped_files import MappedFile
+from recover.store.reading import recorded
 from recover.store.source import open_file
 from recover.store.store import Store
 from tests.support.sampling import sampled
@@ -189,3 +190,22 @@ def test_a_where_takes_text_with_quotes_times_and_truth() -> None:
         ("topic", "=", "it's = a, (topic) and"), ("crc_ok", "=", False),
         ("store_time", ">=", datetime.datetime(2026, 11, 21, 2, tzinfo=datetime.UTC)), ("size", "in", [1, -2]),
     ]
+
+
+def test_a_physical_offset_reads_one_split_and_what_may_reach_into_it(tmp_path: Path) -> None:
+    content, body = bytearray(), bytes(1 << 20)
+    while len(content) < 2 * REACH:
+        content += message(len(content), body)
+    wanted, end = len(content), len(content) + 3 * len(message(0))
+    for number in range(3):
+        content += message(wanted + number * len(message(0)))
+    root = log_file(tmp_path, bytes(content), len(content) + 4096)
+    for where, offsets in ((f"phy_offset >= {wanted}", 3), (f"phy_offset = {wanted}", 1)):
+        filters = Filters.of(where, COMMITLOG, {"phy_offset"})
+        with recorded() as reads:
+            found = [row["phy_offset"] for part in log_parts(Store.open(root), filters, REACH // 2)
+                     for batch in commitlog_batches(part, ["phy_offset", "body_size"], filters)
+                     for row in batch.to_pylist()]
+        assert found == list(range(wanted, end, len(message(0))))[:offsets]
+        (read,) = reads.values()
+        assert sum(run.stop - run.start for run in read.runs) < 1.5 * REACH

@@ -128,7 +128,7 @@ def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_
     shutil.rmtree(root / "consumequeue")
 
     (told,) = run("verify", root).found("commitlog-other-log")
-    assert told["file"] == struck.changes[0].file and "units of the index" in told["message"]
+    assert told["file"] == struck.changes[0].file and "entries of the index" in told["message"]
     assert run("predict", root).code & exits.MESSAGES
     assert run("recover", root, "--yes").code & exits.OPERATIONAL
     allowed = run("recover", root, "--yes", "--max-loss", "all")

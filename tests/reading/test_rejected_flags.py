@@ -19,7 +19,7 @@ from formats import sysflag
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
 from formats.record.message import ZSTD, decompress
 from recover.check.flips import right_flag
-from recover.reading.edits import POLICIES
+from recover.reading.policy import POLICIES
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store

@@ -310,7 +310,7 @@ def test_t18_index_of_an_older_log_beside_a_new_one_is_kept(drill: Start) -> Non
         with assert_unchanged(store.root):
             assert store.run(command, "--yes").code & GONE == GONE
     screen = " ".join(mqtool("recover", store.root, "--max-loss", "all", "--dry-run").stdout.split())
-    assert f"An unknown number of messages is lost: the index has {facts['index_units']:,} units" in screen
+    assert f"An unknown number of messages is lost: the index has {facts['index_units']:,} entries" in screen
     assert "known to be lost" not in screen and "0 messages lost" not in screen
     assert store.run("recover", "--max-loss", "all", "--yes").code == 1
     assert store.run("predict", "--broker", "5.3.3").code == 0

@@ -1,4 +1,6 @@
-"""Messages overwritten by whole records of something else: older ones of this log, or those of another log.
+"""Doubts about whose log it is: messages overwritten by whole records of something else.
+
+These are older records of this log, or those of another log.
 
 The scan finds nothing wrong with such records. The evidence is the queue units of the messages that were there: they
 point at places where the log holds no record for them, and nothing else supports the bytes there. A single unit may
@@ -12,9 +14,10 @@ room for, and its queues do not continue in them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -24,16 +27,19 @@ from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
 from recover.log.file_scan import FileScan, Gap
-from recover.log.judge import Claim, most_claimed
-from recover.log.scan import LogView, tally
-from recover.reading.lost import LostPosition, named_by_units, not_held
+from recover.log.judge import Claim
+from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, tally
+from recover.reading.accepting import GoesOn, Struck
+from recover.reading.lost import INDEXED, LostPosition, named_by_units, not_held
+from recover.reading.policy import INDEX_OUTWEIGHED, Explanation
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.mapped_files import MappedFile
 
+if TYPE_CHECKING:
+    from recover.reading.reading import Reading
+
 Range = tuple[int, int]
-_OUTWEIGHED = 10
-"""Number of wrong index units that outweigh one that happens to lead to a record."""
 
 
 class ForeignFile(Struct, frozen=True):
@@ -55,46 +61,123 @@ class ForeignFile(Struct, frozen=True):
         return self.extent[0] <= phy_offset < self.extent[1]
 
 
-class Overwritten(Struct):
-    """Files of another log (`foreign`), ranges with older records than the messages named there, and files without any
-    support (`alone`), which may belong to another log. `bridged`: gaps after which records are wrongly stale."""
+class Ownership:
+    """What units, index and the other files say of whose records are where in one log; each asked when a doubt needs
+    it."""
 
-    foreign: list[ForeignFile]
-    stretches: list[Range]
-    alone: list[ForeignFile]
-    bridged: list[Gap]
+    def __init__(
+        self, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[], IndexReport]
+    ) -> None:
+        self.log, self.expectation, self.queues, self._index = log, expectation, queues, index
+
+    @cached_property
+    def index(self) -> IndexReport:
+        return self._index()
+
+    @cached_property
+    def unheld(self) -> list[LostPosition]:
+        """The messages that wrong units name and no record holds, ascending."""
+        return not_held(self.expectation, named_by_units(self.queues, "wrong"))
+
+    @cached_property
+    def _named(self) -> tuple[list[LostPosition], list[LostPosition]]:
+        """What units without a right record name, ascending: all, and those that lead to old records."""
+        named = sorted(named_by_units(self.queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
+        old = _old_records(self.log) if named else set()
+        return named, [position for position in named if position in old]
+
+    @property
+    def led_to_old(self) -> list[int]:
+        """The starts of old records to which units lead."""
+        return [position.start for position in self._named[1]]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The end of each message that units without a right record name, by its start."""
+        return {position.start: position.stop for position in self._named[0]}
+
+    @cached_property
+    def named(self) -> list[LostPosition]:
+        """The messages that units name where the log holds no record for them, not even an old one; ascending."""
+        taken = {*self.led_to_old}
+        return [position for position in self._named[0] if position.start not in taken]
+
+    @cached_property
+    def odd(self) -> int | None:
+        return _out_of_time(self._scans)
+
+    @property
+    def _scans(self) -> list[FileScan]:
+        return [scan for scan in self.log.files if scan.record_count]
+
+    @cached_property
+    def files(self) -> list[_File]:
+        """All files with records if one may be of another log; else none."""
+        told = (self.queues.total(RIGHT) or self.named or self.odd is not None or self.log.tally.gapped.any()
+                or self.index.verdicts)
+        return _files_in_doubt(self.log, self._scans, self.expectation, self.queues, self.led_to_old,
+                               contradicted=bool(_adjoining(self.named))) if told else []
+
+    @cached_property
+    def silent(self) -> list[_File]:
+        """The files to whose records no unit leads, except those that queues or the index support.
+
+        If all queues continue across the edges of a file, the file is right, whatever the index says.
+        """
+        return [file for file in self.files if not file.led_to and not (file.unbroken and not file.broken)
+                and not any(_covers(verdict, file) for verdict in self.index.verdicts)]
+
+    @cached_property
+    def believable(self) -> list[IndexFileVerdict]:
+        """The index files that contradict no log file that the queues support: others may be of another log."""
+        borne_out = {file.base for file in self.files if file.led_to}
+        return [verdict for verdict in self.index.verdicts if not any(
+            base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
+
+    @cached_property
+    def alone(self) -> list[ForeignFile]:
+        """The files that may belong to another log: nothing supports them, though units support others."""
+        if not self.queues.total(RIGHT):
+            return []
+        found = [(file, *_count_indexed(file, self.believable)) for file in self.silent]
+        return [_foreign(file, "", wrong, messages) for file, right, wrong, _ in found
+                if not right and (messages := _messages(file.scan, self.expectation))]
 
 
-def overwritten(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[], IndexReport]
-) -> Overwritten:
-    """Find what overwrote other messages by queue units and, for files without any unit, by the index.
+# --- The doubts.
 
-    `index` checks the index against the log.
-    """
-    unheld = not_held(expectation, named_by_units(queues, "wrong"))
-    named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
-    old = _old_records(log) if named else set()
-    led_to_old = [position.start for position in named if position in old]
-    taken = set(led_to_old)
-    bridged = [*_bridged_by_units(log, {position.start: position.stop for position in named}, taken)]
-    named = [position for position in named if position.start not in taken]
-    scans = [scan for scan in log.files if scan.record_count]
-    odd = _out_of_time(scans)
-    told = queues.total(RIGHT) or named or odd is not None or log.tally.gapped.any() or index().verdicts
-    files = _files_in_doubt(
-        log, scans, expectation, queues, led_to_old, contradicted=bool(_adjoining(named))) if told else []
-    foreign = _foreign_by_units(files, named, unheld)
-    known = {file.mapped_file for file in foreign}
-    silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
-    by_others, alone = _foreign_by_others(files, silent, expectation, index(), odd) if silent else ([], [])
-    foreign += by_others
-    # if all files are contradicted, it is the queues or the index that belong to another log
-    if len(files) > 1 and len(foreign) == len(files):
-        foreign = []
-    if not queues.total(RIGHT):
-        alone = []
-    return Overwritten(foreign, [*_older_in_place(log, expectation, unheld)], alone, bridged)
+
+def turned_clock(reading: Reading) -> Iterator[Explanation]:
+    """Records that are older only by their clock: units fill the gap before them."""
+    found = reading.ownership
+    for gap in _bridged_by_units(found.log, found.ends, {*found.led_to_old}) if found is not None else ():
+        yield Explanation("turned-clock", GoesOn(gap), (
+            Claim("record", False), Claim("unit", True), Claim("second unit", True)))
+
+
+def other_log(reading: Reading) -> Iterator[Explanation]:
+    """Log files of another log."""
+    found = reading.ownership
+    if found is not None:
+        yield from _by_units(found)
+        yield from _by_others(found)
+
+
+def older_in_place(reading: Reading) -> Iterator[Explanation]:
+    """Older records where units name messages that no record holds."""
+    found = reading.ownership
+    for start, stop in _older_in_place(found.log, found.expectation, found.unheld) if found is not None else ():
+        gap = Gap(start, stop, OVERWRITTEN, "record", True, stop, {"size": stop - start})
+        yield Explanation("older-in-place", Struck(gap), (
+            Claim("record", False), Claim("unit", True), Claim("earlier record", True)), where=(start, stop))
+
+
+def _of_other_log(found: Ownership, file: ForeignFile, claims: Iterable[Claim[bool]]) -> Explanation:
+    start, stop = file.extent
+    facts = {"size": stop - start, **({INDEXED: file.indexed} if file.indexed else {})}
+    gap = Gap(start, stop, OTHER_LOG, "file-end", True, stop, facts)
+    return Explanation(
+        "other-log", Struck(gap, whole=True), (*claims,), where=file.extent, among=len(found.files), about=file)
 
 
 def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collection[int]) -> Iterator[Gap]:
@@ -220,75 +303,59 @@ def _times(scan: FileScan) -> tuple[int, int]:
     return splits[0].edge_times()[0], splits[-1].edge_times()[1]
 
 
-def _foreign_by_units(
-    files: list[_File], named: list[LostPosition], unheld: Collection[LostPosition]
-) -> list[ForeignFile]:
-    """Return log files of another log: adjoining units of several queues name other messages in them.
+def _by_units(found: Ownership) -> Iterator[Explanation]:
+    """Yield log files of another log: adjoining units of several queues name other messages in them.
 
-    They must outnumber the units that lead to the file's records, and the records must break more queues of adjacent
-    files than they continue. If no queue shows that, the named messages must be in no other file.
+    They must outnumber the units that lead to the file's records. Records that continue more queues of adjacent files
+    than they break are not denied; if no queue breaks, the named messages must be in no other file.
     """
-    starts = [position.start for position in named]
-    nowhere = {position.place for position in unheld}
-    found = []
-    for file in files:
+    starts = [position.start for position in found.named]
+    nowhere = {position.place for position in found.unheld}
+    for file in found.files:
+        if file.unbroken and file.broken <= file.unbroken:
+            continue
         # only units that name bytes of the file's records contradict these: a gap may have held anything
         stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
-        inside = _inside_records(file.scan, named[slice(*stretch)])
+        inside = _inside_records(file.scan, found.named[slice(*stretch)])
         if not file.broken:
             inside = [position for position in inside if position.place in nowhere]
-        claims = [
-            Claim("file", "own"), Claim("units", "own", file.led_to), Claim("units", "another", _adjoining(inside)),
-        ]
-        if (file.broken > file.unbroken or not file.unbroken) and most_claimed(claims, "own") == "another":
-            found.append(_foreign(file))
-    return found
+        if pairs := _adjoining(inside):
+            yield _of_other_log(found, _foreign(file), (
+                Claim("file name", False), Claim("unit", False, file.led_to), Claim("adjoining units", True, pairs)))
 
 
-def _foreign_by_others(
-    files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport, odd: int | None
-) -> tuple[list[ForeignFile], list[ForeignFile]]:
-    """Sort the files without a unit that leads to their records into those of another log by the index or the other
-    files, and unsupported ones. `odd`: place of the file that alone is out of order of time; if it makes all after it
-    stale, each of these contradicts it. None: it is the only one without a queue that continues to which queues leap.
+def _by_others(found: Ownership) -> Iterator[Explanation]:
+    """Yield files without a unit that leads to their records which the index or the other files deny.
 
-    An index file can belong to another log, too: it is ignored if it contradicts a log file that the queues support,
-    and counts more if it is right about one. If all queues continue across the edges of a file, the file is right,
-    whatever the index says.
+    The other files do if this one alone is out of order of time, or else is the only one to which queues leap and that
+    no queue continues to. If it makes files after it stale, each of these contradicts it.
     """
-    foreign, alone = [], []
-    stale = sum(any(split.has(BIT_STALE) for split in file.scan.splits) for file in files)
-    leapt_to = [file.base for file in files if file.leaps and not file.unbroken]
-    odd = leapt_to[0] if odd is None and len(leapt_to) == 1 else odd
-    borne_out = {file.base for file in files if file.led_to}
-    believable = [verdict for verdict in index.verdicts if not any(
-        base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
-    for file in silent:
-        right, wrong, trusted = _count_indexed(file, believable)
-        covered = any(
-            verdict.first_right is not None and verdict.last_right is not None and not verdict.by_log_file
-            and verdict.first_right[1] < file.scan.file_end and verdict.last_right >= file.base
-            for verdict in index.verdicts
-        )
-        if covered or (file.unbroken and not file.broken):
-            continue
-        contradicts = wrong > max(1, right * _OUTWEIGHED)
-        numbering = "own" if file.unbroken > file.broken else "another"
+    stale = sum(any(split.has(BIT_STALE) for split in file.scan.splits) for file in found.files)
+    leapt_to = [file.base for file in found.files if file.leaps and not file.unbroken]
+    odd = leapt_to[0] if found.odd is None and len(leapt_to) == 1 else found.odd
+    for file in found.silent:
+        right, wrong, trusted = _count_indexed(file, found.believable)
+        contradicts = wrong > max(1, right * INDEX_OUTWEIGHED)
         is_odd = file.base == odd and not right and (file.broken > file.unbroken or not file.unbroken)
         claims = [
-            Claim("name", "own"), Claim("own offsets", "own"),
-            Claim("numbering", numbering, file.unbroken != file.broken), Claim("times", "another", file.times_fall),
-            Claim("index", "another", contradicts), Claim("index right elsewhere", "another", contradicts and trusted),
-            Claim("files after it", "another", is_odd and stale),
+            Claim("file name", False), Claim("record", False),
+            Claim("numbering", file.unbroken <= file.broken, file.unbroken != file.broken),
+            Claim("times", True, file.times_fall), Claim("index", True, contradicts),
+            Claim("index right elsewhere", True, contradicts and trusted),
+            Claim("files after it", True, stale * is_odd),
             # the first of the queues is in the numbering
-            Claim("leaps", "another", max(0, file.leaps - 1) if is_odd else 0),
+            Claim("leaps", True, max(0, file.leaps - 1) * is_odd),
         ]
-        if (contradicts or is_odd) and most_claimed(claims, "own") == "another":
-            witness = "units of the index" if contradicts else "the queues of the other files"
-            foreign.append(_foreign(file, witness, wrong))
-        elif not right and (messages := _messages(file.scan, expectation)):
-            alone.append(_foreign(file, "", wrong, messages))
-    return foreign, alone
+        if contradicts or is_odd:
+            witness = "entries of the index" if contradicts else "the queues of the other files"
+            yield _of_other_log(found, _foreign(file, witness, wrong), claims)
+
+
+def _covers(verdict: IndexFileVerdict, file: _File) -> bool:
+    """Whether an index file that is right from end to end reaches into a log file."""
+    if verdict.first_right is None or verdict.last_right is None or verdict.by_log_file:
+        return False
+    return bool(verdict.first_right[1] < file.scan.file_end and verdict.last_right >= file.base)
 
 
 def _count_indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
@@ -310,7 +377,7 @@ def _messages(scan: FileScan, expectation: Expectation) -> int:
 
 
 def _foreign(
-    file: _File, witness: str = "units of several queues", indexed: int = 0, messages: int | None = None
+    file: _File, witness: str = "entries of several queues", indexed: int = 0, messages: int | None = None
 ) -> ForeignFile:
     count = file.scan.record_count if messages is None else messages
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)

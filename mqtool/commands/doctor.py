@@ -1,0 +1,85 @@
+"""`mqtool doctor`: may it start, what matters, and the next command, on one screen.
+
+1. Verify the whole store, as `mqtool verify` does, and ask whether its broker may start, as `mqtool predict` does.
+2. Of all findings show the three that matter most: what costs messages first, then what the start costs, one per code.
+3. Name the next step of verify; a start only where nothing speaks against it.
+
+It adds no judgement of its own: `verify`, `predict` and `groups` have every detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqtool import exits
+from mqtool.next_steps import Step, next_steps
+from mqtool.options import EngineChoice, StoreChoice, command
+from mqtool.printer import Printer, Text, table
+from mqtool.screens.verdict import start_line, verify_line
+from mqtool.text import clean, count
+from recover.check.report import verify
+from recover.findings.model import Finding
+from recover.look.store import settings_of
+from recover.predict.may_start import may_start
+
+_MATTERS = 3
+
+
+@command(
+    examples=[
+        ("/data/store", "may it start, what matters, what to type"),
+        ("/data/store --broker 5.3.3 --broker-conf broker.conf", "for the broker that will start, with its settings"),
+    ],
+    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+)
+def doctor(out: Printer, store: StoreChoice, engine: EngineChoice) -> int:
+    """Say on one screen whether a broker may start on the store, the three problems that matter, and the next command.
+
+    The exit code has the bits of verify and of predict: 0 means that nothing is wrong and that a start costs nothing.
+    """
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
+    with engine.scan(out, opened) as scan:
+        checked = verify(opened, scan)
+    answer = may_start(checked, settings)
+    start = {**answer.prediction.json(), "reason": answer.reason, "assumptions": [*assumed, *answer.assumptions]}
+    code = checked.exit_code | answer.exit_code
+    unknown = bool(code & exits.UNSUPPORTED) and answer.may_start
+    told = {(item.code, item.file, item.offset) for item in checked.findings}
+    beside = [item for item in answer.findings if (item.code, item.file, item.offset) not in told]
+    matters, more = _worst(checked.findings, beside)
+    out.found([*checked.findings, *beside])
+    out.on_screen = True
+    out.answer(
+        may_start=None if unknown else answer.may_start, broker=answer.prediction.broker, start=start,
+        matters=[{**item.json(), "message": out.given.fill(item.message), "remedy": out.given.fill(item.remedy)}
+                 for item in matters],
+        more=more,
+    )
+    word, style = ("CANNOT SAY", "bold yellow") if unknown else \
+        ("YES", "bold green") if answer.may_start else ("NO", "bold red")
+    out.show(Text.assemble((f"May {answer.prediction.broker} start on it? ", "bold"), (word, style)),
+             Text(clean(start_line(start, answer.exit_code))))
+    rows = [(Text(item.code), clean(out.given.fill(item.message))) for item in matters]
+    if rows:
+        hidden = f" ({count(more, 'more code')}: mqtool verify lists all)" if more else ""
+        out.show(table(f"what matters{hidden}", ["code", "*problem"], rows))
+    # a store with nothing wrong leads to its start, and one that must not start to its repair
+    sound = not checked.exit_code & ~exits.DERIVED
+    scene = out.scene("predicted" if sound else "checked", answer.exit_code if sound else code,
+                      findings=answer.leads() if sound else [*checked.findings], damaged=answer.damaged,
+                      unread=checked.unread, assumed=answer.assumed)
+    steps = next_steps(scene) or [Step(out.given.line("verify"), "reports every problem")]
+    out.summary(verify_line(checked.json(), code), steps)
+    return code
+
+
+def _worst(found: Iterable[Finding], of_start: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The first finding of each of the worst codes, causes before what a start makes of them, and how many codes are
+    left out."""
+    first: dict[str, Finding] = {}
+    for item in [*found, *of_start]:
+        if item.severity != "info":
+            first.setdefault(item.code, item)
+    ranked = sorted(first.values(), key=lambda item: not item.bits & exits.MESSAGES)
+    return ranked[:_MATTERS], max(0, len(ranked) - _MATTERS)

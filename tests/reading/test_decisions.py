@@ -1,0 +1,77 @@
+"""What a reading believes, and that a log once read stays as it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recover.log.judge import Claim
+from recover.log.scan import LogView
+from recover.reading.accepting import OldEnd
+from recover.reading.doubts import DOUBTS, resolved
+from recover.reading.facts import Facts
+from recover.reading.policy import Explanation, decide
+from recover.reading.reading import Reading
+from tests.support.analysed import opened
+from tests.support.stores import real_store, strike
+
+OWN = Claim("record", False)
+
+
+def explained(*claims: Claim[bool], start: int = 0, among: int = 0) -> Explanation:
+    """An explanation of the hundred bytes from `start` on."""
+    return Explanation("other-log", OldEnd(start), claims, where=(start, start + 100), among=among)
+
+
+@pytest.mark.parametrize(("claims", "holds"), [
+    ((OWN, Claim("unit", True)), False),
+    ((OWN, Claim("unit", True), Claim("checkpoint", True)), True),
+    ((OWN, Claim("unit", True), Claim("checkpoint", True, 0)), False),
+    ((OWN, Claim("unit", False, 2), Claim("adjoining units", True, 2)), False),
+    ((OWN, Claim("unit", False, 2), Claim("adjoining units", True, 3)), True),
+    ((), True),
+])
+def test_what_is_stored_falls_to_two_witnesses_and_no_fewer_than_its_own(
+    claims: tuple[Claim[bool], ...], holds: bool
+) -> None:
+    assert bool(decide([explained(*claims)])) == holds
+
+
+def test_a_range_has_one_explanation_in_a_round_the_first_that_holds() -> None:
+    weak, first, second = (explained(Claim("unit", True, weight)) for weight in (1, 2, 3))
+    assert decide([weak, first, second]) == (first,)
+
+
+def test_witnesses_that_deny_every_range_are_wrong_themselves() -> None:
+    both = [explained(Claim("unit", True, 2), start=start, among=2) for start in (0, 100)]
+    assert decide(both) == ()
+    assert decide(both[:1]) == (both[0],)
+
+
+def test_a_source_that_the_table_does_not_know_is_a_bug() -> None:
+    with pytest.raises(KeyError, match="hearsay"):
+        decide([explained(Claim("hearsay", True, 2))])
+
+
+def content(log: LogView) -> tuple[object, ...]:
+    """All that a log says, copied."""
+    rows = np.concatenate([split.records.copy() for split in log.splits()])
+    counts = [log.stale, log.superseded, log.tally.messages, log.log_end, log.valid_to]
+    return rows.tobytes(), counts, [damage.json() for damage in log.damaged], log.tail, log.tally.queues.tobytes()
+
+
+@pytest.mark.parametrize("recipe", [
+    "record-older-whole", "bit-in-queue-offset", "torn-tail", "bit-in-topic-legal", "log-file-of-another-store",
+    "record-older-whole-at-end",
+])
+def test_no_doubt_changes_the_log_that_it_looks_at(recipe: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    strike(recipe, root, 3)
+    first = Reading.first(Facts.of(opened(root)))
+    before = content(first.log)
+    last = resolved(first)
+    assert content(first.log) == before
+    assert last.settled
+    assert not any(decide(doubt(last)) for doubt in DOUBTS)
