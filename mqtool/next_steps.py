@@ -145,7 +145,8 @@ class Scene(Struct):
     `damaged`: the log has damaged messages, or damage before intact ones.
     `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
-    `start`: whether the broker may start now; None where no step can be its start.
+    `start`: whether the broker may start now; None where no step can be its start, as after a verify, unless the start
+    restores all that is wrong.
     """
 
     phase: str
@@ -269,6 +270,16 @@ def _beside_unread(scene: Scene) -> list[Step]:
     return (_dry_runs(scene) if repairs and not _refuses(scene) else []) + scene.by_hand()
 
 
+def _start_restores(scene: Scene) -> list[Step]:
+    """What a kill leaves is completed by the next start, as after every crash; a repair is the alternative."""
+    assert scene.start is not None
+    (step,) = [step for step in _start(scene) if step.command == START_BROKER]
+    with_conf, _, _ = step.why.rpartition("; ")
+    restores = f"the start itself restores what the kill left, at no cost (broker {scene.start.prediction.broker})"
+    return [Step(START_BROKER, f"{with_conf}; {restores}"),
+            scene.dry_run("the same before the start: shows what a repair would change; writes nothing")]
+
+
 def _predict(scene: Scene) -> list[Step]:
     killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
     if _refuses(scene):
@@ -359,6 +370,7 @@ STATES: tuple[State, ...] = (
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
           lambda it: it.by_hand(*FIND) + (_dry_runs(it) if it.repairs() else [])),
+    State("checked", lambda it: it.start is not None, _start_restores),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, Scene.by_hand),

@@ -51,6 +51,7 @@ from recover.store.mapped_files import MappedFile
 from recover.store.source import StorePath, files_below, names_in, read_small
 from recover.store.store import ABORT, CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
+    ROCKSDB_QUEUES,
     Elsewhere,
     has_rocksdb,
     mapped_data,
@@ -503,14 +504,21 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
             return
 
 
+OTHER_QUEUES = "settings-select-other-queues"
+
+
 def contradicted_settings(store: Store) -> Iterator[Finding]:
-    """Yield sizes that the settings state and the files contradict, where the files agree with each other.
+    """Yield sizes that the settings state and the files contradict, where the files agree with each other; and a kind
+    of queues that the store does not have.
 
     A broker uses its default for a value that is not a number, and for a setting that is not configured (MixAll).
     """
     settings, conf = store.options.settings, store.options.conf
     if not (settings or conf):
         return
+    if settings.get("storeType", "").strip() == ROCKSDB_QUEUES and not queues_in_rocksdb(store):
+        yield finding(OTHER_QUEUES, store.relative(store.consumequeue_dir), None, given=ROCKSDB_QUEUES,
+                      queues=len(store.queue_folders))
     for key, folder, right in _sizes_of_files(store):
         default = int(KNOWN[key].default)
         number = java_integer(settings.get(key, str(default)))

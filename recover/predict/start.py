@@ -139,6 +139,10 @@ def predict(
         return prediction
     if prediction.not_emulated:
         return prediction
+    if settings.text("storeType") == ROCKSDB_QUEUES:
+        # its queues are in a database that it creates: the files are not read
+        prediction.lowered_queues = [(queue_name(key), end, 0) for key, end in _ends(loaded.queues) if end]
+        return prediction
     if settings.version.has(versions.INVALID_CONFIG_DELETED):
         prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
     prediction.unsupported += timer_left_out(store, settings, view)
@@ -161,6 +165,13 @@ def predict(
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
     return prediction
+
+
+def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[Key, int]]:
+    """Each queue with its max offset, as far as its files tell."""
+    for key, state in sorted(queues.items()):
+        state.recover()
+        yield key, state.max_offset
 
 
 class _Start:
@@ -324,6 +335,7 @@ class _Start:
                 f"queues point to {more} message{'' if more == 1 else 's'} after {prediction.cut_at}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
+        prediction.dispatched_from = self.dispatcher.first_offset
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
