@@ -71,13 +71,13 @@ class Given(Struct, frozen=True):
         return cls(store, tuple(found))
 
     @classmethod
-    def of_plan(cls, store: str, options: StoreOptions) -> Given:
-        """Build from the options saved in a plan."""
+    def of_plan(cls, store: str, options: StoreOptions, conf: str = "", typed: Sequence[str] = ()) -> Given:
+        """Build from the options saved in a plan. If its settings come from a configuration file that is still there,
+        `conf` and the ones that were `typed` beside it stand for all."""
         values = {name: getattr(options, name) for name in (*_PARTS, "broker")}
-        return cls.of_values(store, {
-            **values, "commitlog": list(options.commitlog),
-            "settings": [f"{key}={value}" for key, value in options.settings.items()],
-        })
+        every = [f"{key}={value}" for key, value in options.settings.items()]
+        said = {"broker_conf": conf, "settings": [*typed]} if conf and os.path.isfile(conf) else {"settings": every}
+        return cls.of_values(store, {**values, "commitlog": list(options.commitlog), **said})
 
     def of_copy(self, place: Path, *, copy: bool = False) -> Given:
         """The same for a copy of the store at `place`, without the options that apply to the original only."""
