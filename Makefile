@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 KERNELS := formats/native/kernels.bin
 # What docs/guarantees.md promises is proved here. Without JDK and Maven the tests with real brokers are skipped, and say so.
 TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py tests/change/test_lock.py \
-	tests/change/test_plan.py tests/change/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
+	tests/change/test_plan.py tests/change/test_undo.py tests/repair/test_plan_cost.py tests/scenarios/test_interrupted_scenarios.py \
 	tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py tests/look tests/broker/test_live.py
 

@@ -5,10 +5,14 @@ Sources: broker classes TimerLog, TimerWheel, Slot, TimerCheckpoint, TimerMessag
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from formats.basics import I32, I64, Buffer, FormatError, Layout
 from formats.record.layout import MAGIC_BLANK
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
@@ -16,6 +20,16 @@ MAGIC_DELETE = 4
 _KNOWN_MAGIC_BITS = 0xF
 
 WHEEL_SLOTS = 7 * 24 * 3600 * 2
+REACH_SLOTS = WHEEL_SLOTS // 2
+"""Slots ahead of the time that is read now; the other half of the wheel is behind it."""
+BLANK_SLOTS = 60
+"""A start reads no slot older than REACH_SLOTS before now, these aside (TIMER_BLANK_SLOTS)."""
+ROLL_SLOTS = 2 * 24 * 3600
+"""Messages due later than that are stored once more before they are (timerRollWindowSlot, the default)."""
+LOG_FILE_SIZE = 100 << 20
+"""mappedFileSizeTimerLog, the default."""
+CHECK_SIZE = 4096
+NO_UNIT = -1
 
 
 class TimerLogUnit(NamedTuple):
@@ -85,3 +99,45 @@ def decode(buffer: Buffer, offset: int = 0) -> TimerLogUnit:
     if unit.magic | _KNOWN_MAGIC_BITS != _KNOWN_MAGIC_BITS:
         raise FormatError("bad-magic", offset, f"unknown bits in magic {unit.magic}", magic=unit.magic)
     return unit
+
+
+def units_of(content: Buffer) -> tuple[np.ndarray[Any, np.dtype[np.void]], bool]:
+    """Return the units at the beginning of a timerlog file (dtype of TIMER_LOG_UNIT) as a broker's recovery walks them,
+    and whether an end mark follows them: then the walk goes on in the next file."""
+    import numpy as np
+
+    found = np.frombuffer(content, TIMER_LOG_UNIT.dtype, len(content) // TIMER_LOG_UNIT.size)
+    bad = (found["size"] != TIMER_LOG_UNIT.size) | ((found["magic"] & ~_KNOWN_MAGIC_BITS) != 0)
+    used = int(bad.argmax()) if bad.any() else found.size
+    at = used * TIMER_LOG_UNIT.size
+    ended = len(content) >= at + TIMER_LOG_BLANK.size and TIMER_LOG_BLANK.decode(content, at).magic == MAGIC_BLANK
+    return found[:used], ended
+
+
+def encode_log(units: Sequence[TimerLogUnit], file_size: int) -> list[bytes]:
+    """Return the content of each timerlog file for these units, in order: one that is full ends with its end mark, the
+    last one without the zeros that fill it (TimerLog.append)."""
+    each = (file_size - TIMER_LOG_BLANK.size) // TIMER_LOG_UNIT.size
+    pieces = [units[first:first + each] for first in range(0, max(1, len(units)), each)]
+    files = [b"".join(map(TIMER_LOG_UNIT.encode, piece)) for piece in pieces]
+    return [content + (b"" if number + 1 == len(files) else TIMER_LOG_BLANK.encode(
+        TimerLogBlank(file_size - len(content), 0, MAGIC_BLANK))) for number, content in enumerate(files)]
+
+
+def position_of(number: int, file_size: int) -> int:
+    """Return the timerlog position of unit `number` of `encode_log`."""
+    file, inside = divmod(number, (file_size - TIMER_LOG_BLANK.size) // TIMER_LOG_UNIT.size)
+    return file * file_size + inside * TIMER_LOG_UNIT.size
+
+
+def encode_wheel(slots: Sequence[TimerWheelSlot]) -> bytes:
+    """Return the content of timerwheel with these slots, each at its place (TimerWheel.getSlotIndex)."""
+    content = bytearray(WHEEL_FILE_SIZE)
+    for slot in slots:
+        TIMER_WHEEL_SLOT.struct.pack_into(content, slot.instant % WHEEL_SLOTS * TIMER_WHEEL_SLOT.size, *slot)
+    return bytes(content)
+
+
+def encode_check(check: TimerCheck) -> bytes:
+    """Return the content of config/timercheck."""
+    return TIMER_CHECK.encode(check).ljust(CHECK_SIZE, b"\0")

@@ -29,6 +29,7 @@ from mqtool.options import (
 from mqtool.printer import Printer, make_console
 from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
+from mqtool.words import N_, _, listed
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
@@ -211,7 +212,8 @@ class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
-    `after_verify` is called with the settings of the plan and the analysis of the last verify.
+    `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan
+    does not move records, so displaced ones count as damage.
     """
 
     out: Printer
@@ -220,6 +222,7 @@ class Change(Struct):
     include_deleted: bool = False
     max_loss: int | None = 0
     after_verify: Callable[[BrokerSettings, Reading], None] | None = None
+    in_place: bool = False
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -250,8 +253,8 @@ class Change(Struct):
             out.answer(verify={**document, "exit_code": code})
             left = f" ({losses(made)})" if made.left_messages else ""
             wrong = sum(item.severity != "info" for item in out.findings)
-            remain = f" {count(wrong, 'problem remains', 'problems remain')}." if wrong else ""
-            out.summary(f"Nothing to repair{left}.{remain} {verify_line(document, code)}",
+            rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
+            out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
                         next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
                                              start=may_start(made.before, asked()[0]))))
             return code
@@ -268,7 +271,8 @@ class Change(Struct):
                     raise
                 out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
         if dry:
-            out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
+            out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
+                steps=count(len(plan.steps), "step"), losses=losses(made)),
                         next_steps(out.scene("planned", code, plan=choice.plan_out, changes=out.command,
                                              mendable=made.mendable_messages)))
             return code
@@ -284,7 +288,8 @@ class Change(Struct):
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
-            f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
+            _("{steps} done, {losses}").format(
+                steps=count(len(plan.steps), "step"), losses=losses(made, N_("undo and --mend-bits would restore"))),
             corrected=bool(plan.steps), undo=self.output is None, settings=asked()[0],
             known=KnownLog(made.before.analysis.log, stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
@@ -294,7 +299,7 @@ class Change(Struct):
         """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
-            before = verify(store, scan)
+            before = verify(store, structs.replace(scan, in_place=self.in_place))
             out.found(before.findings)
             try:
                 made = planner(store, asked, before)
@@ -342,6 +347,8 @@ class Change(Struct):
             verify=None, assumptions=made.assumptions,
             abort_stays_for=made.abort_stays_for if store.has_abort else [],
         )
+        if placed := plan.summary.get("placed"):
+            out.answer(placed=placed)
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
             out.say(f"abort stays: the broker's own recovery must still process {parts}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import struct
 import sys
@@ -19,6 +20,7 @@ from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.declared import OutputOptions
 from mqtool.printer import Printer
+from mqtool.words import LANGUAGES, _, speak
 from recover.findings.code import Refusal
 
 # --- reading -------------------------------------------------------------------------------------
@@ -40,14 +42,28 @@ def load(name: str, entry: Entry) -> Any:
     """Build the typer command, with examples and exit codes in its help."""
     one = typer.Typer(add_completion=False, rich_markup_mode="rich", context_settings=_HELP)
     command = command_of(entry)
-    lines = ["[bold]Examples[/bold]"]
+    lines = [f"[bold]{_('Examples')}[/bold]"]
     for arguments, what in command.examples:
-        lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(what)}"]
-    lines += ["", "[bold]Exit codes[/bold] (a bitmask)"]
-    lines += [f"  {row.bit:>3}  {escape(row.meaning)}" for row in exits.TABLE if row.bit in command.bits]
-    one.command(name, help=command.__doc__ or entry.help, short_help=entry.help, epilog="\n".join(lines),
-                rich_help_panel=entry.panel)(command)
-    return typer.main.get_command(one)
+        lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(_(what))}"]
+    lines += ["", f"[bold]{_('Exit codes')}[/bold] ({_('a bitmask')})"]
+    lines += [f"  {row.bit:>3}  {escape(_(row.meaning))}" for row in exits.TABLE if row.bit in command.bits]
+    one.command(name, help=_(inspect.cleandoc(command.__doc__ or entry.help)), short_help=_(entry.help),
+                epilog="\n".join(lines), rich_help_panel=_(entry.panel))(command)
+    built: Any = typer.main.get_command(one)
+    for parameter in built.params:
+        for name in ("help", "rich_help_panel"):
+            if getattr(parameter, name, None):
+                setattr(parameter, name, _(getattr(parameter, name)))
+    return built
+
+
+def _language(arguments: Sequence[str]) -> str | None:
+    """The language that a command line asks for; a document is English."""
+    if "--json" in arguments:
+        return "en"
+    given = [word.partition("=")[2] or after for word, after in zip(arguments, [*arguments[1:], ""], strict=True)
+             if word == "--lang" or word.startswith("--lang=")]
+    return given[-1] if given and given[-1] in LANGUAGES else None
 
 
 app = typer.Typer(
@@ -57,6 +73,15 @@ app = typer.Typer(
 )
 for listed, entry in COMMANDS.items():
     app.command(listed, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
+
+
+def _translated() -> Any:
+    """The command that typer builds of all this, its help in the language that is spoken."""
+    built: Any = typer.main.get_command(app)
+    built.help = _(built.help)
+    for one in built.commands.values():
+        one.help, one.rich_help_panel = _(one.help), _(one.rich_help_panel)
+    return built
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,7 +101,7 @@ def root(
 
 def _invoke(printer: Printer) -> int:
     """Let typer read the command line and run the command; return the exit code."""
-    command = typer.main.get_command(app)
+    command = _translated()
     if any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ):
         command.main(args=printer.arguments, prog_name="mqtool", standalone_mode=False)
     try:
@@ -100,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("COLUMNS") == "0":  # a terminal without a size: rich would print nothing
         del os.environ["COLUMNS"]
     printer = Printer(sys.argv[1:] if argv is None else argv)
+    speak(_language(printer.arguments))
     try:
         with exits.signals():
             try:

@@ -55,6 +55,8 @@ class OutputOptions(Struct, frozen=True, kw_only=True):
         "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT)] = None
     color: Annotated[Literal["auto", "always", "never"], option(
         "--color", "Colour; NO_COLOR is honoured too.", _OUTPUT)] = "auto"
+    lang: Annotated[Literal["en", "zh_CN"] | None, option(
+        "--lang", "Language of screens (default: that of the locale); documents are English.", _OUTPUT)] = None
     max_findings: Annotated[int | None, option(
         "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 per code on a screen).", _OUTPUT,
         metavar="N", min=0)] = None

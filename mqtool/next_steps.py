@@ -15,6 +15,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
+from mqtool.words import N_, _, listed, told
 from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line, without_secrets
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_DATABASE
 
@@ -26,18 +27,20 @@ if TYPE_CHECKING:
     from recover.predict.may_start import Answer
     from recover.store.store import StoreOptions
 
-START_BROKER = "start the broker"
-NO_START = "do not start the broker"
-STOP_BROKER = "stop the broker"
+START_BROKER = N_("start the broker")
+NO_START = N_("do not start the broker")
+STOP_BROKER = N_("stop the broker")
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 ELSEWHERE = _PARTS[:3]
 _NOT_OF_A_COPY = (*ELSEWHERE, "broker_conf")
 """Options that apply to a store but not to its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
+_CLOCK = ("at",)
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
-    **dict.fromkeys(("doctor", "inspect", "verify", "predict", "query", "trace", "groups", "report", "recover",
-                     "truncate", "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("inspect", "verify", "query", "trace", "recover", "truncate", "rebuild", "rebuild-consumequeue",
+                     "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("doctor", "predict", "groups", "report"), _PARTS + _BROKER + _CLOCK),
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}
@@ -63,7 +66,7 @@ class Given(Struct, frozen=True):
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
         """Build from the parameter values of a command."""
         found = []
-        for name in (*_PARTS, *_BROKER):
+        for name in (*_PARTS, *_BROKER, *_CLOCK):
             value = values.get(name)
             words = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
             words = [without_secrets([_SPELLING[name], item])[1] if name == "settings" else item for item in words]
@@ -186,7 +189,8 @@ class Scene(Struct):
         return [self.remedy(item) for item in worst_first]
 
     def remedy(self, item: Finding) -> Step:
-        return Step(self.given.fill(item.remedy or CODES[item.code].action), self.given.fill(item.message))
+        message, remedy = told(item)
+        return Step(self.given.fill(remedy or _(CODES[item.code].action)), self.given.fill(message))
 
     def dry_run(self, why: str, *options: str) -> Step:
         return Step(self.given.line("recover", *options, "--dry-run"), why)
@@ -217,28 +221,36 @@ def _resume(scene: Scene) -> list[Step]:
 
 
 def _start(scene: Scene) -> list[Step]:
-    with_conf = f"with {scene.given.conf}" if scene.given.conf else "with its previous configuration"
-    if places := scene.given.settings():
-        with_conf += f", but {' '.join(places)}"
+    parts = [_("with {conf}").format(conf=scene.given.conf) if scene.given.conf else
+             _("with its previous configuration")]
     lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
-    with_conf += f" and {' '.join(lines)}, which it does not set" if lines else ""
-    with_conf += f", provided that it has {' '.join(scene.assumed)}" if scene.assumed else ""
-    last = "nothing else needs to be done"
+    for text, said in ((N_("but {settings}"), scene.given.settings()),
+                       (N_("and {settings}, which it does not set"), lines),
+                       (N_("provided that it has {settings}"), scene.assumed)):
+        if said:
+            parts.append(_(text).format(settings=" ".join(said)))
+    last = N_("nothing else needs to be done")
+    left = [*dict.fromkeys(item.code for item in scene.wrong)]
     if scene.phase == "predicted" and scene.code:
-        last = "the log restores whatever the start removes"
+        last = N_("consumers get second copies of some messages") if scene.named("start-delivers-again") else \
+            N_("the log restores whatever the start removes")
     elif scene.named(_ASKS):
-        last = "if its log is meant to begin where it does"
+        last = N_("if its log is meant to begin where it does")
     elif scene.phase == "predicted":
-        last = "the start costs nothing; mqtool verify checks everything else"
-    elif scene.wrong:
-        left = [*dict.fromkeys(item.code for item in scene.wrong)]
-        last = f"it starts at no cost; still to handle: {', '.join(left[:3])}{' …' if left[3:] else ''}"
+        delivers = scene.named("start-delivers-overdue", "start-discards-half")
+        last = N_("it loses nothing, and delivers at once what was due; mqtool verify checks everything else") \
+            if delivers else N_("the start costs nothing; mqtool verify checks everything else")
+    elif left:
+        last = N_("it starts at no cost; still to handle: {codes}")
     elif scene.mendable:
-        last = f"gives up {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
+        last = N_("gives up {messages} that --mend-bits would restore")
+    more = ", ".join(left[:3]) + " …" * bool(left[3:])
+    why = _(last).format(codes=more, messages=count(scene.mendable, "damaged message"))
     for guess in scene.named(GUESS, PARTLY_KEPT):
-        how = "which mqtool guessed" if guess.code == GUESS else "of which mqtool kept what could be read"
-        last = f"after you completed {guess.file}, {how}; {last}"
-    return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{with_conf}; {last}")]
+        how = N_("after you completed {file}, which mqtool guessed") if guess.code == GUESS else \
+            N_("after you completed {file}, of which mqtool kept what could be read")
+        why = f"{_(how).format(file=guess.file)}; {why}"
+    return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{listed(parts)}; {why}")]
 
 
 def _dry_runs(scene: Scene) -> list[Step]:
@@ -274,17 +286,19 @@ def _start_restores(scene: Scene) -> list[Step]:
     """What a kill leaves is completed by the next start, as after every crash; a repair is the alternative."""
     assert scene.start is not None
     (step,) = [step for step in _start(scene) if step.command == START_BROKER]
-    with_conf, _, _ = step.why.rpartition("; ")
-    restores = f"the start itself restores what the kill left, at no cost (broker {scene.start.prediction.broker})"
+    with_conf = step.why.rpartition("; ")[0]
+    restores = _("the start itself restores what the kill left, at no cost (broker {broker})").format(
+        broker=scene.start.prediction.broker)
     return [Step(START_BROKER, f"{with_conf}; {restores}"),
             scene.dry_run("the same before the start: shows what a repair would change; writes nothing")]
 
 
 def _predict(scene: Scene) -> list[Step]:
-    killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
+    killed = N_("the broker was killed") if scene.wrong else N_("nothing is wrong with the store")
     if _refuses(scene):
-        killed = "nothing is repaired beside queues that mqtool does not read"
-    return [Step(scene.given.line("predict"), f"{killed}: shows what its start would do and cost")]
+        killed = N_("nothing is repaired beside queues that mqtool does not read")
+    why = _("{cause}: shows what its start would do and cost").format(cause=_(killed))
+    return [Step(scene.given.line("predict"), why)]
 
 
 def _go(scene: Scene) -> list[Step]:
@@ -294,7 +308,8 @@ def _go(scene: Scene) -> list[Step]:
     steps = [Step(shell_line("mqtool", *typed), "runs this plan")]
     if scene.mendable:
         more = Step(shell_line("mqtool", *typed, _MEND),
-                    f"the same, and restores messages that one flipped bit explains ({scene.mendable})")
+                    _("the same, and restores messages that one flipped bit explains ({n:,})").format(
+                        n=scene.mendable))
         steps.insert(0, more)
     return steps
 
@@ -302,7 +317,8 @@ def _go(scene: Scene) -> list[Step]:
 def _apply(scene: Scene) -> list[Step]:
     steps = [Step(shell_line("mqtool", "apply", scene.plan, *scene.given.words("apply")), "runs this plan")]
     if scene.mendable:
-        more = f"another plan, which also restores messages that one flipped bit explains ({scene.mendable})"
+        more = _("another plan, which also restores messages that one flipped bit explains ({n:,})").format(
+            n=scene.mendable)
         steps.insert(0, scene.dry_run(more, _MEND))
     return steps
 
@@ -314,7 +330,8 @@ def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
         scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
     cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
     return [step for step in steps if not step.command.startswith("mqtool")] or [
-        Step(NO_START, scene.given.fill(f"broker {answer.prediction.broker}: {cause}"))]
+        Step(NO_START, scene.given.fill(_("broker {broker}: {cause}").format(
+            broker=answer.prediction.broker, cause=cause)))]
 
 
 def _after_repair(scene: Scene) -> list[Step]:
@@ -323,7 +340,8 @@ def _after_repair(scene: Scene) -> list[Step]:
     steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
-                          f"restores messages that one flipped bit explains ({scene.mendable:,}), not bridges"))
+                          _("restores messages that one flipped bit explains ({n:,}), not bridges").format(
+                              n=scene.mendable)))
     if scene.needs("mend-bits") and _MEND not in scene.typed:
         steps.append(scene.dry_run(
             "flips back the one bit of messages that no client or service can read", _MEND))
@@ -365,7 +383,7 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file", "commitlog-displaced-records")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),

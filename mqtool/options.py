@@ -8,6 +8,7 @@ command through the printer.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -236,6 +237,21 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
 def log_size(store: Store) -> int:
     return sum(mapped_file.length for mapped_file in store.commitlog.files)
+
+
+class ClockChoice(Struct, frozen=True, kw_only=True):
+    """The time of the start that is foretold."""
+
+    at: Annotated[str | None, option(
+        "--at", "The time of the start (default: now), for retention, delayed messages, timers and half messages: "
+        "ISO 8601 with its zone, ms, or -2h.", BROKER, metavar="TIME")] = None
+
+    @property
+    def ms(self) -> int:
+        """The time in ms since the epoch; a usage error (16) for a text that is none."""
+        from recover.export.select import parse_time
+
+        return time.time_ns() // 1_000_000 if self.at is None else parse_time(self.at, "--at")
 
 
 # --- before a change ----------------------------------------------------------------------------------

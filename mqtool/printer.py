@@ -31,6 +31,7 @@ from mqtool import exits, version
 from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size, middle
+from mqtool.words import _, listed, told
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList, shell_line, without_secrets
 
@@ -84,7 +85,7 @@ def table(
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
-    return Table(title, (), list(pairs))
+    return Table(title, (), [(_(name), value) for name, value in pairs])
 
 
 def severity_text(severity: str, text: str = "") -> Text:
@@ -94,16 +95,17 @@ def severity_text(severity: str, text: str = "") -> Text:
 def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
     """Findings by code: severity, code, place, problem, and each remedy once. `most`: rows per code."""
     rows: list[Sequence[object]] = []
-    told: set[str] = set()
+    said: set[str] = set()
     for items in _by_code(findings):
         # one more row takes no more space than a line that says so
         shown = items if most is None or len(items) <= most + 1 else items[:most]
         for item in shown:
-            what = Text(clean(given.fill(item.message)))
-            remedy = clean(given.fill(item.remedy))
+            message, advice = told(item)
+            what = Text(clean(given.fill(message)))
+            remedy = clean(given.fill(advice))
             command = remedy.partition("   (or: ")[0]  # another way that concerns one file of many
-            if remedy and command not in told:
-                told.add(command)
+            if remedy and command not in said:
+                said.add(command)
                 what.append("\n→ " + remedy, style="dim")
             rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
         if len(shown) < len(items):
@@ -117,8 +119,9 @@ def _notes_table(findings: Iterable[Finding], given: Given) -> Table:
     """One line per code: the first finding, and the number of others."""
     rows = []
     for items in _by_code(findings):
-        more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
-        rows.append((Text(items[0].code, style="dim"), Text(clean(given.fill(items[0].message)) + more, style="dim")))
+        more = _(" (and {n:,} more)").format(n=len(items) - 1) if len(items) > 1 else ""
+        message = clean(given.fill(told(items[0])[0]))
+        rows.append((Text(items[0].code, style="dim"), Text(message + more, style="dim")))
     return Table("notes", ["code", "*"], list(rows))
 
 
@@ -177,7 +180,7 @@ def _laid_out(table: Table, width: int) -> RichTable | Group:
     columns = table.columns or ("", "*")
     whole = rows = [[*map(cell, row)] for row in table.rows]
     below: list[Text] = []
-    names, gap = [Text(name.lstrip(">*")) for name in columns], 3
+    names, gap = [Text(_(name.lstrip(">*"))) for name in columns], 3
     for limit, gap in ((0, 3), (0, 3), (_LONG, 3), (_SHORT, 3), (_SHORT, 2), (_SHORT * 2 // 3, 2)):
         if _width(columns, names, rows, gap) <= width:
             break
@@ -186,8 +189,8 @@ def _laid_out(table: Table, width: int) -> RichTable | Group:
         if limit:
             rows, below = _shortened(columns, whole, limit)
     if _width(columns, names, rows, gap) > width:
-        return Group(_stacked(table.title, columns, rows), *below)
-    result = RichTable(title=table.title or None, title_justify="left", title_style="bold", header_style="bold",
+        return Group(_stacked(_(table.title), columns, rows), *below)
+    result = RichTable(title=_(table.title) or None, title_justify="left", title_style="bold", header_style="bold",
                        pad_edge=False, show_edge=False, show_header=bool(table.columns), padding=(0, gap - 2, 0, 1),
                        box=box.SIMPLE_HEAD if table.columns else None)
     for column, name in zip(columns, names, strict=True):
@@ -228,7 +231,7 @@ def _stacked(title: str, columns: Sequence[str], rows: list[list[Text]]) -> Grou
     lines: list[Text | Padding] = [Text(title, style="bold")] if title else []
     for row in rows:
         pairs = [(name, value) for name, value in zip(columns, row, strict=True) if value.plain not in ("", "-")]
-        lines.append(Text("  ").join(Text.assemble((name.lstrip(">") + " " * bool(name), "dim"), value)
+        lines.append(Text("  ").join(Text.assemble((_(name.lstrip(">")) + " " * bool(name), "dim"), value)
                                      for name, value in pairs if not name.startswith("*")))
         lines += [Padding(value, (0, 0, 0, 2)) for name, value in pairs if name.startswith("*")]
     return Group(*lines)
@@ -428,17 +431,17 @@ class Printer:
     def _print_summary(self, code: int) -> None:
         style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \
             "bold yellow" if code & exits.DERIVED else "bold green"
-        line = Text.assemble((f"{clean(self._summary) or 'done'} ", style),
-                             (f"(exit {code}: {', '.join(exits.names(code))})" if code or self._clean else
-                              "(exit 0: complete)", "dim"))
+        names = exits.names(code) if code or self._clean else ["complete"]
+        line = Text.assemble((f"{clean(self._summary) or _('done')} ", style),
+                             (f"({_('exit')} {code}{_(': ')}{listed(map(_, names))})", "dim"))
         self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=True)
         if self.options.quiet:
             return
-        words = ["next", *["or"] * len(self._steps)]
-        last = [("undo", self._undo)] if self._undo else []
+        words = [_("next"), *[_("or")] * len(self._steps)]
+        last = [(_("undo"), self._undo)] if self._undo else []
         for word, step in [*zip(words, self._steps, strict=False), *last]:
-            self._draw(Text.assemble((f"{word}: ", "bold"), clean(step.command), (f"    ({clean(step.why)})", "dim")),
-                       soft_wrap=True)
+            why = f"    ({clean(_(step.why))})"
+            self._draw(Text.assemble((f"{word}: ", "bold"), clean(_(step.command)), (why, "dim")), soft_wrap=True)
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"

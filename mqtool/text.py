@@ -6,12 +6,19 @@ import unicodedata
 from datetime import datetime
 
 from formats import sysflag
-from recover.findings.model import count as count
+from mqtool.words import counted
+from recover.findings.model import count as count_in_english
 
 # Categories that move the cursor, hide or reorder text: controls, formats (bidi overrides, zero
 # width), surrogates, line and paragraph separators.
 _HARMFUL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number with its noun, in the language that is spoken: `1 message`, `2,974 messages`, `2,974 条消息`."""
+    noun = counted(one)
+    return count_in_english(number, one, many) if noun is None else f"{number:,} {noun}"
 
 
 def clean(value: object, limit: int = 0) -> str:

@@ -17,6 +17,8 @@ from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.plans import quick_folder
 from tests.support.stores import real_store
 
+# screens are told in the language of the locale
+os.environ["LC_ALL"] = "C.UTF-8"
 _ONE_THREAD = {"scenarios", "reading", "predict", "repair", "derived"}
 
 # Machines are noisy: no example is timed.

@@ -124,7 +124,8 @@ def recover(
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
 
-    return Change(out, change, output, how.include_deleted, options.max_loss, show_groups).run(plan)
+    return Change(out, change, output, how.include_deleted, options.max_loss, show_groups,
+                  in_place=options.policy == "broker").run(plan)
 
 
 def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
@@ -170,7 +171,7 @@ def truncate(
     """
     options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, change, max_loss=options.max_loss).run(
+    return Change(out, change, max_loss=options.max_loss, in_place=True).run(
         lambda opened, _, before: plan_truncate(opened, to, options, before))
 
 
@@ -251,7 +252,7 @@ def rebuild_index(out: Printer, change: ChangeChoice, what: RebuildChoice) -> in
 def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: RebuildOptions) -> int:
     options = structs.replace(options, zone=what.zone, command=out.command, max_loss=parse_loss(what.max_loss))
     if what.output is None:
-        return Change(out, change, None, what.include_deleted, options.max_loss).run(
+        return Change(out, change, None, what.include_deleted, options.max_loss, in_place=True).run(
             lambda store, _, before: plan_rebuild(store, options, before))
     store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)

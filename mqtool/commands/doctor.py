@@ -13,10 +13,11 @@ from collections.abc import Iterable
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
-from mqtool.options import EngineChoice, StoreChoice, command
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import start_line, verify_line
 from mqtool.text import clean, count
+from mqtool.words import N_, _, told
 from recover.check.report import verify
 from recover.findings.model import Finding
 from recover.look.store import settings_of
@@ -32,21 +33,22 @@ _MATTERS = 3
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def doctor(out: Printer, store: StoreChoice, engine: EngineChoice) -> int:
+def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice) -> int:
     """Say on one screen whether a broker may start on the store, the three problems that matter, and the next command.
 
     The exit code has the bits of verify and of predict: 0 means that nothing is wrong and that a start costs nothing.
     """
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan)
-    answer = may_start(checked, settings)
+    answer = may_start(checked, settings, now)
     start = {**answer.prediction.json(), "reason": answer.reason, "assumptions": [*assumed, *answer.assumptions]}
     code = checked.exit_code | answer.exit_code
     unknown = bool(code & exits.UNSUPPORTED) and answer.may_start
-    told = {(item.code, item.file, item.offset) for item in checked.findings}
-    beside = [item for item in answer.findings if (item.code, item.file, item.offset) not in told]
+    known = {(item.code, item.file, item.offset) for item in checked.findings}
+    beside = [item for item in answer.findings if (item.code, item.file, item.offset) not in known]
     matters, more = _worst(checked.findings, beside)
     out.found([*checked.findings, *beside])
     out.on_screen = True
@@ -56,14 +58,15 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice) -> int:
                  for item in matters],
         more=more,
     )
-    word, style = ("CANNOT SAY", "bold yellow") if unknown else \
-        ("YES", "bold green") if answer.may_start else ("NO", "bold red")
-    out.show(Text.assemble((f"May {answer.prediction.broker} start on it? ", "bold"), (word, style)),
+    word, style = (N_("CANNOT SAY"), "bold yellow") if unknown else \
+        (N_("YES"), "bold green") if answer.may_start else (N_("NO"), "bold red")
+    question = _("May {broker} start on it?").format(broker=answer.prediction.broker)
+    out.show(Text.assemble((f"{question} ", "bold"), (_(word), style)),
              Text(clean(start_line(start, answer.exit_code))))
-    rows = [(Text(item.code), clean(out.given.fill(item.message))) for item in matters]
+    rows = [(Text(item.code), clean(out.given.fill(told(item)[0]))) for item in matters]
     if rows:
-        hidden = f" ({count(more, 'more code')}: mqtool verify lists all)" if more else ""
-        out.show(table(f"what matters{hidden}", ["code", "*problem"], rows))
+        hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
+        out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))
     # a store with nothing wrong leads to its start, and one that must not start to its repair
     sound = not checked.exit_code & ~exits.DERIVED
     scene = out.scene("predicted" if sound else "checked", answer.exit_code if sound else code,

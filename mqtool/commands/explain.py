@@ -11,6 +11,7 @@ from mqtool.next_steps import Given, Step
 from mqtool.options import argument, command, option
 from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
+from mqtool.words import N_, _, listed
 from recover.broker.broker_logs import NOTE, read_log
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
@@ -97,11 +98,11 @@ def _list(out: Printer) -> None:
     out.answer(codes=[_document(code) for _, code in sorted(CODES.items())],
                reasons=[_document(reason) for _, reason in sorted(REASONS.items())])
     rows = (
-        (severity_text(code.severity, name), severity_text(code.severity), code.exit_bits, code.meaning)
+        (severity_text(code.severity, name), severity_text(code.severity), code.exit_bits, _(code.meaning))
         for name, code in sorted(CODES.items())
     )
     out.show(table("findings", ["code", "severity", ">exit", "*meaning"], rows))
-    reasons = ((name, reason.meaning) for name, reason in sorted(REASONS.items()))
+    reasons = ((name, _(reason.meaning)) for name, reason in sorted(REASONS.items()))
     out.show(table("reasons of damage, which findings of the log name", ["reason", "*meaning"], reasons))
     out.summary(f"{len(CODES)} codes, {len(REASONS)} reasons of damage; mqtool explain NAME describes one")
 
@@ -117,13 +118,14 @@ def _one(out: Printer, name: str) -> None:
     out.answer(**_document(item))
     if isinstance(item, Code):
         out.show(Text.assemble(severity_text(item.severity, item.name), (f"  {item.severity}", "dim")))
-        what = f"{item.severity}, adds {item.exit_bits} ({', '.join(exits.names(item.exit_bits))}) to the exit code"
+        what = _("{severity}, adds {bits} ({names}) to the exit code").format(
+            severity=item.severity, bits=item.exit_bits, names=listed(map(_, exits.names(item.exit_bits))))
     else:
         out.show(Text(item.name, style="bold"))
-        what = "a reason of damage; the exit code depends on the finding that names it"
-    for title, text in (("what it means", item.meaning), ("how it happens", item.cause),
-                        ("what a broker does", item.broker), ("what to do", item.action)):
-        out.show(Text(title, style="bold"), Text(text))
+        what = _("a reason of damage; the exit code depends on the finding that names it")
+    for title, text in ((N_("what it means"), item.meaning), (N_("how it happens"), item.cause),
+                        (N_("what a broker does"), item.broker), (N_("what to do"), item.action)):
+        out.show(Text(_(title), style="bold"), Text(_(text)))
     out.summary(f"{item.name}: {what}")
 
 
@@ -131,6 +133,6 @@ def _one(out: Printer, name: str) -> None:
 def exit_codes(out: Printer) -> int:
     """Print the exit codes. They are bits: 6 means 2 and 4."""
     out.answer(codes=[row._asdict() for row in exits.TABLE])
-    out.show(table("", [">bit", "name", "*meaning"], exits.TABLE))
-    out.summary("The exit code is the sum of the bits that apply.")
+    out.show(table("", [">bit", "name", "*meaning"], ((row.bit, _(row.name), _(row.meaning)) for row in exits.TABLE)))
+    out.summary(_("The exit code is the sum of the bits that apply."))
     return exits.CLEAN

@@ -10,9 +10,9 @@ from msgspec import Struct, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
-from mqtool.options import EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
-from mqtool.screens.verdict import groups_table, start_line
+from mqtool.screens.verdict import delivers_table, groups_table, start_line
 from mqtool.text import count
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
@@ -23,6 +23,7 @@ from recover.findings.code import UsageRefusal
 from recover.findings.model import FindingList
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
+from recover.predict.delivers import Books
 from recover.predict.groups import Groups, groups_of, has_offsets
 from recover.predict.may_start import may_start
 from recover.reading.doubts import read
@@ -87,22 +88,23 @@ def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator
     ],
     bits=_BITS,
 )
-def predict(out: Printer, store: StoreChoice, engine: EngineChoice, loss: LossChoice) -> int:
+def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, loss: LossChoice) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
     queue offsets given out again, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
-    answer = may_start(checked, settings)
+    answer = may_start(checked, settings, now)
     prediction = answer.prediction
     cuts = prediction.starts and not prediction.is_unknown
     loss.write(out, checked.analysis, prediction.cut_at if cuts else None)
-    document = prediction.json()
+    document = {"at": now, **prediction.json()}
     document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
     document["assumptions"] = [*assumed, *answer.assumptions]
     document["reason"] = answer.reason
@@ -151,6 +153,8 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         if queues := document.get(key):
             ranked = sorted(queues.items(), key=lambda item: -item[1])
             out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))
+    if document["delivers"]:
+        out.show(delivers_table(document["delivers"]))
     moved = [row for row in document["groups"] if row["skips"] or row["again"]]
     if moved:
         out.show(groups_table("groups that skip messages or receive them again", moved, _SHOWN))
@@ -180,19 +184,23 @@ class RowFilters(Struct, frozen=True, kw_only=True):
     ],
     bits=_BITS,
 )
-def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFilters) -> int:
+def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, which: RowFilters) -> int:
     """Compare the committed offsets of consumer groups with their queues, now and after a broker's start.
 
     0: every offset was read and lies in its queue. 2: an offset out of range, offsets that cannot be read, or a queue
     that ends before its messages. 4: the start forgets the offsets, lowers queues, or fails.
     """
+    now = clock.ms
     opened = store.settled(engine)
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
-    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*")
+    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*",
+                      books=Books(opened, analysis.by_names, analysis.topics, now))
     prediction, rows = found.prediction, to_builtins(found.rows)
+    delivers = prediction.json()["delivers"]
     out.answer(
+        at=now, delivers=delivers,
         broker=prediction.broker, starts=None if prediction.is_unknown else prediction.starts,
         groups=rows, notes=found.unread, complete=not found.unread,
         assumptions=[*assumed, *prediction.assumptions],
@@ -200,6 +208,8 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, which: RowFil
     out.found(found.findings)
     if rows:
         out.show(groups_table("", rows, _GROUPS))
+    if delivers:
+        out.show(delivers_table(delivers))
     out.say(*found.unread)
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line

@@ -14,13 +14,13 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Step, next_steps
-from mqtool.options import EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, flag, log_size, new_outside_store, option
 from mqtool.printer import Printer, Shown, Text, facts, findings_table, table
 from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
 from mqtool.screens.verdict import (
+    delivers_table,
     groups_table,
     loss_statement,
-    lost_by,
     plan_document,
     start_line,
     steps_table,
@@ -38,6 +38,7 @@ from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.findings.model import shell_line, without_secrets
 from recover.look.store import NO_LOG, exit_state, settings_of
+from recover.predict.delivers import SERVICES, Books
 from recover.predict.groups import groups_of
 from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
@@ -45,6 +46,7 @@ from recover.predict.start import predict
 from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
 from recover.repair.never_worse import may_take_messages, refuse_worse
+from recover.repair.plan_cost import lost_by
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
 from recover.store.store import COMMITLOG, Store
@@ -53,6 +55,8 @@ _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
 _LISTED = 10_000
 _PANEL = "The page"
+_OTHERWISE = {behaviour.since for behaviour in SERVICES}
+"""Releases from which services deliver otherwise, whatever the log and the queues are like."""
 _NOT_KNOWN = "unknown: the log is not here"
 
 
@@ -88,7 +92,7 @@ class Facts:
     """The facts on the page. `plan` is None if recover refuses; `refused` is then the reason."""
 
     def __init__(
-        self, out: Printer, choice: StoreChoice, engine: EngineChoice, *, digests: bool
+        self, out: Printer, choice: StoreChoice, engine: EngineChoice, *, now: int, digests: bool
     ) -> None:
         self.store = store = choice.settled(engine)
         settings, assumed = settings_of(store, *choice.broker.said)
@@ -96,8 +100,9 @@ class Facts:
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
             analysis = self.before.analysis
-            self.groups = groups_of(analysis, settings)
-            self.starts = _starts(store, self.before, settings)
+            books = Books(store, analysis.by_names, analysis.topics, now)
+            self.groups = groups_of(analysis, settings, books=books)
+            self.starts = _starts(store, self.before, settings, books)
             # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
             self.refused: Refusal | None = None
@@ -108,6 +113,7 @@ class Facts:
                 raise
             except Refusal as refusal:
                 self.refused = refusal
+        self.at = now
         self.assumed = [*assumed, *self.groups.prediction.assumptions]
         self.runs: list[Run] = []
         self.run_problem: str | None = None
@@ -144,14 +150,14 @@ class Facts:
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def report(out: Printer, store: StoreChoice, engine: EngineChoice, page: PageChoice) -> int:
+def report(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, page: PageChoice) -> int:
     """Report on one page what happened to a store, what is lost and what to do. The store is only read.
 
     The page is one file without scripts or external content, for light and dark screens and for paper. The exit code
     is that of verify.
     """
     page.check(store, json=out.options.json)
-    found = Facts(out, store, engine, digests=page.digests)
+    found = Facts(out, store, engine, now=clock.ms, digests=page.digests)
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)
@@ -172,7 +178,7 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, page: PageCho
 # --- gathering -----------------------------------------------------------------------------------
 
 
-def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:
+def _starts(store: Store, before: VerifyReport, settings: BrokerSettings, books: Books) -> list[Start]:
     """The outcome of a start by each generation of releases; adjacent ones with the same outcome are merged."""
     found: list[Start] = []
     firsts = boundaries()
@@ -183,8 +189,8 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> lis
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
         played = predict(store, before.analysis.by_names, own, counted=False)
         played = structs.replace(played, broker="", assumptions=[])
-        if before_it != played:
-            before_it, counted = played, predict(store, before.analysis.by_names, own)
+        if before_it != played or first in _OTHERWISE:
+            before_it, counted = played, predict(store, before.analysis.by_names, own, books=books)
             line = start_line({**counted.json(), "broker": "the broker"}, counted.exit_code)
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
@@ -198,7 +204,8 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     """The data of the page that other commands do not name differently."""
     plan = found.plan
     return {
-        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": to_builtins(found.exit_state),
+        "at": found.at, "verify": {**document, "exit_code": found.before.exit_code},
+        "exit_state": to_builtins(found.exit_state),
         "predict": found.groups.prediction.json(), "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),
@@ -314,6 +321,10 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
     yield Section("What the start of each release would do", "Predicted without a broker. Adjacent releases with the "
                   "same outcome share a row.", [table("", ["releases", "*what its start does", ">exit code"], starts),
                                            *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
+    if rows := found.groups.prediction.json()["delivers"]:
+        broker = found.groups.prediction.broker
+        yield Section("What a start delivers", f"By the services of {broker} that keep messages for later, at "
+                      f"{human_time(found.at)}.", [delivers_table(rows)])
     yield Section("What recover would do", "", _plan_shown(out, found))
     lost = Text(_NOT_KNOWN, style="red") if found.without_log else loss_statement(found.loss)
     yield Section("What is lost", "", [lost, *_lost_messages(out, found)])

@@ -10,11 +10,11 @@ from typing import Annotated
 from msgspec import structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, ask, conclude, given_of, options_of, say_owner, step_by_step
+from mqtool.changing import BITS, ask, conclude, given_of, options_of, parse_loss, say_owner, step_by_step
 from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
-from mqtool.options import EngineChoice, PartsChoice, WriteChoice, argument, command
+from mqtool.options import CHANGE, EngineChoice, PartsChoice, WriteChoice, argument, command, option
 from mqtool.printer import Printer, Text, table
-from mqtool.screens.verdict import lost_by, plan_document, show_plan, steps_table
+from mqtool.screens.verdict import plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
 from recover.change.carry_out import (
     apply_plan,
@@ -25,11 +25,15 @@ from recover.change.carry_out import (
     would_resume,
     would_undo,
 )
-from recover.change.journal import journal as runs_of, open_runs, run_findings
-from recover.change.model import load_plan
+from recover.change.journal import Run, journal as runs_of, open_runs, run_findings
+from recover.change.model import Install, Plan, load_plan
 from recover.change.owner import owner_of
 from recover.change.places import Places
-from recover.findings.code import Refusal
+from recover.check.report import verify
+from recover.findings.code import NotAStore, Refusal
+from recover.log.scan import KnownLog, stamps_of
+from recover.look.store import settings_of
+from recover.repair.plan_cost import cost_of, lost_by, refuse_costlier
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
 _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}
@@ -55,6 +59,33 @@ def _as_run(store: str, plan_file: Path) -> Given:
     return Given(store)
 
 
+_MaxLoss = Annotated[str | None, option(
+    "--max-loss", "How many intact messages may be taken away where that is more than the plan says (default: 0).",
+    CHANGE, metavar="N|all")]
+
+
+def _judged(
+    out: Printer, engine: EngineChoice, store: Store, plan: Plan, run: Run | None, max_loss: str | None, instead: str
+) -> tuple[Plan, KnownLog]:
+    """Return the plan with the statement of what it costs this store, and the scan of its log; `Refusal` (8) with the
+    bits of the store if that is more than the plan says. `run`: what was begun of it."""
+    allowed, options = parse_loss(max_loss), store.options
+    steps = None
+    if run is not None and set(run.statuses) != {"untouched"}:
+        steps = [step for number, (step, status) in enumerate(zip(plan.steps, run.statuses, strict=True))
+                 if status != "done" and (not isinstance(step, Install) or run.staged(number).exists())]
+    stamps = stamps_of(store.commitlog)
+    with engine.scan(out, store, title="counting what it costs") as scan:
+        before = verify(store, scan)
+        settings, _ = settings_of(store, options.broker, None, [f"{k}={v}" for k, v in options.settings.items()])
+        cost = cost_of(store, plan, before, settings, steps=steps)
+    try:
+        return refuse_costlier(plan, cost, allowed, instead), KnownLog(before.analysis.log, stamps)
+    except Refusal:
+        out.found(before.findings)
+        raise
+
+
 @command(
     examples=[
         ("plan.json", "show the plan, ask, run it, verify the result"),
@@ -65,12 +96,13 @@ def _as_run(store: str, plan_file: Path) -> Given:
 )
 def apply(
     out: Printer, engine: EngineChoice, consent: WriteChoice, parts: PartsChoice,
-    plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")],
+    plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")], max_loss: _MaxLoss = None,
 ) -> int:
     """Run a plan that a changing command saved with --plan-out.
 
-    It is refused if a broker holds the store, or if one of its files has changed since the plan was made. Name parts
-    kept elsewhere again: the plan alone does not permit writing there.
+    It is refused if a broker holds the store, or if one of its files has changed since the plan was made. What it costs
+    is counted again: a plan that takes away more intact messages than it says is refused. Name parts kept elsewhere
+    again: the plan alone does not permit writing there.
     """
     plan = load_plan(plan_file)
     if plan.store is None:
@@ -84,12 +116,14 @@ def apply(
     store = Store.open(root, options)
     folders = store.options.folders
     out.answer(command=plan.command, plan=plan_document(plan), applied=False, journal=None)
-    show_plan(out, plan)
     Places(root, folders).check_plan(plan)
+    run = check_for_apply(root, plan, folders, as_root=consent.as_root)
+    plan, known = _judged(out, engine, store, plan, run, max_loss, "`{again}` makes one for the store as it is.")
+    out.answer(plan=plan_document(plan))
+    show_plan(out, plan)
     steps = count(len(plan.steps), "step")
     say_owner(out, owner_of(root, folders) if not consent.as_root else None)
     if consent.dry_run:
-        check_for_apply(root, plan, folders, as_root=consent.as_root)
         out.summary(f"Dry run: {steps} on {root}", next_steps(out.scene("planned", plan=plan_file)))
         return exits.CLEAN
     ask(f"Run this plan on {root}?", yes=consent.yes)
@@ -97,7 +131,7 @@ def apply(
         applied = apply_plan(root, plan, parts=folders, as_root=consent.as_root, **how)
     out.answer(applied=applied is not None, journal=applied and applied.journal)
     return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
-                    corrected=applied is not None)
+                    corrected=applied is not None, known=known)
 
 
 @command(
@@ -109,11 +143,12 @@ def apply(
 )
 def resume(
     out: Printer, engine: EngineChoice, consent: WriteChoice, parts: PartsChoice,
-    store: Annotated[str, argument("STORE", "Store root.")],
+    store: Annotated[str, argument("STORE", "Store root.")], max_loss: _MaxLoss = None,
 ) -> int:
     """Complete a run that was killed or interrupted, an undo included.
 
-    Finished steps are not repeated, a half-finished one is. The alternative is `mqtool undo`.
+    Finished steps are not repeated, a half-finished one is. What the others cost is counted again: a run whose plan
+    takes away more intact messages than it says is refused. The alternative is `mqtool undo`.
     """
     root = _root(store, parts.options())
     found = open_runs(root, parts.parts)
@@ -126,6 +161,13 @@ def resume(
         out.answer(plan=plan_document(run.plan))
         show_plan(out, run.plan)
     say_owner(out, owner_of(root, parts.parts) if not consent.as_root else None)
+    plan, known = found[0].plan if found else None, None
+    if plan is not None and found[0].state == "unfinished":
+        run = would_resume(root, parts.parts, as_root=consent.as_root)
+        with suppress(NotAStore):  # without a log there is nothing to lose
+            plan, known = _judged(out, engine, Store.open(root, options_of(plan, parts)), plan, run, max_loss,
+                                  "`mqtool undo {store}` undoes what was begun of it.")
+            out.answer(plan=plan_document(plan))
     if consent.dry_run:
         left = would_resume(root, parts.parts, as_root=consent.as_root)
         out.summary(f"Dry run: run {left.id} would be completed",
@@ -135,8 +177,7 @@ def resume(
         ask(f"Complete run {found[0].id}?", yes=consent.yes)
     with step_by_step(out, "resuming") as how:
         done = resume_run(root, parts=parts.parts, as_root=consent.as_root, **how)
-    # without an open run `resume_run` refuses
-    plan = found[0].plan
+    assert plan is not None  # without an open run `resume_run` refuses
     options = options_of(plan, parts)
     out.given = given_of(store, plan, options)
     undone = done.state == "undone"
@@ -146,7 +187,7 @@ def resume(
                     next_steps(out.scene("undone")))
         return exits.CLEAN
     return conclude(out, Store.open(root, options), engine, plan,
-                    f"The run is complete, {count(lost_by(plan.loss), 'message')} lost")
+                    f"The run is complete, {count(lost_by(plan.loss), 'message')} lost", known=known)
 
 
 @command(examples=[

@@ -9,9 +9,10 @@ from typing import Any
 from mqtool import exits
 from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, exact_size, human_seconds, human_size, human_time
+from mqtool.words import C_, N_, _, listed
 from recover.change.model import Plan, Retire, Step
 from recover.repair.losses import RecoverPlan
-from recover.store.config_files import LMQ_PREFIX
+from recover.repair.plan_cost import lost_by
 
 _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
@@ -21,6 +22,9 @@ _TITLES = {"units": "entries", "ghosts": "stale", "min_offset": "from", "damaged
            "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
+_KINDS = {"delay": "delayed", "timer": "timer", "half": "half (producers are asked)", "revive": "popped"}
+_TOLD = {"again": "bold yellow", "now": "", "pending": "", "skipped": "bold red"}
+_DELIVERS = 30
 _GROUP_COLUMNS = (
     "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
 )
@@ -62,71 +66,81 @@ def _one_row(title: str, values: dict[str, Any], names: tuple[str, ...]) -> Tabl
 
 def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] = ()) -> str:
     log = document["commitlog"]
-    parts = [f"{count(log['messages'], 'intact message')}"]
+    parts = [count(log["messages"], "intact message")]
     if log["damaged_messages"]:
-        parts.append(f"{count(log['damaged_messages'], 'damaged message')}")
+        parts.append(count(log["damaged_messages"], "damaged message"))
     after = max((item["intact_after"] for item in log["damaged"]), default=0)
     if after:
-        parts.append(f"{after:,} of the intact ones are after damage, where a broker may cut them off")
-    for part, words in (("consumequeue", "consume queue"), ("index", "index")):
+        parts.append(_("{n:,} of the intact ones are after damage, where a broker may cut them off").format(n=after))
+    for part, noun in (("consumequeue", C_("consume queue entry")), ("index", C_("index entry"))):
         values = document.get(part, {})
-        for state in ("missing", "wrong", "beyond_log"):
+        for state, told in (("missing", N_("{entries} missing")), ("wrong", N_("{entries} wrong")),
+                            ("beyond_log", N_("{entries} beyond the log"))):
             if number := values.get(state, 0):
-                entries = count(number, f"{words} entry", f"{words} entries")
-                parts.append(f"{entries} {state.replace('_log', ' the log')}")
+                parts.append(_(told).format(entries=count(number, noun, f"{noun[:-1]}ies")))
     if not_checked := [*left_out, *document.get("not_checked", ())]:
-        parts.append(f"not checked: {', '.join(dict.fromkeys(not_checked))}")
-    verdict = "Messages are damaged or missing" if code & exits.MESSAGES else \
-        "Repairable: no message affected" if code & exits.DERIVED else \
-        "Not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else \
-        "No problem found in the checked parts" if left_out else "No problem found"
-    took = f" ({human_size(document['bytes'])} in {human_seconds(document['seconds'])})" if document["bytes"] else ""
-    return f"{verdict}: {', '.join(parts)}{took}"
+        parts.append(_("not checked: {parts}").format(parts=", ".join(dict.fromkeys(not_checked))))
+    verdict = N_("Messages are damaged or missing") if code & exits.MESSAGES else \
+        N_("Repairable: no message affected") if code & exits.DERIVED else \
+        N_("Not all of it could be read") if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else \
+        N_("No problem found in the checked parts") if left_out else N_("No problem found")
+    took = _(" ({size} in {time})").format(
+        size=human_size(document["bytes"]), time=human_seconds(document["seconds"])) if document["bytes"] else ""
+    return f"{_(verdict)}{_(': ')}{listed(parts)}{took}"
 
 
 def start_line(document: dict[str, Any], code: int) -> str:
     """The cost of a start in one line, from the document of a prediction; `code`: the exit bits of that question."""
-    broker, reason = document["broker"], document["reason"]
+    who = {"broker": document["broker"], "reason": (document["reason"] or "").rstrip(".?")}
     unread = list(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
     if document["starts"] is None:
-        return f"Cannot predict the start of {broker}: mqtool does not read {', '.join(document['unsupported'])}"
+        return _("Cannot predict the start of {broker}: mqtool does not read {parts}").format(
+            **who, parts=", ".join(document["unsupported"]))
     if not document["starts"]:
-        return f"DO NOT START: {broker} would not start: {reason}"
+        return _("DO NOT START: {broker} would not start: {reason}").format(**who)
     does = _costs(document)
     if document["deleted_files"]:
-        does.append(f"delete {count(len(document['deleted_files']), 'file')}")
-    beside = f"; the effect on {', '.join(unread)} is unknown" if unread else ""
-    if not code & exits.MESSAGES:
-        harmless = " and ".join(["start", *(["lose no message"] if not unread else [])])
-        return f"{broker} would {harmless}" + (f", but {', '.join(does)}" if does else "") + beside
+        does.append(_("delete {files}").format(files=count(len(document["deleted_files"]), "file")))
+    what = listed(does)
+    beside = _("; the effect on {parts} is unknown").format(parts=", ".join(unread)) if unread else ""
     # the messages that it deletes say more than the place from which they are missing
-    if reason and not document["lost_messages"]:
-        more = f", and would {', '.join(does)}" if does else ""
-        return f"DO NOT START: {reason.rstrip('.?')}. {broker} would start all the same{more}{beside}"
-    what = ", ".join(does) or "start, but not without a loss: see the findings"
-    return f"DO NOT START: {broker} would {what}{beside}"
+    cause = bool(who["reason"]) and not document["lost_messages"]
+    line = {
+        (True, True): N_("DO NOT START: {reason}. {broker} would start all the same, and would {what}"),
+        (True, False): N_("DO NOT START: {reason}. {broker} would start all the same"),
+        (False, True): N_("DO NOT START: {broker} would {what}"),
+        (False, False): N_("DO NOT START: {broker} would start, but not without a loss: see the findings"),
+    }[cause, bool(what)] if code & exits.MESSAGES else {
+        (True, True): N_("{broker} would start, but {what}"), (True, False): N_("{broker} would start"),
+        (False, True): N_("{broker} would start and lose no message, but {what}"),
+        (False, False): N_("{broker} would start and lose no message"),
+    }[bool(unread), bool(what)]
+    return _(line).format(**who, what=what) + beside
 
 
 def _costs(document: dict[str, Any]) -> list[str]:
     """What a start does to messages, queues and configuration, in words that follow "would"."""
     unreachable, lowered, light = (
         document[name] for name in ("unreachable_messages", "lowered_queues", "missing_lmq_units"))
-    misaligned = 0 if unreachable else document["misaligned_units"]
+    misaligned, reused = 0 if unreachable else document["misaligned_units"], document["duplicated_offsets"]
+    lost, entry, rows = document["lost_messages"], (C_("queue entry"), "queue entries"), document["delivers"]
+    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
+    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
+    skipped = sum(row["skipped"] for row in rows) - given_up
     told = (
-        (document["lost_messages"],
-         f"delete {count(document['lost_messages'], 'intact message')} (cut at {document['max_phy']:,})"),
-        (unreachable, f"not deliver {count(unreachable, 'message')} (no queue entry)"),
-        (misaligned, f"put {_entries(misaligned)} at wrong positions"),
-        (document["duplicated_offsets"], f"reuse {count(document['duplicated_offsets'], 'queue offset')}"),
-        (lowered, f"lower the max offset of {count(len(lowered), 'queue')}"),
-        (light, f"leave out {_entries(light)} of LMQ queues, whose consumers do not get the messages"),
-        (document["config_lost"], f"forget content of {', '.join(document['config_lost'])}"),
+        (lost, N_("delete {n} (cut at {cut:,})"), count(lost, "intact message")),
+        (unreachable, N_("not deliver {n} (no queue entry)"), count(unreachable, "message")),
+        (misaligned, N_("put {n} at wrong positions"), count(misaligned, *entry)),
+        (reused, N_("reuse {n}"), count(reused, "queue offset")),
+        (lowered, N_("lower the max offset of {n}"), count(len(lowered), "queue")),
+        (light, N_("leave out {n} of LMQ queues, whose consumers do not get the messages"), count(light, *entry)),
+        (document["config_lost"], N_("forget content of {n}"), ", ".join(document["config_lost"])),
+        (skipped, N_("never deliver {n}"), count(skipped, "waiting message")),
+        (given_up, N_("give up {n}"), count(given_up, "half message")),
+        (again, N_("deliver {n} a second time"), count(again, "message")),
+        (now, N_("deliver or ask for {n} at once"), count(now, "overdue message")),
     )
-    return [text for number, text in told if number]
-
-
-def _entries(number: int) -> str:
-    return count(number, "queue entry", "queue entries")
+    return [_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number]
 
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:
@@ -134,6 +148,14 @@ def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table
     names = [name.lstrip(">").replace(" ", "_") for name in _GROUP_COLUMNS]
     cells = [["?" if row[name] is None else row[name] for name in names] for row in rows]
     return table(title, _GROUP_COLUMNS, cells, most=most)
+
+
+def delivers_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """What a start delivers, by kind, topic and delay level, from the rows of its document."""
+    cells = [[_KINDS[row["kind"]], row["topic"], row["level"] or "", *(
+        Text(f"{row[name]:,}", style=_TOLD[name] if row[name] else "") for name in _TOLD)] for row in rows]
+    return table("what the start delivers", ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
+                                             ">never"], cells, most=_DELIVERS)
 
 
 # --- plans: their steps and their loss statement, before the question ---------------------------------
@@ -206,18 +228,6 @@ def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Show
     return table(f"what is lost: {count(lost_by(loss), 'message')}", columns, rows, most=_LOSSES)
 
 
-def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """The number of messages in a loss statement; positions of LMQ queues are the same messages again."""
-    own = light = 0
-    for item in loss:
-        messages = int(item.get("messages", 0))
-        if str(item.get("topic")).startswith(LMQ_PREFIX):
-            light = max(light, messages)
-        else:
-            own += messages
-    return max(own, light)
-
-
 def _offsets(item: dict[str, Any]) -> str:
     first, last = item.get("first_offset"), item.get("last_offset")
     return "" if first is None else str(first) if last in (None, first) else f"{first} to {last}"
@@ -231,19 +241,18 @@ def _span(item: dict[str, Any]) -> str:
     return f"near {human_time(begin)}" if begin == end else f"{human_time(begin)} to {human_time(end)}"
 
 
-def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> str:
+def losses(made: RecoverPlan, mendable: str = N_("--mend-bits would restore")) -> str:
     """What a plan loses and leaves, in words; `mendable` describes the damaged messages that one bit explains."""
     lost = made.damaged_messages - made.left_messages - made.given_up_messages
-    mended = f" ({mendable} {made.mendable_messages:,})" if made.mendable_messages else ""
-    parts = [text for number, text in (
-        (made.lost_messages, f"{count(made.lost_messages, 'intact message')} dropped"),
-        (made.given_up_messages, f"{count(made.given_up_messages, 'message')} of missing log files given up"),
-        (lost, f"{count(lost, 'damaged message')} lost{'' if made.left_messages else mended}"),
-        (made.left_messages, f"{count(made.left_messages, 'damaged message')} left{mended}"),
-        (made.unproven_messages,
-         f"{count(made.unproven_messages, 'message')} lost that only a queue or the index names"),
+    mended = f" ({_(mendable)} {made.mendable_messages:,})" if made.mendable_messages else ""
+    parts = [_(text).format(n=count(number, noun)) + more for number, noun, text, more in (
+        (made.lost_messages, C_("intact message"), N_("{n} dropped"), ""),
+        (made.given_up_messages, C_("message"), N_("{n} of missing log files given up"), ""),
+        (lost, C_("damaged message"), N_("{n} lost"), "" if made.left_messages else mended),
+        (made.left_messages, C_("damaged message"), N_("{n} left"), mended),
+        (made.unproven_messages, C_("message"), N_("{n} lost that only a queue or the index names"), ""),
     ) if number]
-    none = "an unknown number of messages lost" if made.plan.summary.get("index_units") else "0 messages lost"
-    text = ", ".join(parts) if parts else none
+    none = N_("an unknown number of messages lost") if made.plan.summary.get("index_units") else N_("0 messages lost")
+    text = listed(parts) if parts else _(none)
     sizes = [f"{name}={size}" for name, size in made.assumed_settings.items()]
     return f"{text}, assumed {', '.join(sizes)}" if sizes else text

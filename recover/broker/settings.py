@@ -159,6 +159,10 @@ KNOWN = {
         Setting("fileReservedTime", "72", "hours after which a log file is deleted"),
         Setting("enableConsumeQueueExt", "false", "whether units refer to consumequeue_ext"),
         Setting("timerWheelEnable", "true", "whether timer messages are processed", "5.0.0"),
+        Setting("timerRocksDBEnable", "false", "whether timer messages are in RocksDB", "5.4.0"),
+        Setting("transactionTimeOut", "6000", "ms after which a half message is asked for"),
+        Setting("transactionCheckMax", "15", "how often a half message is asked for before it is discarded"),
+        Setting("transactionCheckInterval", "60000", "ms between two checks of half messages"),
     )
 }
 NAMES_FILE = "setting_names.txt"

@@ -185,6 +185,15 @@ COMBINED_QUEUES = _behaviour(
     "folder other than that of useSeparateStorePathForRocksdbCQ prevents the start", since="5.5.0",
 )
 
+# TimerMessageStore
+TIMERS = _behaviour("timers", "messages for a time of their own are delivered by the timer", since="5.0.0")
+
+# TransactionalMessageServiceImpl.fillOpRemoveMap
+SEVERAL_ENDED = _behaviour(
+    "several-ended", "an op message ends several half messages; before, one that names several ends none, and their "
+    "producers are asked again", since="5.1.0",
+)
+
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
     "invalid-config-deleted", "an invalid or empty config file is deleted, unless its backup prevents the start",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
@@ -506,3 +507,55 @@ def _as_it_is(reader: FileReader, start: int, stop: int) -> Iterator[bytes]:
     for at in range(start, stop, _CHUNK):
         length = min(_CHUNK, stop - at)
         yield reader.read(at, length).ljust(length, b"\0")
+
+
+class Overlaid(FileReader):
+    """A file with changes laid over it; a read touches only the changes in its range."""
+
+    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
+        self._changes = sorted(changes, key=lambda change: change.start)
+        self._starts = [change.start for change in self._changes]
+        self._reached = [*accumulate((change.stop for change in self._changes), max)]
+        self._below = below
+
+    @property
+    def length(self) -> int:
+        return max(self._below.length, self._reached[-1])
+
+    def read(self, offset: int, length: int) -> bytes:
+        found = bytearray(max(0, min(offset + length, self.length) - offset))
+        self.read_into(memoryview(found), offset)
+        return bytes(found)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        stop = min(offset + len(buffer), self.length)
+        if stop <= offset:
+            return 0
+        got = self._below.read_into(buffer[: stop - offset], offset)
+        buffer[got : stop - offset] = bytes(stop - offset - got)
+        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
+            first, last = max(offset, change.start), min(stop, change.stop)
+            if first < last:
+                buffer[first - offset : last - offset] = self.written(change, first, last)
+        return stop - offset
+
+    def written(self, change: InPlace, first: int, last: int) -> bytes:
+        """The bytes [first, last) of the file that a change writes."""
+        if change.content is None:
+            return bytes(last - first)
+        return change.content.part(first - change.start, last - change.start)
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        written = [(max(start, each.start), min(stop, each.stop)) for each in self._changes
+                   if each.start < stop and each.stop > start]
+        at = start
+        for first, last in sorted([*self._below.data_ranges(start, min(stop, self._below.length)), *written]):
+            if max(at, first) < last:
+                yield max(at, first), last
+                at = last
+
+    def announce(self, start: int, stop: int) -> None:
+        self._below.announce(start, stop)
+
+    def close(self) -> None:
+        self._below.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from formats.basics import OFFSET_DIGITS, FormatError, offset_in_name, offset_to_name
@@ -22,6 +21,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.reading.edits import Edit
 from recover.reading.lost import Losses, held_records
+from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
@@ -151,14 +151,14 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     )
 
 
-def expiring_files(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[Finding]:
-    """Yield a finding for log files that this broker deletes once it runs, because their last change is older than
-    `fileReservedTime` (MappedFileQueue.deleteExpiredFileByTime, which spares the last file); an info if that was not
-    given.
+def expiring_files(store: Store, log: LogView, settings: BrokerSettings, now: int) -> Iterator[Finding]:
+    """Yield a finding for log files that this broker deletes once it runs at `now` (ms), as their last change is older
+    than `fileReservedTime` (MappedFileQueue.deleteExpiredFileByTime, which spares the last file); an info if that was
+    not given.
 
     Not for a log with a message of the last day: its broker deletes files every day.
     """
-    hours, now = settings.number(_RETENTION), int(time.time() * 1000)
+    hours = settings.number(_RETENTION)
     if not hours or now - log.tally.newest_timestamp < 24 * _HOUR_MS:
         return
     files = store.commitlog.files
@@ -344,6 +344,18 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
         finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
         for mapped_file, right in misnamed
     ]
+
+
+def displaced_findings(store: Store, placed: Sequence[Placed]) -> Iterator[Finding]:
+    """A finding for each file to which records belong that stand elsewhere; `placed` as in `Analysis`."""
+    for mapped_file, own in groupby(placed, key=lambda run: run.mapped_file):
+        runs = [*own]
+        yield finding(
+            "commitlog-displaced-records", store.relative(mapped_file.path),
+            runs[0].start - mapped_file.file_from_offset, first=runs[0].start, last=runs[-1].stop,
+            count=sum(run.records for run in runs), runs=len(runs), source=store.relative(runs[0].source),
+            position=runs[0].position, shift=runs[0].position - (runs[0].start - mapped_file.file_from_offset),
+        )
 
 
 def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> list[Finding]:

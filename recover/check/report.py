@@ -11,23 +11,15 @@ from msgspec import Struct, field
 
 from formats.record import Record
 from formats.record.rows import BITS_REJECTED
+from recover.check.bits import altered_findings, flipped_bit_findings, flipped_property_findings, rejected_findings
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
-from recover.check.flips import (
-    Rejected,
-    altered_findings,
-    flipped_bit_findings,
-    flipped_properties,
-    flipped_property_findings,
-    rejected,
-    rejected_findings,
-    unnamed_checksums,
-)
 from recover.check.log import (
     bytes_findings,
     check_commitlog,
     closed_findings,
     contradiction_findings,
     damaged_messages,
+    displaced_findings,
     far_file_finding,
     length_findings,
     misnamed_findings,
@@ -51,6 +43,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
+from recover.reading.bits import Rejected, flipped_properties, rejected, unnamed_checksums
 from recover.reading.doubts import read
 from recover.reading.edits import Edit
 from recover.reading.facts import Facts, ScanOptions, unread_answers
@@ -130,12 +123,15 @@ class VerifyReport(Struct):
         document: dict[str, Any] = {
             "engine": self.analysis.options.engine.json(),
             "commitlog": {
-                "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
+                "files": len(store.commitlog.files), "min_offset": log.min_offset,
+                "valid_to": self.analysis.as_it_is.valid_to,
                 "log_end": log.log_end, "messages": log.tally.messages, "blanks": log.blanks, "ghosts": log.stale,
                 "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
                 "damaged_messages": self.damaged_messages, "fillers": log.tally.fillers, "markers": log.tally.markers,
             },
         }
+        if self.analysis.placed:
+            document["commitlog"]["displaced"] = sum(run.records for run in self.analysis.placed)
         if self.analysis.queues is not None:
             document["consumequeue"] = self.analysis.queues.json()
         if self.index is not None:
@@ -174,6 +170,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         flipped, altered = flipped_properties(analysis, index, mended)
         flipped += unnamed_checksums(analysis.log, [*mended, *flipped])
         findings.extend(check_commitlog(store, analysis))
+        findings.extend(displaced_findings(store, analysis.placed))
         findings.extend(contradiction_findings(store, analysis.log, analysis.contradictions))
         if analysis.queues is not None:
             findings.extend(numbering_findings(store, analysis))

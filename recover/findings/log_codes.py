@@ -366,6 +366,18 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         bits={"start": MESSAGES},
     ),
     Code(
+        "commitlog-displaced-records", "error",
+        "{count} whole messages that belong here, from {first} to {last}, stand elsewhere: the first one at byte {position} of {source}",
+        RECOVER,
+        one="a whole message that belongs at {first} stands elsewhere: at byte {position} of {source}",
+        meaning="Every record holds its own log offset. Bytes of the log that the chain of records does not reach hold whole records of this "
+        "place, with right checksums, and queue units, or the records around them, bear that out.",
+        cause="Bytes lost or put in inside the file, a copy in text mode, sectors or the chunks of a RAID in another order, pages written to "
+        "another file.",
+        broker=_CUTS,
+        action="Do not start the broker. `mqtool recover` writes them to their place, and undo reverts that.",
+    ),
+    Code(
         "commitlog-needs-newer-broker", "info",
         "{what} from {start} on: a broker older than {version} would cut the log there", "",
         meaning="The log holds records in a form that older releases do not know, or is in several folders, or the configuration has a blank after its path.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
@@ -158,6 +158,11 @@ class _Facts(dict[str, Any]):
         return _Fact(super().__getitem__(key))
 
 
+def rendered(template: str, facts: Mapping[str, Any]) -> str:
+    """Return a message template with its facts filled in; an unknown name stays."""
+    return template.format_map(_Facts(facts))
+
+
 def finding(
     code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
     message: str | None = None, remedy: str | None = None, **facts: Any,
@@ -167,14 +172,14 @@ def finding(
     `severity`, `message` and `remedy` default to those of the code.
     """
     kind = CODES[code]
-    values = _Facts(facts, file=file, offset=offset)
+    values = {**facts, "file": file, "offset": offset}
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
     if message is None:
         message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
-    message = message.format_map(values)
     remedy = kind.remedy if remedy is None else remedy
-    return Finding(code, level, file, offset, message, remedy.format_map(values), dict(facts), bits, by_of(remedy))
+    return Finding(code, level, file, offset, rendered(message, values), rendered(remedy, values), dict(facts), bits,
+                   by_of(remedy))
 
 
 def judged(item: Finding, question: Question) -> Finding:

@@ -632,6 +632,51 @@ PREDICT_CODES: tuple[Code, ...] = (
         leads="setting",
     ),
     Code(
+        "start-delivers-again", "warning",
+        "broker {broker} would deliver {count} messages that the log holds as delivered a second time ({kinds})",
+        "Let consumers expect second copies; mqtool pending {store} lists the messages.",
+        one="broker {broker} would deliver one message that the log holds as delivered a second time ({kinds})",
+        meaning="The service that keeps delayed, timer, half or popped messages goes on where its file of offsets says, and that is "
+        "behind what the log shows: the message was delivered already, or its producer asked or its transaction committed.",
+        cause="A kill: offsets and times are saved every few seconds, op messages of transactions every three. Or config/ is older "
+        "than the log, or delayOffset.json, consumerOffset.json or timercheck were lost.",
+        broker="It delivers the copies within seconds of its start, and logs nothing of it; half messages at its first check.",
+        action="Nothing, if consumers recognise a message by its unique key. The counts are in `delivers`.",
+    ),
+    Code(
+        "start-delivers-overdue", "info",
+        "broker {broker} would deliver {count} overdue messages at once, or ask their producers ({kinds})", "",
+        one="broker {broker} would deliver one overdue message at once, or ask its producer ({kinds})",
+        meaning="The messages became due while the broker was down. None of them was delivered before.",
+        cause="Delayed and timer messages whose time has come, half messages without an answer, popped messages without one.",
+        broker="It delivers them within seconds; half messages it stores once more at its first check and asks their producers.",
+        action="Nothing; expect the load. `--at` judges another time of start.",
+    ),
+    Code(
+        "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",
+        "Export them before the start: mqtool pending {store} lists them.",
+        one="broker {broker} would never deliver one message that waits ({kinds})",
+        meaning="The service that keeps the messages goes on behind them, although the log does not hold them as delivered.",
+        cause="delayOffset.json or timercheck are ahead: from another time than the log, as after a power cut. Or timers were due more "
+        "than a week before the start: brokers do not read so far back.",
+        broker="It notices nothing.",
+        action="For delays set the offset of the level in delayOffset.json back to the first of them. Messages that an older copy "
+        "may have delivered come again then.",
+        leads="setting",
+    ),
+    Code(
+        "start-discards-half", "info",
+        "broker {broker} would give up {count} half messages instead of asking for them ({kinds})",
+        "Start it with a larger fileReservedTime and transactionCheckMax, until the producers have answered.",
+        one="broker {broker} would give up one half message instead of asking for it ({kinds})",
+        meaning="A half message that is older than fileReservedTime, or was asked for transactionCheckMax times, is stored in "
+        "TRANS_CHECK_MAX_TIME_TOPIC, and nobody ends its transaction. An error if a setting says so; without one that is an assumption.",
+        cause="The broker was down for longer than fileReservedTime, or no producer of the group answered.",
+        broker="It gives them up at its first check.",
+        action="Set a larger fileReservedTime before the start, or end the transactions by other means.",
+        leads="setting",
+    ),
+    Code(
         "start-expires-files", "error",
         "broker {broker} would delete {count} of {of} log files, {first} to {last}, in the hour of deleteWhen={when}, and at once on a "
         "disk over 75 % full: they have not changed for fileReservedTime={hours} h{default}",

@@ -63,15 +63,19 @@ class Window:
         self.sums = RangeSums(reader, length)
 
     def load(self, position: int, needed: int = 0) -> None:
-        """Load data from `position`; grow the buffer if it holds less than `needed` bytes."""
+        """Load data from `position`; grow the buffer if it holds less than `needed` bytes. What it holds is not read
+        again."""
+        held = self.data[position - self.start : self.filled] if self.start <= position else self.data[:0]
         if needed > self.data.size:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _MARGIN - position, _MARGIN))
-        self.start = position
+        self.start, kept = position, min(held.size, self._wanted)
+        self.data[:kept] = held[:kept]
         self.reader.announce(position, max(position + self._wanted, self.stop))
         # unreadable ranges count as zeros: a gap in the log, not the end of the scan
-        self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)
+        got, failures = self.reader.salvage_into(memoryview(self.data.data)[kept : self._wanted], position + kept)
+        self.filled = kept + got
         known = {(failure.offset, failure.wanted) for failure in self.failures}
         self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
 
@@ -330,6 +334,28 @@ class QueueTable:
         self.slots, self.seed = walk.new_queue_slots(self.slots.size, self.names, self.table, len(self))
 
 
+def doubtful(data: Numbers, at: Numbers, start: int, length: int, sums: RangeSums) -> Numbers:
+    """Return the heads at these places in the data that neither their fields nor the CRC of their body rules out.
+
+    `start`: position of the data in its file, of `length` bytes with these `sums`.
+    """
+    whole = at <= data.size - _LARGEST_HEAD
+    kept = [at[~whole]]
+    at = at[whole]
+    hosts = field_at(data, at, HEAD, "sys_flag") & HOSTS_V6
+    for flag, layout in HEADS.items():
+        own = at[hosts == flag]
+        size, body = (field_at(data, own, layout, name) for name in ("total_size", "body_length"))
+        begin, left = start + own + layout.size, length - start - own
+        fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (body >= 0) & (layout.size + body <= size)
+        stored = field_at(data, own, layout, "body_crc")
+        summed = fits & (body > 0)
+        crcs = sums.crcs(begin[summed], (begin + body)[summed], start, data)
+        fits[summed] = (crcs & CRC31_MASK) == stored[summed]
+        kept.append(own[fits])
+    return np.sort(np.concatenate(kept))
+
+
 class _Scanner:
     """The state of one split's scan; whatever begins at or after `stop` in the file belongs to another scan."""
 
@@ -540,29 +566,12 @@ class _Scanner:
         heads = own_heads(data, first - start, base)
         heads = heads[heads < blank] if blank >= 0 else heads
         for some in (heads[:_JUDGED_SINGLY], heads[_JUDGED_SINGLY:]):
-            for head in (some if some.size <= _JUDGED_SINGLY else self._doubtful(start, some, filled)).tolist():
+            if some.size > _JUDGED_SINGLY:
+                some = doubtful(data, some, start, self.length, window.sums)
+            for head in some.tolist():
                 if self._is_intact(start, start + head):
                     return "record", start + head
         return None if blank < 0 else ("blank", start + blank)
-
-    def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
-        """Return the heads in the window that neither their fields nor the CRC of their body rules out."""
-        data = self.window.data[:filled]
-        whole = at <= filled - _LARGEST_HEAD
-        kept = [at[~whole]]
-        at = at[whole]
-        hosts = field_at(data, at, HEAD, "sys_flag") & HOSTS_V6
-        for flag, layout in HEADS.items():
-            own = at[hosts == flag]
-            size, length = (field_at(data, own, layout, name) for name in ("total_size", "body_length"))
-            begin, left = start + own + layout.size, self.length - start - own
-            fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (length >= 0) & (layout.size + length <= size)
-            stored = field_at(data, own, layout, "body_crc")
-            summed = fits & (length > 0)
-            sums = self.window.sums.crcs(begin[summed], (begin + length)[summed], start, data)
-            fits[summed] = (sums & CRC31_MASK) == stored[summed]
-            kept.append(own[fits])
-        return np.sort(np.concatenate(kept))
 
     def _is_intact(self, start: int, position: int) -> bool:
         found = is_intact(*self._place(position))

@@ -148,83 +148,96 @@ def mark_stale(scans: list[FileScan], queues: int) -> int:
     """
     if not _is_broken(scans):
         return 0
-    last_offset = np.full(queues, -1, dtype=np.int64)
-    reached = last_offset.copy()
-    last_times = [0, 0, 0]
-    broken = False
-    total = 0
+    before = _Before(queues)
+    broken, total = False, 0
     for scan in scans:
         breaks = [gap.start for gap in scan.gaps if not gap.bridged_by_units]
         # a stretch without a break is compared with what precedes it, however its rows are divided
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [part for _, part in runs]
-            stale: dict[int, Rows] = {}
-            if number > 0 or broken:
-                doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
-                           if not (isinstance(part, Split) and _is_younger(part, reached, last_times))}
-                stale = dict(zip(doubted, _stale([*doubted.values()], reached, last_times), strict=True))
-                _resume(stretch, stale)
-                broken = 0 in stale and bool(stale[0][0])
-            for at, part in enumerate(stretch):
-                times = _note_sums(part, last_offset, reached) if isinstance(part, Split) and at not in stale else None
-                if times is None:
-                    live = records = _rows_of(part)
-                    if at in stale and stale[at].any():
-                        records["bits"] |= np.where(stale[at], BIT_STALE, 0).astype(np.uint16)
-                        total += int(stale[at].sum())
-                        live = records[~stale[at]]
-                    note_last(np.asarray(live), last_offset, reached)
-                    times = live["store_timestamp"][-3:].tolist()
-                last_times = [*last_times, *times][-3:]
+            stale = before.stale_in(stretch) if number > 0 or broken else {}
+            broken = 0 in stale and bool(stale[0][0])
+            total += sum(before.note(part, stale.get(at)) for at, part in enumerate(stretch))
         ends = scan.blank is not None or (bool(scan.gaps) and scan.gaps[-1].bridged_by_units)
         broken |= not ends or (bool(breaks) and not scan.splits)
     return total
 
 
+class _Before:
+    """What the live log before a stretch shows: the last and the highest queue offset of each queue, and the store
+    timestamps (ms) of its last three records."""
+
+    def __init__(self, queues: int) -> None:
+        self.last = np.full(queues, -1, dtype=np.int64)
+        self.reached = self.last.copy()
+        self.times = [0, 0, 0]
+
+    def stale_in(self, stretch: list[Rows | Split]) -> dict[int, Rows]:
+        """Return which rows of a stretch after a break are stale (bool arrays), for each part in doubt."""
+        doubted = {at: _rows_of(part) for at, part in enumerate(stretch)
+                   if not (isinstance(part, Split) and self._is_older_than(part))}
+        stale = dict(zip(doubted, self._stale([*doubted.values()]), strict=True))
+        _resume(stretch, stale)
+        return stale
+
+    def note(self, part: Rows | Split, stale: Rows | None) -> int:
+        """Mark the stale rows of a part, and go on to after the others; return the number of stale ones."""
+        times = self._note_sums(part) if isinstance(part, Split) and stale is None else None
+        count = 0
+        if times is None:
+            live = records = _rows_of(part)
+            if stale is not None and stale.any():
+                records["bits"] |= np.where(stale, BIT_STALE, 0).astype(np.uint16)
+                count, live = int(stale.sum()), records[~stale]
+            note_last(np.asarray(live), self.last, self.reached)
+            times = live["store_timestamp"][-3:].tolist()
+        self.times = [*self.times, *times][-3:]
+        return count
+
+    def _is_older_than(self, split: Split) -> bool:
+        """Whether the summary of a split proves that none of its rows is stale."""
+        summary = split.summary
+        if summary is None:
+            return False
+        is_later = summary.earliest >= max(self.times)
+        return is_later and bool((summary.queues["least"] >= self.reached[split.numbers]).all())
+
+    def _note_sums(self, split: Split) -> tuple[int, ...] | None:
+        """Go on to after a split by its summary; return the store timestamps of its last rows.
+
+        None, with nothing noted, if a queue skips an offset or falls back: then the rows are needed.
+        """
+        if split.summary is None:
+            return None
+        own, numbers = split.summary.queues, split.numbers
+        some, first, last = own["last"] != -1, own["first"], own["last"]
+        if (some & (own["fallen"] | (last - first + 1 != own["positions"]))).any():
+            return None
+        follows = (first - 1 <= self.reached[numbers]) | (first - 1 == self.last[numbers]) | (own["positions"] > 1)
+        self.reached[numbers] = np.where(some & follows, last, self.reached[numbers])
+        self.last[numbers] = np.where(some, last, self.last[numbers])
+        return split.summary.last_times
+
+    def _stale(self, stretch: list[Rows]) -> list[Rows]:
+        """Return which rows of a stretch after a break are stale (bool arrays)."""
+        times, reached = self.times, self.reached
+        borne_out = any(
+            (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
+             & (records["store_timestamp"] < times[-1])).any() for records in stretch
+        )
+        in_order = times[-2] <= times[-1]
+        latest = times[-1] if borne_out else min(times[-2:] if in_order else times)
+        # a recreated topic begins at 0, too, but later than everything before it
+        return [
+            np.asarray((records["store_timestamp"] < latest)
+                       | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])
+                          & (records["store_timestamp"] <= max(times))))
+            for records in stretch
+        ]
+
+
 def _rows_of(part: Rows | Split) -> Rows:
     return part.records if isinstance(part, Split) else part
-
-
-def _is_younger(split: Split, reached: Rows, last_times: list[int]) -> bool:
-    """Whether the summary of a split proves that none of its rows is stale."""
-    summary = split.summary
-    if summary is None:
-        return False
-    return summary.earliest >= max(last_times) and bool((summary.queues["least"] >= reached[split.numbers]).all())
-
-
-def _note_sums(split: Split, last_offset: Rows, reached: Rows) -> tuple[int, ...] | None:
-    """Update as `note_last` does, but from the summary of a split; return the store timestamps of its last rows.
-
-    None, with nothing updated, if a queue skips an offset or falls back: then the rows are needed.
-    """
-    if split.summary is None:
-        return None
-    own, numbers = split.summary.queues, split.numbers
-    some, first, last = own["last"] != -1, own["first"], own["last"]
-    if (some & (own["fallen"] | (last - first + 1 != own["positions"]))).any():
-        return None
-    follows = (first - 1 <= reached[numbers]) | (first - 1 == last_offset[numbers]) | (own["positions"] > 1)
-    reached[numbers] = np.where(some & follows, last, reached[numbers])
-    last_offset[numbers] = np.where(some, last, last_offset[numbers])
-    return split.summary.last_times
-
-
-def _stale(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
-    """Return which rows of a stretch after a break are stale (bool arrays)."""
-    borne_out = any(
-        (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
-         & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
-    )
-    in_order = last_times[-2] <= last_times[-1]
-    latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
-    # a recreated topic begins at 0, too, but later than everything before it
-    return [
-        np.asarray((records["store_timestamp"] < latest)
-                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])
-                      & (records["store_timestamp"] <= max(last_times))))
-        for records in stretch
-    ]
 
 
 def _resume(stretch: list[Rows | Split], stale: dict[int, Rows]) -> None:

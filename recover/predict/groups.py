@@ -18,6 +18,7 @@ from recover.check.config import IN_ROCKSDB, LMQ_OFFSETS_FILE, MAPPING_FILE, OFF
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
+from recover.predict.delivers import Books
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.prediction import Prediction, right_units
 from recover.predict.queues import UNIT, QueueState
@@ -73,9 +74,10 @@ def has_offsets(store: Store) -> bool:
 
 
 def groups_of(
-    analysis: Reading, settings: BrokerSettings, *, group: str = "*", topic: str = "*",
+    analysis: Reading, settings: BrokerSettings, *, group: str = "*", topic: str = "*", books: Books | None = None,
 ) -> Groups:
-    """Return every committed offset of the groups and topics that match these patterns."""
+    """Return every committed offset of the groups and topics that match these patterns. `books`: to foretell what the
+    start delivers, too."""
     config = ConfigReport(analysis)
     unread = offsets_in_rocksdb(analysis.store)
     assumed: list[str] = []
@@ -102,7 +104,7 @@ def groups_of(
     def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
         queues.update(states)
 
-    prediction = predict(analysis.store, analysis.by_names, settings, started=started)
+    prediction = predict(analysis.store, analysis.by_names, settings, started=started, books=books)
     prediction.assumptions += assumed
     gone = list(log_is_gone(analysis.store))
     if prediction.starts and not prediction.is_unknown and analysis.queues is not None:

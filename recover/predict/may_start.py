@@ -10,6 +10,7 @@ It does not protect from a start with other settings than those given, or from a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from msgspec import Struct
 from recover.broker.settings import BrokerSettings
 from recover.change.lock import holder_of
 from recover.check.config import guesses
-from recover.check.log import expiring_files, first_file_findings
+from recover.check.log import displaced_findings, expiring_files, first_file_findings
 from recover.check.parts import (
     OTHER_QUEUES,
     REMAINS,
@@ -32,6 +33,7 @@ from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
 from recover.look.store import settings_of_options
+from recover.predict.delivers import Books
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -83,23 +85,29 @@ class Answer(Struct):
         return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring]
 
 
-def may_start(checked: VerifyReport, settings: BrokerSettings) -> Answer:
-    """Return whether the broker of these settings may start on a store that was verified (log and queues at least)."""
+def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = None) -> Answer:
+    """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
+    a time (ms; None: now)."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    prediction = predict(store, view, settings)
+    now = time.time_ns() // 1_000_000 if at is None else at
+    prediction = predict(store, view, settings, books=Books(store, view, checked.analysis.topics, now))
+    # whole records that stand elsewhere are messages, and no unit leads to them
+    prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)
     stated = [*stated_settings(store, settings)]
     for item in stated:
         if item.code == _LEFT_OUT and item.bits & MESSAGES and prediction.starts:
             prediction.refuse(Stop(item.message, item.remedy))
-    expiring = [*expiring_files(store, view, settings)] if prediction.starts else []
+    expiring = [*expiring_files(store, view, settings, now)] if prediction.starts else []
     # a broker knows nothing of a run, and would start on a half-changed store
     runs = [judged(item, "start") for item in earlier_runs(store)]
-    beside = [*stated, *expiring, *runs]
+    displaced = [*displaced_findings(store, checked.analysis.placed)]
+    beside = [*stated, *expiring, *runs, *displaced]
     found = [
         *prediction.findings(), *(item for item in first_file_findings(store, view) if item.severity != "info"),
         *lock_findings(store, holder_of(store), with_abort=False), *_remains(checked, prediction), *stated, *expiring,
         *guesses(checked.analysis.topics.pairs), *settings_findings(store, view),
         *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
+        *displaced,
     ]
     causes = [item for item in [*stated, *runs, *expiring] if item.bits & MESSAGES]
     code = prediction.exit_code | FindingList(beside).bits

@@ -17,6 +17,7 @@ from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
+from recover.predict.delivers import Delivers
 from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
@@ -25,7 +26,8 @@ from recover.store.derived_files import ExtFiles, positions_of
 
 _LISTED = 100
 _ROOM_FOR_END = 4  # ConsumeQueueExt.END_BLANK_DATA_LENGTH
-_NOT_SAID = ("search_limited", "not_emulated", "dispatched_from", "incomplete", "by_hand", "stop", "cut_at")
+_NOT_SAID = (
+    "search_limited", "not_emulated", "dispatched_from", "incomplete", "by_hand", "stop", "cut_at", "deliveries")
 
 
 class Prediction(Struct):
@@ -42,7 +44,7 @@ class Prediction(Struct):
     `dispatched_from`: the first message that the start gives to queues and index, None if it dispatches none.
     `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the log.
     `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
-    and then nothing else is predicted.
+    and then nothing else is predicted. `deliveries`: what the services deliver; None if not asked for.
     """
 
     broker: str
@@ -76,6 +78,7 @@ class Prediction(Struct):
     stop: Stop | None = None
     cut_at: int = 0
     dispatched_from: int | None = None
+    deliveries: Delivers | None = None
 
     def refuse(self, stop: Stop) -> None:
         self.starts, self.reason, self.stop = False, stop.reason, stop
@@ -95,7 +98,9 @@ class Prediction(Struct):
 
     def json(self) -> dict[str, Any]:
         said = {name: value for name, value in structs.asdict(self).items() if name not in _NOT_SAID}
-        return said | {"starts": None if self.is_unknown else self.starts, "config_lost": [*self.config_lost]}
+        delivers = [] if self.deliveries is None else [structs.asdict(row) for row in self.deliveries.rows]
+        return said | {"starts": None if self.is_unknown else self.starts, "config_lost": [*self.config_lost],
+                       "delivers": delivers}
 
     def findings(self) -> list[Finding]:
         broker = self.broker
@@ -126,6 +131,7 @@ class Prediction(Struct):
         if self.index_gap is not None:
             found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))
         found += [_forgets(broker, *lost) for lost in self.config_lost.items()]
+        found += [] if self.deliveries is None else self.deliveries.findings(broker)
         if self.deleted_files:
             found.append(finding("start-deletes-files", broker=broker, count=len(self.deleted_files)))
         return found

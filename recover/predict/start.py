@@ -63,6 +63,7 @@ from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import finds_log, log_is_gone
+from recover.predict.delivers import Books, delivers
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -95,13 +96,14 @@ Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    started: Started | None = None,
+    started: Started | None = None, books: Books | None = None,
 ) -> Prediction:
     """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
     `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
     counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
-    with the log and the queues as the broker has them after the start.
+    with the log and the queues as the broker has them after the start. `books`: the same log, for what its services
+    deliver at the time of these.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
@@ -164,6 +166,8 @@ def predict(
         prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
     if started is not None and start.ended and prediction.starts:
         started(log, start.states)
+    if books is not None and start.ended and prediction.starts:
+        prediction.deliveries = delivers(books, settings, start.states)
     return prediction
 
 

@@ -3,12 +3,15 @@
 Rows of a log never change once it is assembled: every other belief about the same bytes is another log, made here and
 nowhere else. What stays as it is shares its rows with the log before.
 
-1. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
+1. Displaced records are laid over their place, and the files concerned are scanned again (`recover.reading.placed`).
+2. Ranges that hold something else than the log's records become gaps, and the records in them are set aside; or the log
    goes on over a gap. Or a plan fills gaps, drops files, and cuts. Then damage, end and order of the whole log are
    found again (`assemble`).
-2. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
-3. Rows are labelled: superseded, misnumbered, or neither.
-4. Ranges after the end are noted as damage, or what lies after an old end is none.
+3. Records that an edit corrects take the place of the stored ones, and the queues' order is found again.
+4. Rows are labelled: superseded, misnumbered, or neither.
+5. Ranges after the end are noted as damage, or what lies after an old end is none.
+
+A plan that is judged by the brokers' own rules alone gets no new judgement here: `Rewritten` only leaves rows out.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, row_
 from recover.log.file_scan import FileScan, Gap
 from recover.log.scan import Damage, LogView, Tail, assemble, in_order, kept_rows, tally
 from recover.reading.edits import Edit
+from recover.reading.placed import Placed, with_placed
 from recover.store.columns import ColumnStore, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
@@ -85,7 +89,16 @@ class Cut(Struct, frozen=True):
     start: int
 
 
-Becomes = Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut
+class Rewritten(Struct, frozen=True):
+    """A file will have other bytes in these `ranges` (physical offsets, ascending), and is found at `now`. Records that
+    touch them are unknown, and nothing is judged again: so a broker's own check finds them."""
+
+    mapped_file: MappedFile
+    now: MappedFile
+    ranges: tuple[tuple[int, int], ...]
+
+
+Becomes = Placed | Relabel | Struck | GoesOn | Edit | Noted | OldEnd | Replaced | Dropped | Cut | Rewritten
 Kind = TypeVar("Kind", bound=Becomes)
 
 
@@ -94,38 +107,116 @@ def accepting(log: LogView, found: Sequence[Becomes], *, memory: int) -> LogView
 
     Copied rows take at most `memory` bytes of memory.
     """
-    columns = ColumnStore(memory)
-    struck, over = _of(Struck, found), [one.gap for one in _of(GoesOn, found)]
-    if struck or over:
-        # without these records an end mark may no longer be believed
-        scans = [_struck(scan.unweighed or scan, struck, over, columns) for scan in log.files]
-        for scan in scans:
-            scan.queues = log.queues
-        log = structs.replace(assemble(log.queue, scans), written=log.written, has_keys=log.has_keys)
-    for cut in _of(Cut, found):
-        log = _planned(log, _of(Replaced, found), {one.path for one in _of(Dropped, found)}, cut.start, columns)
-    log = structs.replace(log, damaged=[*log.damaged])
-    if edits := _of(Edit, found):
-        queues, right = _numbered(log.queues, edits)
-        log.files = [scan.copied(_edited(scan.splits, right, columns)) for scan in log.files]
-        log.queues, log.written = queues, log.written | {edit.start: edit.record for edit in edits}
-        log.superseded, log.tally = in_order(log.files, len(queues))
-    if labels := _of(Relabel, found):
-        log.files = [structs.replace(scan, splits=[_labelled(split, labels, columns) for split in scan.splits])
-                     for scan in log.files]
-        log.tally = tally(log.files, len(log.queues))
-        log.superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum())
-                             for split in log.splits(BIT_SUPERSEDED))
-    for noted in _of(Noted, found):
-        log.tail = _left_of(log.tail, noted.damage)
-        log.damaged = sorted([*log.damaged, noted.damage], key=lambda damage: damage.start)
-    for end in _of(OldEnd, found):
-        log.damaged = [damage for damage in log.damaged if damage.start < end.start]
-    return log
+    made = _Next(structs.replace(log), found, ColumnStore(memory))
+    made.place()
+    made.strike()
+    made.plan()
+    made.rewrite()
+    made.edit()
+    made.label()
+    made.note()
+    return made.log
 
 
-def _of(kind: type[Kind], found: Iterable[Becomes]) -> list[Kind]:
-    return [one for one in found if isinstance(one, kind)]
+class _Next:
+    """The log that is made, step by step; each step does nothing if nothing of its kind was found."""
+
+    def __init__(self, log: LogView, found: Sequence[Becomes], columns: ColumnStore) -> None:
+        self.log, self._found, self._columns = log, found, columns
+
+    def _of(self, kind: type[Kind]) -> list[Kind]:
+        return [one for one in self._found if isinstance(one, kind)]
+
+    def place(self) -> None:
+        """Lay displaced records over their place."""
+        if runs := self._of(Placed):
+            self.log = with_placed(self.log, runs, self._columns)
+
+    def strike(self) -> None:
+        """Let gaps take the place of records, or the log go on over gaps."""
+        log, struck, over = self.log, self._of(Struck), [one.gap for one in self._of(GoesOn)]
+        if struck or over:
+            # without these records an end mark may no longer be believed
+            scans = [_struck(scan.unweighed or scan, struck, over, self._columns) for scan in log.files]
+            for scan in scans:
+                scan.queues = log.queues
+            self.log = structs.replace(assemble(log.queue, scans), written=log.written, has_keys=log.has_keys)
+
+    def plan(self) -> None:
+        """Fill ranges, drop files, and cut: the log that a plan leaves."""
+        for cut in self._of(Cut):
+            dropped, by_file = {one.path for one in self._of(Dropped)}, defaultdict[MappedFile, list[Replaced]](list)
+            for change in self._of(Replaced):
+                by_file[change.mapped_file].append(change)
+            log, queues = self.log, [*self.log.queues]
+            numbers = {key: number for number, key in enumerate(queues)}
+            new = by_file.keys() - {scan.mapped_file for scan in log.files}
+            all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
+            scans = [
+                _planned(scan, by_file[scan.mapped_file], cut.start, numbers, queues, self._columns)
+                for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset)
+                if str(scan.mapped_file.path) not in dropped
+            ]
+            for scan in scans:
+                scan.queues = queues
+            files = [scan.mapped_file for scan in scans]
+            self.log = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
+            self.log.written = log.written | {
+                record.phy_offset: record for own in by_file.values() for change in own for record in change.records}
+            self.log.has_keys = log.has_keys
+
+    def rewrite(self) -> None:
+        """Leave out records that will be written over, or whose file goes."""
+        changed = {one.mapped_file: one for one in self._of(Rewritten)}
+        gone = {one.path for one in self._of(Dropped)}
+        if (changed or gone) and not self._of(Cut):
+            self.log.files = [
+                _rewritten(scan, changed[scan.mapped_file]) if scan.mapped_file in changed else scan
+                for scan in self.log.files if str(scan.mapped_file.path) not in gone
+            ]
+
+    def edit(self) -> None:
+        """Put corrected records in place of the stored ones."""
+        log, edits = self.log, self._of(Edit)
+        if edits:
+            log.queues, right = _numbered(log.queues, edits)
+            log.files = [scan.copied(_edited(scan.splits, right, self._columns)) for scan in log.files]
+            log.written = log.written | {edit.start: edit.record for edit in edits}
+            log.superseded, log.tally = in_order(log.files, len(log.queues))
+
+    def label(self) -> None:
+        """Label rows."""
+        log, labels = self.log, self._of(Relabel)
+        if labels:
+            log.files = [
+                structs.replace(scan, splits=[_labelled(split, labels, self._columns) for split in scan.splits])
+                for scan in log.files
+            ]
+            log.tally = tally(log.files, len(log.queues))
+            log.superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum())
+                                 for split in log.splits(BIT_SUPERSEDED))
+
+    def note(self) -> None:
+        """Note damage after the end, and none after an old end."""
+        log = self.log
+        for noted in self._of(Noted):
+            log.tail = _left_of(log.tail, noted.damage)
+            log.damaged = sorted([*log.damaged, noted.damage], key=lambda damage: damage.start)
+        for end in self._of(OldEnd):
+            log.damaged = [damage for damage in log.damaged if damage.start < end.start]
+
+
+def _rewritten(scan: FileScan, change: Rewritten) -> FileScan:
+    """Return the scan with the records alone that lie between the ranges."""
+    kept = FileScan(change.now, scan.file_size)
+    starts, stops = np.array([*change.ranges, (scan.file_end, scan.file_end)], dtype=np.int64).T
+    for split in scan.splits:
+        rows = split.records
+        # the first range that ends after a record begins must not begin before the record ends
+        following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
+        kept.splits.append(Split(rows[rows["phy_offset"] + rows["size"] <= starts[following]], split.hashes[:0]))
+    kept.queues = scan.queues
+    return kept
 
 
 def _struck(scan: FileScan, struck: Iterable[Struck], over: Collection[Gap], columns: ColumnStore) -> FileScan:
@@ -217,34 +308,16 @@ def _left_of(tail: Tail | None, damage: Damage) -> Tail | None:
 
 
 def _planned(
-    log: LogView, replaced: list[Replaced], dropped: Collection[str], cut_from: int, columns: ColumnStore
-) -> LogView:
-    """Return the log after a plan: its files, in which these ranges are replaced and nothing follows the cut."""
-    queues = list(log.queues)
-    numbers = {key: number for number, key in enumerate(queues)}
-    by_file: dict[MappedFile, list[Replaced]] = defaultdict(list)
-    for change in replaced:
-        by_file[change.mapped_file].append(change)
-    new = by_file.keys() - {scan.mapped_file for scan in log.files}
-    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
-    scans = []
-    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
-        if str(scan.mapped_file.path) in dropped:
-            continue
-        own = by_file[scan.mapped_file]
-        ranges = sorted((change.start, change.stop) for change in own)
-        starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
-        new_rows = [_rows_of(change, numbers, queues) for change in own if change.records]
-        splits = list(_insert(_left(scan.splits, starts, stops, cut_from, columns), new_rows))
-        filled = within(np.array([gap.start for gap in scan.gaps], dtype=np.int64), starts, stops).tolist()
-        scans.append(_changed_scan(scan, own, filled, splits, cut_from))
-    for scan in scans:
-        scan.queues = queues
-    files = [scan.mapped_file for scan in scans]
-    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
-    view.written = log.written | {record.phy_offset: record for change in replaced for record in change.records}
-    view.has_keys = log.has_keys
-    return view
+    scan: FileScan, own: list[Replaced], cut_from: int, numbers: dict[tuple[bytes, int], int],
+    queues: list[tuple[bytes, int]], columns: ColumnStore,
+) -> FileScan:
+    """Return the scan of a file after a plan; queues that only new records name are added to `numbers` and `queues`."""
+    ranges = sorted((change.start, change.stop) for change in own)
+    starts, stops = np.maximum.accumulate(np.array(ranges, dtype=np.int64).reshape(-1, 2)).T
+    new_rows = [_rows_of(change, numbers, queues) for change in own if change.records]
+    splits = list(_insert(_left(scan.splits, starts, stops, cut_from, columns), new_rows))
+    filled = within(np.array([gap.start for gap in scan.gaps], dtype=np.int64), starts, stops).tolist()
+    return _changed_scan(scan, own, filled, splits, cut_from)
 
 
 def _changed_scan(

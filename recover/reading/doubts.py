@@ -19,13 +19,24 @@ from recover.reading.accepting import Noted, OldEnd
 from recover.reading.end import damage_after_end, file_named_elsewhere, said_behind
 from recover.reading.facts import Facts
 from recover.reading.order import confirmed_place, false_restart, older_topic
+from recover.reading.placed import displaced_in
 from recover.reading.places import named_elsewhere, only_place_left
 from recover.reading.policy import Explanation, decide
 from recover.reading.reading import Doubt, Reading, same_records
 from recover.reading.whose_log import older_in_place, other_log, turned_clock
+from recover.store.store import CONSUMEQUEUE
 
 _ROUNDS = 8
 """Most stores take one round, and damaged ones two or three."""
+
+
+def displaced(reading: Reading) -> Iterator[Explanation]:
+    """Whole records that stand elsewhere than they say, in bytes that the walk of the log does not explain."""
+    facts = reading.facts
+    for run in () if facts.options.in_place else displaced_in(
+        reading.log, None if CONSUMEQUEUE in facts.elsewhere else facts.store, reading.placed, facts.searched
+    ):
+        yield Explanation("displaced", run, about=run)
 
 
 def after_the_end(reading: Reading) -> Iterator[Explanation]:
@@ -57,9 +68,11 @@ def old_end(reading: Reading) -> Iterator[Explanation]:
 
 ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
 """What the order of records in their queues depends on: comes before everything else, and after every change."""
-OWNERSHIP: tuple[Doubt, ...] = (*ORDER, turned_clock, other_log, older_in_place)
+OWNERS: tuple[Doubt, ...] = (turned_clock, other_log, older_in_place)
+OWNERSHIP: tuple[Doubt, ...] = (*ORDER, *OWNERS)
 DOUBTS: tuple[Doubt, ...] = (
-    *OWNERSHIP, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left, older_topic,
+    *ORDER, displaced, *OWNERS, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left,
+    older_topic,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 class ScanOptions(Struct, frozen=True):
     """How to scan: memory for columns (bytes), deleted topics, progress, engine. `known`: an earlier scan to reuse if
-    valid."""
+    valid. `in_place`: displaced records count where they stand, as damage."""
 
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
@@ -31,6 +31,7 @@ class ScanOptions(Struct, frozen=True):
     tick: Callable[[], None] | None = None
     engine: Engine = LocalEngine()
     known: KnownLog | None = None
+    in_place: bool = False
 
 
 class Facts(Struct, frozen=True, eq=False, dict=True):
@@ -70,6 +71,11 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
             store, options, queue, misnamed, elsewhere, read, with_queues and COMMITLOG not in elsewhere,
             with_keys or read, Topics(store, options.include_deleted), DelayTable(levels),
         )
+
+    @cached_property
+    def searched(self) -> set[Hashable]:
+        """What was searched for displaced records already."""
+        return set()
 
     @cached_property
     def index_ends(self) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -166,22 +166,16 @@ def record_count(positions: Iterable[LostPosition]) -> int:
 
 def lost_positions(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Iterable[LostPosition] = (),
-    held: Iterable[tuple[QueueKey, int]] = (),
 ) -> Losses:
     """Collect the positions that units name in each damaged range, then those that only jumps in queue offsets show.
 
-    A jump in a queue's offsets is assigned to the damaged range between its two records; if there are several, the
-    first one takes as many as fit. `behind`: positions past the end of the log that units name; `held`: positions that
-    are not lost, since intact records with a wrong queue offset belong there.
+    `behind`: positions past the end of the log that units name.
     """
     losses = Losses([[] for _ in log.damaged])
     if not log.damaged and queues is None:
         return losses
-    starts = [damage.start for damage in log.damaged]
-    fits = [(damage.stop - damage.start) // MIN_RECORD_SIZE for damage in log.damaged]
-    room = [0, *accumulate(fits)]
     named: dict[QueueKey, list[int]] = defaultdict(list)
-    taken: dict[QueueKey, list[int]] = defaultdict(list)
+    starts = [damage.start for damage in log.damaged]
     for position in chain(named_by_units(queues, "lost"), behind):
         at = bisect_right(starts, position.start) - 1
         if at >= 0 and position.start < log.damaged[at].stop:
@@ -189,13 +183,27 @@ def lost_positions(
             losses.by_damage[at].append(position)
         elif position.start >= log.log_end:
             losses.unproven.append(position)
-    for key, queue_offset in held:
-        taken[key].append(queue_offset)
-    for places in (*named.values(), *taken.values()):
+    for places in named.values():
         places.sort()
+    _add_jumps(losses, log, expectation, named)
+    losses.again = [*_made_again(log, losses, queues)]
+    for positions in losses.by_damage:
+        positions.sort(key=lambda position: position.place)
+    return losses
+
+
+def _add_jumps(losses: Losses, log: LogView, expectation: Expectation, named: dict[QueueKey, list[int]]) -> None:
+    """Add the positions that only jumps in queue offsets show; `named`: those that units name, ascending.
+
+    A jump is assigned to the damaged range between its two records; if there are several, the first one takes as many
+    as fit.
+    """
+    starts = [damage.start for damage in log.damaged]
+    fits = [(damage.stop - damage.start) // MIN_RECORD_SIZE for damage in log.damaged]
+    room = [0, *accumulate(fits)]
     for gap in _unexplained_gaps(log, expectation):
-        known, others = (_between(places[gap.key], gap.first, gap.last) for places in (named, taken))
-        missing = gap.last - gap.first + 1 - len(others)
+        known = _between(named[gap.key], gap.first, gap.last)
+        missing = gap.last - gap.first + 1
         if missing <= len(known):
             continue
         first, stop = bisect_right(starts, gap.before), bisect_left(starts, gap.behind)
@@ -203,19 +211,11 @@ def lost_positions(
             # the damage is too small to have taken them
             losses.unexplained.append(gap)
             continue
-        own = {*known, *others}
-        wanted = [at for at in range(gap.first, min(gap.last + 1, gap.first + _GAP_LIMIT)) if at not in own]
-        at = 0
+        own = {*known}
+        wanted = (at for at in range(gap.first, min(gap.last + 1, gap.first + _GAP_LIMIT)) if at not in own)
         for number in range(first, stop):
-            if at >= len(wanted):
-                break
-            found = wanted[at : at + fits[number]]
+            found = islice(wanted, fits[number])
             losses.by_damage[number].extend(LostPosition(gap.key, place, None, None) for place in found)
-            at += fits[number]
-    losses.again = [*_made_again(log, losses, queues)]
-    for positions in losses.by_damage:
-        positions.sort(key=lambda position: position.place)
-    return losses
 
 
 def _made_again(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Iterator[list[LostPosition]]:

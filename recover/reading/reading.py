@@ -24,6 +24,7 @@ from recover.reading.edits import Edit
 from recover.reading.end import indexed_after_end, is_end_mark_only, named_after_end, named_by_index_alone, old_end
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.lost import Losses, LostPosition, lost_positions
+from recover.reading.placed import Placed
 from recover.reading.policy import Explanation
 from recover.reading.whose_log import ForeignFile, Ownership
 from recover.store.columns import Rows
@@ -154,6 +155,16 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
         """The edits of intact records that belong elsewhere, ascending."""
         return sorted((one.becomes for one in self.accepted if isinstance(one.becomes, Edit)),
                       key=lambda edit: edit.start)
+
+    @property
+    def placed(self) -> list[Placed]:
+        """The displaced records, which the log has at their place, ascending by it."""
+        return sorted(self.told("displaced"), key=lambda run: run.start)
+
+    @property
+    def as_it_is(self) -> LogView:
+        """The log with all records where they stand: no broker looks for displaced ones."""
+        return self.by_names if self.placed else self.log
 
     def told(self, kind: str) -> Iterator[Any]:
         """Yield what is told of each accepted explanation of this kind."""

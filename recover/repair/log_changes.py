@@ -6,8 +6,11 @@ changed log needs, and an ordinary verify afterwards proves it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +49,7 @@ class LogChanges:
     `edited`: starts of messages that are edited although their checksums are right.
     `cuts_only`: everything before `cut_from` stays as it is, damage included. `bridged_queues`: queues with a position
     in a bridge. `without_markers`: bridges get only the markers without which superseded records would be live again.
+    `placed`: where displaced records come from, for reports.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class LogChanges:
         self.dropped: list[str] = []
         self.edited: set[int] = set()
         self.bridged_queues: set[QueueKey] = set()
+        self.placed: list[dict[str, Any]] = []
 
     def after(self) -> Reading:
         """Return the reading of the log that the steps leave, with nothing compared with it yet."""
@@ -163,6 +168,28 @@ class LogChanges:
             "start": where.start, "stop": where.stop, "kind": "bridge", "markers": len(bridge.markers),
             "fillers": len(bridge.filler), "lost": lost, "lost_count": len(positions),
         })
+
+    def place_displaced(self) -> None:
+        """Write displaced records to their place; what is written into them or after them besides is left to its own
+        step."""
+        others: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for step in self.steps:
+            if isinstance(step, InPlace):
+                others[step.file].append((step.start, step.stop))
+        for spans in others.values():
+            spans.sort()
+        for run in self.analysis.placed:
+            name, base = self._name(run.mapped_file), run.mapped_file.file_from_offset
+            at, end, spans = run.start - base, run.stop - base, others[name]
+            first = bisect_right(spans, at, key=itemgetter(1))
+            for start, stop in [*spans[first : bisect_left(spans, (end, end))], (end, end)]:
+                if at < start:
+                    self.steps.append(run.step(name, at + base, start + base))
+                at = stop
+            self.placed.append({
+                "start": run.start, "stop": run.stop, "source": self.analysis.store.relative(run.source),
+                "position": run.position, "records": run.records,
+            })
 
     def zero_dirty_end(self) -> None:
         """Zero all nonzero bytes after the live log: stale records, end marks and what follows them."""
@@ -287,6 +314,7 @@ def keep_everything(
         if old is not None:
             return keep_everything(analysis, lost=lost, bridge=bridge, mend_bits=mend_bits, edits=edits, old_end=old)
     changes.zero_dirty_end()
+    changes.place_displaced()
     changes.mend_files()
     return changes
 

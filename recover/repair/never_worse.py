@@ -12,11 +12,10 @@ import os
 import stat
 import tempfile
 import time
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate, repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -28,55 +27,25 @@ from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
-from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
+from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
-from recover.log.file_scan import FileScan
 from recover.log.generations import batches
 from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
+from recover.reading.accepting import Becomes, Dropped, Rewritten
+from recover.reading.policy import Explanation
+from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, Statement
-from recover.store.columns import Rows, Split
+from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.reader import FileReader, LocalFile
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
-
-
-class _Overlaid(FileReader):
-    """A file with changes laid over it; a read touches only the changes in its range."""
-
-    def __init__(self, below: FileReader, changes: Iterable[InPlace]) -> None:
-        self._changes = sorted(changes, key=lambda change: change.start)
-        self._starts = [change.start for change in self._changes]
-        self._reached = [*accumulate((change.stop for change in self._changes), max)]
-        self._below = below
-
-    @property
-    def length(self) -> int:
-        return max(self._below.length, self._reached[-1])
-
-    def read(self, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.length)
-        found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
-        for change in self._changes[bisect_right(self._reached, offset) : bisect_left(self._starts, stop)]:
-            first, last = max(offset, change.start), min(stop, change.stop)
-            if first < last:
-                found[first - offset : last - offset] = _bytes(change, first, last)
-        return bytes(found)
-
-    def close(self) -> None:
-        self._below.close()
-
-
-def _bytes(change: InPlace, first: int, last: int) -> bytes:
-    if not isinstance(change, WriteRange):
-        return bytes(last - first)
-    return change.content.part(first - change.start, last - change.start)
 
 
 class _Planned(LocalTree):
@@ -131,7 +100,7 @@ class _Planned(LocalTree):
         path, installed, within = self._steps(name)
         if installed is None:
             below = self._below.open(name)
-            return _Overlaid(below, within) if within else below
+            return Overlaid(below, within) if within else below
         if path not in self._written:
             target = self._scratch / str(len(self._written))
             try:
@@ -190,19 +159,23 @@ class Missed(Struct, frozen=True):
     store_timestamp: int
 
 
-def refuse_worse(
-    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
-) -> RecoverPlan:
-    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+Place = tuple[str, int, int]
+"""Topic, queue, queue offset."""
 
-    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+
+def taken_from_brokers(
+    store: Store, made: RecoverPlan, settings: BrokerSettings
+) -> tuple[dict[Place, Missed], dict[Place, Missed], list[str]]:
+    """Return what brokers alone would deliver and a plan (see `may_take_messages`) takes from them; what it overwrites
+    of old log files; and the releases that were asked."""
     steps = made.plan.steps
-    missed: dict[tuple[str, int, int], Missed] = {}
+    missed: dict[Place, Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
     with planned_store(store, steps) as (planned, path_in):
-        view = made.before.analysis.log
-        after_view, stays = _changed(view, path_in, steps, store)
+        analysis = made.before.analysis
+        view = analysis.as_it_is
+        after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release, stays):
                 missed[item.topic, item.queue, item.queue_offset] = item
@@ -210,12 +183,21 @@ def refuse_worse(
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
-    analysis = made.before.analysis
     deleted = set(analysis.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
               and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
+    return missed, named, [*releases]
+
+
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+) -> RecoverPlan:
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+
+    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
+    missed, named, releases = taken_from_brokers(store, made, settings)
     delivered = len(missed)
     missed |= named
     if not missed:
@@ -273,7 +255,7 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
     analysis, steps = made.before.analysis, made.plan.steps
     expected = analysis.expectation
     plain = analysis.log.is_plain and not analysis.log.tally.bits & BIT_MISNUMBERED and not (
-        analysis.contradictions or analysis.misnamed or analysis.foreign or expected.unsafe)
+        analysis.contradictions or analysis.misnamed or analysis.placed or analysis.foreign or expected.unsafe)
     queues = [store.consumequeue_dir]
     if plain and not store.queue_folders:
         written = {store.path(step.file).parent for step in steps}
@@ -285,38 +267,28 @@ def may_take_messages(store: Store, made: RecoverPlan) -> bool:
 
 
 def _changed(
-    view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store
+    before: Reading, path_in: Callable[[Path], Path], steps: Iterable[Step]
 ) -> tuple[LogView, list[Stretch]]:
     """Return the rows of the unchanged records, and their ranges; the brokers' own check judges the rest."""
-    within: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    store, within = before.store, defaultdict[Path, list[tuple[int, int]]](list)
     gone: set[Path] = set()
     for step in steps:
         if isinstance(step, InPlace):
             within[store.path(step.file)].append((step.start, step.stop))
         else:
             gone.add(store.path(step.file))
-    files: list[FileScan] = []
+    found: list[Becomes] = [Dropped(str(path)) for path in gone]
     stays: list[Stretch] = []
-    for scan in view.files:
-        path, base = scan.mapped_file.path, scan.mapped_file.file_from_offset
-        if path in gone:
+    for scan in before.log.files:
+        file, base = scan.mapped_file, scan.mapped_file.file_from_offset
+        if file.path in gone:
             continue
-        edges = [base, *(base + at for pair in sorted(within[path]) for at in pair), scan.file_end]
+        ranges = tuple((base + start, base + stop) for start, stop in sorted(within[file.path]))
+        edges = [base, *chain(*ranges), scan.file_end]
         stays += zip(repeat(base), edges[::2], edges[1::2])
-        if not within[path]:
-            files.append(scan)
-            continue
-        kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
-        starts, stops = base + np.array([*sorted(within[path]), (scan.file_size, scan.file_size)], dtype=np.int64).T
-        for split in scan.splits:
-            rows = split.records
-            # the first range that ends after a record begins must not begin before the record ends
-            following = np.minimum(np.searchsorted(stops, rows["phy_offset"], side="right"), stops.size - 1)
-            keep = rows["phy_offset"] + rows["size"] <= starts[following]
-            kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
-        kept.queues = scan.queues
-        files.append(kept)
-    return structs.replace(view, files=files), stays
+        if ranges:
+            found.append(Rewritten(file, structs.replace(file, path=path_in(file.path)), ranges))
+    return before.accepting([Explanation("written-over", one) for one in found]).log, stays
 
 
 def missed_between(

@@ -72,7 +72,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
-        store, before.analysis.log, options.settings, mode=options.mode, counted=False)
+        store, before.analysis.as_it_is, options.settings, mode=options.mode, counted=False)
     if options.policy == "broker":
         changes = _as_the_broker(before.analysis, prediction)
     else:
@@ -127,7 +127,8 @@ def _planned(
     restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
-               "bridged": changes.bridged[:1000], "valid_to": after.log.valid_to, "config": config,
+               "bridged": changes.bridged[:1000], "placed": changes.placed[:1000], "valid_to": after.log.valid_to,
+               "config": config,
                "index_units": max((item.facts["index_units"] for item in before.findings if item.code == MOSTLY_GONE),
                                   default=0)}
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)

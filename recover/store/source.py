@@ -72,6 +72,10 @@ class Tree:
         """Return the local path of a name; None if there is none."""
         return None
 
+    def below(self, name: str) -> Path | None:
+        """Return the path of the file over which this one is laid; None for a file of its own."""
+        return None
+
 
 class LocalTree(Tree):
     """The local file system. Names are paths relative to its root."""
@@ -116,6 +120,11 @@ class StorePath(PosixPath):
     def behind(self) -> Path | None:
         """The local path it stands for; None if there is none."""
         return self.tree.behind(self.within)
+
+    @property
+    def below(self) -> Path | None:
+        """The path of the file over which this one is laid; None for a file of its own."""
+        return self.tree.below(self.within)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return length and times, as far as the tree knows them. `OSError`."""

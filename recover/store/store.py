@@ -351,6 +351,8 @@ class Store:
         name = str(path)
         if name.startswith(self._prefix):
             return name[len(self._prefix) :] or "."
+        if isinstance(path, StorePath) and (below := path.below) is not None:
+            return self.relative(below)
         return "." if path == self.root else str((isinstance(path, StorePath) and path.behind) or path)
 
     def path(self, name: str) -> Path:

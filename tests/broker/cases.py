@@ -45,7 +45,7 @@ TYPICAL = (
 )
 #: What a store alone does with config files is nothing; they are judged elsewhere. So are lying witnesses (WITNESS), of
 #: which brokers deliver nearly all.
-ALL = (SOUND, *(entry.name for entry in RECIPES.values() if entry.area not in ("config", "witness")))
+ALL = (SOUND, *(entry.name for entry in RECIPES.values() if entry.area not in ("config", "displaced", "witness")))
 
 
 #: (store, damage, seed): one record, mark, name or unit that lies; stores that were stopped, and killed.

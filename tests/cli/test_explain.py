@@ -225,7 +225,7 @@ def test_the_cut_that_a_log_tells_of_is_where_predict_has_it(
 def test_what_it_says_to_type_can_be_typed(
     store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = store("clean-5.3.3")
+    root = store("clean-plain-4.9.7")
     monkeypatch.chdir(tmp_path)
     lines = {line for path in KEPT for item in read_log(path).seen for line in item.row.then}
     facts = {"store": "/data/store", "file": "/data/store/commitlog/00000000000000000000", "offset": 0}

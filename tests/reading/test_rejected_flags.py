@@ -18,7 +18,7 @@ from fixtures.synth import StoreWriter
 from formats import sysflag
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
 from formats.record.message import ZSTD, decompress
-from recover.check.flips import right_flag
+from recover.reading.bits import right_flag
 from recover.reading.policy import POLICIES
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records

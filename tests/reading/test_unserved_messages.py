@@ -14,8 +14,8 @@ from formats.basics import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
 from formats.record.grammar import NEEDED, is_served, unserved
 from formats.record.message import TOPIC_ROCKSDB_HALF
-from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
+from recover.reading.bits import served_again
 from tests.cli.runner import mqtool
 from tests.reading.test_rejected_flags import BIT, told_and_put_back
 from tests.support.commitlog import Placed, placed_records

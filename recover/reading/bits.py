@@ -13,41 +13,29 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
 
 from formats import properties as props, sysflag
 from formats.basics import FormatError, index_key_hash
-from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record, delay_level, iter_index_keys, tags_code
-from formats.record.grammar import is_served, unserved
+from formats.record import Record, delay_level, iter_index_keys, tags_code
+from formats.record.grammar import is_served
 from formats.record.message import MissingCodecError, decompress, with_property_crc
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_PROP_CRC, BIT_UNSERVED, NO_MESSAGE
-from recover.check.log import place_in_file
 from recover.derived.expected import QueueKey
 from recover.findings.code import Severity
-from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.reading.edits import Edit, between, property_bit
 from recover.reading.policy import POLICIES
 from recover.reading.reading import Reading
-from recover.reading.restore import flipped_bits
 from recover.store.columns import Rows, Split, ask
 from recover.store.config_files import topic_text
-from recover.store.store import Store
 
 if TYPE_CHECKING:
     from recover.derived.index_check import IndexReport
-
-_THROWN = "fail to decompress it and drop the rest of the response"
-_AS_IT_IS = "receive compressed data"
-_LEVEL_STOPS = "4.9 delivers nothing of its delay level from there on, other releases drop it"
-_TIMER_STOPS = "the timer reads nothing after it"
-_TRIED_AGAIN = "the timer retries its delivery without end, and may hang on it"
-_NOT_ENDED = "its transaction cannot be ended"
-
 
 class Rejected(Struct):
     """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
@@ -86,56 +74,6 @@ def rejected(analysis: Reading) -> list[Rejected]:
                     records[item.edit.start] = item.edit.record
                 found.append(item)
     return found
-
-
-def rejected_findings(analysis: Reading, found: list[Rejected]) -> Iterator[Finding]:
-    """Yield a finding for each of `found`, and for each bit that explains one."""
-    for item in found:
-        first, code = item.rows[0], POLICIES[item.kind].finding
-        start = int(first["phy_offset"])
-        topic, queue_id = analysis.log.queues[int(first["queue"])]
-        place, facts = _about_flag(item) if item.kind == "flag" else _about_properties(item, topic_text(topic))
-        yield finding(
-            code, *place_in_file(analysis.store, analysis.log, start + place), severity=item.severity, start=start,
-            first=start,
-            # what recover leaves as it is
-            remedy=None if item.edit else f"mqtool explain {code}", last=int(item.rows[-1]["phy_offset"]),
-            count=item.rows.size, topic=topic_text(topic), queue=queue_id, queue_offset=int(first["queue_offset"]),
-            **facts,
-        )
-        if item.edit is not None:
-            yield _bit_finding(analysis.store, analysis.log, item.edit, "commitlog-flipped-field", name=item.edit.field,
-                               value=item.edit.after)
-
-
-def _about_flag(item: Rejected) -> tuple[int, dict[str, Any]]:
-    """Return the position in the first record, and the facts of the finding."""
-    flag = int(item.rows[0]["sys_flag"])
-    result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS
-    return OFFSET_SYS_FLAG, {"sys_flag": flag, "says": _says(flag), "result": result}
-
-
-def _about_properties(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
-    """Return the position in the first record, and the facts of the finding."""
-    names = ["a property"] if item.record is None else unserved(item.record)
-    values = {} if item.record is None else item.record.property_map()
-    place = 0 if item.edit is None else item.edit.position
-    says = ", ".join(f"{name} ({values[name]!r})" if name in values else f"{name} (missing)" for name in names)
-    return place, {"says": says, "result": _result(topic, names)}
-
-
-def _result(topic: str, wrong: list[str]) -> str:
-    kind = SERVICE_TOPICS[topic]
-    if kind == "timer":
-        return _TIMER_STOPS if props.TIMER_OUT_MS in wrong else _TRIED_AGAIN
-    return _NOT_ENDED if kind == "half" else _LEVEL_STOPS
-
-
-def _says(flag: int) -> str:
-    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, "an unknown type")
-    if flag & sysflag.COMPRESSED:
-        return f"compressed ({kind})"
-    return f"{kind}, but not compressed" if flag & sysflag.COMPRESSION_TYPE else "not compressed"
 
 
 def _of_kind(log: LogView, bit: int, kind: str) -> list[Rejected]:
@@ -237,30 +175,6 @@ def _agrees(sys_flag: int, body: bytes) -> bool:
     return True
 
 
-def flipped_bit_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
-    """Yield a finding for each damaged message that one bit explains, at the byte of that bit."""
-    for edit in flipped_bits(analysis.log, analysis.losses):
-        yield _bit_finding(store, analysis.log, edit, field=edit.field, odds=edit.odds)
-
-
-def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
-    """Yield a finding for each record whose tag or key differs by one bit from what units hold, or whose property CRC
-    has a name that differs by one: nothing else reports that."""
-    for edit in edits:
-        witness = POLICIES[edit.kind].witness
-        severity: Severity | None = "warning" if edit.kind == "checksum" else None
-        yield _bit_finding(store, log, edit, severity=severity, name=edit.field, value=edit.after, witness=witness)
-
-
-def _bit_finding(store: Store, log: LogView, edit: Edit, code: str = "", **facts: Any) -> Finding:
-    (topic, queue), queue_offset = edit.place
-    return finding(
-        code or POLICIES[edit.kind].finding, *place_in_file(store, log, edit.start + edit.position),
-        start=edit.start, position=edit.position, bit=edit.bit, stored=edit.stored[0], right=edit.content[0],
-        topic=topic, queue=queue, queue_offset=queue_offset, **facts,
-    )
-
-
 def unnamed_checksums(log: LogView, mended: Iterable[Edit]) -> list[Edit]:
     """Return the edits that restore the name of a property CRC, in single records between others that have one.
 
@@ -305,10 +219,7 @@ def flipped_properties(
     `mended`: other edits of the records; these are judged with them applied.
     """
     records = analysis.log.written | {edit.start: edit.record for edit in mended}
-    found: list[Edit] = []
-    altered: list[Record] = []
-    by_tag: dict[int, Edit | None] = {}
-    unsure: list[Edit] = []
+    found: list[_Contradicted] = []
     with LogReader(analysis.log.queue) as reader:
         for kind, start, size, told in _told(analysis, index):
             record = records.get(start) or reader.find(start, size)
@@ -316,29 +227,38 @@ def flipped_properties(
             if record is None or record.property_crc is not None:
                 continue
             off = _bits_off_tag(record, *told) if kind == "tag" else _bits_off_keys(record, {*told})
-            if not off:
-                continue
-            edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
-            if edit is not None:
-                records[start] = edit.record
-                found.append(edit)
-            if off == 1:
-                unsure += [] if edit is None else [edit]
-            elif kind == "tag":
-                by_tag[start] = edit
-            elif start in by_tag and None in (edit, by_tag[start]):
-                altered.append(record)
-    kinds = {(edit.start, edit.kind) for edit in found}
-    alone = [edit for edit in unsure if not {(edit.start, "tag"), (edit.start, "key")} <= kinds]
-    return [edit for edit in found if edit not in alone], altered
+            if off:
+                edit = _by_tag(record, *told) if kind == "tag" else _by_keys(record, {*told})
+                found.append(_Contradicted(kind, record, off, edit))
+                records[start] = record if edit is None else edit.record
+    return [*_borne_out(found)], [*_unexplained(found)]
 
 
-def altered_findings(store: Store, log: LogView, records: Iterable[Record]) -> Iterator[Finding]:
-    """Yield a finding for each record that both its queue unit and the index contradict, at its properties."""
-    for record in records:
-        start, place = record.phy_offset, record.total_size - len(record.properties)
-        yield finding("commitlog-contradicted-properties", *place_in_file(store, log, start + place), start=start,
-                      topic=record.topic_name, queue=record.queue_id, queue_offset=record.queue_offset)
+class _Contradicted(NamedTuple):
+    """A record that its unit ("tag") or the index ("key") contradicts by so many bits, and the edit that explains
+    it."""
+
+    kind: str
+    record: Record
+    off: int
+    edit: Edit | None
+
+
+def _borne_out(found: list[_Contradicted]) -> Iterator[Edit]:
+    """Yield the edits: where one bit of the unit explains as much, only if the other kind needs an edit, too."""
+    kinds = {(item.edit.start, item.kind) for item in found if item.edit is not None}
+    for item in found:
+        if item.edit is not None and (item.off > 1 or {(item.edit.start, "tag"), (item.edit.start, "key")} <= kinds):
+            yield item.edit
+
+
+def _unexplained(found: list[_Contradicted]) -> Iterator[Record]:
+    """Yield the records that both contradict by several bits, if one of them has no edit."""
+    by_tag = {item.record.phy_offset: item.edit for item in found if item.kind == "tag" and item.off > 1}
+    for item in found:
+        start = item.record.phy_offset
+        if item.kind == "key" and item.off > 1 and start in by_tag and None in (item.edit, by_tag[start]):
+            yield item.record
 
 
 def _told(analysis: Reading, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:

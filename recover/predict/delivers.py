@@ -1,0 +1,512 @@
+"""What a start delivers: delayed messages, timers, half messages and popped ones, one event each.
+
+1. `delay`: each level is read from the offset in delayOffset.json on, in order, up to the first message that is not due
+   (ScheduleMessageService.executeOnTimeup).
+2. `timer`: units that the wheel leads to, and messages of the timer's queue that have none (timers.py).
+3. `half`: half messages from the committed offset of the check on that no op message ends. The first check stores each
+   again and asks its producer (TransactionalMessageServiceImpl.check); too old or asked too often, it is discarded.
+4. `revive`: check points of popped messages without an acknowledgement, from the committed offset of the revive queue
+   on (PopReviveService): their messages go to the retry topic when their invisible time is over.
+
+A message that the log already holds where it would be delivered comes `again`: the same topic and queue, unique key,
+time of birth, reconsume times and checksum, stored later. Otherwise it is delivered `now`, or `pending`, or `skipped`:
+never delivered, though nobody has it.
+
+Not played: a damaged timer, timers and transactions in RocksDB, popped messages in kvStore, a slave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats import properties as props, timer
+from formats.config.tables import read_consumer_offsets, read_delay_offsets
+from formats.properties import OFFSET_DIGITS, QUEUE_ID_DIGITS, TIME_DIGITS, is_number
+from formats.record import SERVICE_TOPICS, TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
+from formats.record.rows import BIT_STALE, STAND_IN
+from recover.broker import versions
+from recover.broker.settings import BrokerSettings, delay_of
+from recover.check.config import DELAYS_FILE, LMQ_OFFSETS_FILE, OFFSET_FILES, OFFSETS_FILE
+from recover.findings.code import Severity
+from recover.findings.model import Finding, finding
+from recover.log.judge import LogReader
+from recover.log.scan import LogView
+from recover.predict.dispatch import Key
+from recover.predict.queues import UNIT, QueueState
+from recover.predict.timers import PRECISION_MS, start_timer
+from recover.store.config_files import Topics, topic_text
+from recover.store.derived_files import ExtFiles
+from recover.store.store import Store
+
+Kind = Literal["delay", "timer", "half", "revive"]
+Outcome = Literal["again", "now", "pending", "skipped"]
+Identity = tuple[str, int, str, int, int, int]
+States = Mapping[Key, QueueState]
+
+HALF_GROUP = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_"
+SERVICES = (versions.SEVERAL_ENDED, versions.TIMERS)
+"""The behaviours of releases that decide what services deliver, beside settings."""
+_CHECK_POINT, _ACK, _ACKS = "ck", "ack", "bAck"
+_REVIVE_SLACK_MS = 2000
+"""A check point is revived when the newest message of its queue is later than its time by this (PopReviveService)."""
+_LAG_MS = 60_000
+"""Files of offsets and times lack no more than the deliveries of this time after a kill."""
+_HOUR_MS = 3600 * 1000
+_SAMPLES = 5
+
+
+class Event(NamedTuple):
+    """One message that a service of the broker holds, and what its start does to it.
+
+    `topic`, `queue`: where consumers get it. `level`: of a delay. `due` (ms): when it may be delivered; None if that is
+    not known. `place`, `number`, `phy_offset`: the queue that holds it, its offset there and in the log. `checks`: how
+    often a producer was asked. `born`: ms.
+    """
+
+    kind: Kind
+    outcome: Outcome
+    topic: str
+    queue: int
+    level: int | None
+    due: int | None
+    place: str
+    number: int
+    phy_offset: int
+    key: str
+    born: int
+    stored: int
+    checks: int = 0
+    group: str = ""
+
+
+class Row(Struct):
+    """Counts of messages of one kind, real topic and delay level. `until`: the latest due time of those pending, ms."""
+
+    kind: Kind
+    topic: str
+    level: int | None
+    again: int = 0
+    now: int = 0
+    pending: int = 0
+    skipped: int = 0
+    until: int | None = None
+
+
+class Delivers(Struct):
+    """The rows of a start, and unique keys of some messages by outcome. `discards_stated`: a setting was given that
+    decides which half messages are discarded; without it only a default says so."""
+
+    rows: list[Row] = field(default_factory=list)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+    discards_stated: bool = False
+
+    def findings(self, broker: str) -> Iterator[Finding]:
+        half = [row for row in self.rows if row.kind == "half"]
+        others = [row for row in self.rows if row.kind != "half"]
+        told: tuple[tuple[str, list[Row], Outcome, Severity | None], ...] = (
+            ("start-skips-waiting", others, "skipped", None),
+            ("start-discards-half", half, "skipped", "error" if self.discards_stated else None),
+            ("start-delivers-again", self.rows, "again", None),
+            ("start-delivers-overdue", self.rows, "now", None),
+        )
+        for code, rows, outcome, severity in told:
+            rows = [row for row in rows if getattr(row, outcome)]
+            if rows:
+                yield finding(
+                    code, broker=broker, count=sum(getattr(row, outcome) for row in rows), kinds=_kinds(rows, outcome),
+                    topics=sorted({row.topic for row in rows}), samples=self.samples.get(outcome, []),
+                    severity=severity,
+                )
+
+
+_WORDS = {"delay": "delayed", "timer": "timer", "half": "half", "revive": "popped"}
+
+
+def _kinds(rows: list[Row], outcome: str) -> str:
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        counts[row.kind] += getattr(row, outcome)
+    return ", ".join(f"{number} {_WORDS[kind]}" for kind, number in counts.items())
+
+
+# --- Records, and where the log holds them a second time.
+
+
+class _Held(NamedTuple):
+    """One record of a service's queue: where its message belongs, how it is known again, and its properties."""
+
+    identity: Identity
+    phy_offset: int
+    queue_offset: int
+    stored: int
+    born: int
+    key: str
+    values: dict[str, str]
+    body: bytes
+
+
+class Books:
+    """The log of a store as services of brokers read it at a time `now` (ms). Keeps what it has read, so that several
+    releases can be asked."""
+
+    def __init__(self, store: Store, log: LogView, topics: Topics, now: int) -> None:
+        self.store, self.log, self.topics, self.now = store, log, topics, now
+        self._held: dict[int, _Held | None] = {}
+        self._copies: dict[str, tuple[int, dict[Identity, int]]] = {}
+
+    def held(self, reader: LogReader, phy_offset: int, size: int) -> _Held | None:
+        """The record of this size there; None if there is none that a broker could read."""
+        if phy_offset not in self._held:
+            record = reader.find(phy_offset, size) if size > 0 and self.log.min_offset <= phy_offset else None
+            self._held[phy_offset] = None if record is None else _held(record)
+        return self._held[phy_offset]
+
+    def delivered(self, reader: LogReader, held: Iterable[_Held]) -> set[int]:
+        """The offsets of those that the log holds where they would be delivered, stored later."""
+        by_topic: dict[str, list[_Held]] = defaultdict(list)
+        for item in held:
+            by_topic[item.identity[0]].append(item)
+        return {item.phy_offset for topic, items in by_topic.items()
+                for copies in [self._copies_of(reader, topic, min(item.stored for item in items))]
+                for item in items if copies.get(item.identity, -1) > item.phy_offset}
+
+    def _copies_of(self, reader: LogReader, topic: str, since: int) -> dict[Identity, int]:
+        """The last offset of each message of a topic that was stored at `since` (ms) or later."""
+        known = self._copies.get(topic)
+        if known is not None and known[0] <= since:
+            return known[1]
+        numbers = [number for number, (name, _) in enumerate(self.log.queues) if topic_text(name) == topic]
+        copies: dict[Identity, int] = {}
+        for split in self.log.splits_of(numbers) if numbers else ():
+            rows = split.records
+            rows = rows[np.isin(rows["queue"], numbers) & (rows["store_timestamp"] >= since)
+                        & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+            for row in rows:
+                record = reader.find(int(row["phy_offset"]), int(row["size"]))
+                if record is not None:
+                    copies[_identity(record, topic, record.queue_id, record.reconsume_times)] = record.phy_offset
+        self._copies[topic] = since, copies
+        return copies
+
+    def offset(self, settings: BrokerSettings, topic: str, group: str, queue: int) -> int:
+        """A committed offset in the file that this broker reads; -1 if there is none."""
+        by_name = {pair.name: pair for pair in self.topics.pairs if pair.name in OFFSET_FILES}
+        name = LMQ_OFFSETS_FILE if settings.flag("enableLmq") else OFFSETS_FILE
+        if "enableLmq" not in settings.given and not by_name[name].present:
+            name = LMQ_OFFSETS_FILE
+        chosen = by_name[name].chosen
+        known = {} if chosen is None else read_consumer_offsets(chosen.value).offsets
+        return known.get((topic, group), {}).get(queue, -1)
+
+
+def _held(record: Record) -> _Held:
+    values = record.property_map()
+    topic, queue = record.topic_name, record.queue_id
+    if topic in SERVICE_TOPICS and (real := values.get(props.REAL_TOPIC)):
+        number = values.get(props.REAL_QID, "")
+        topic, queue = real, int(number) if is_number(number, QUEUE_ID_DIGITS) else queue
+    return _Held(_identity(record, topic, queue, record.reconsume_times), record.phy_offset, record.queue_offset,
+                 record.store_timestamp, record.born_timestamp, values.get(props.UNIQ_KEY, ""), values, record.body)
+
+
+def _identity(record: Record, topic: str, queue: int, times: int) -> Identity:
+    return topic, queue, record.uniq_key or "", record.born_timestamp, times, record.body_crc
+
+
+def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """(queue offset, phy offset, size, tags code) from `first` on, before `last`."""
+    for queue_file in state.files:
+        units = queue_file.valid()
+        base = queue_file.start // UNIT
+        low, high = max(0, first - base), units.size if last is None else min(units.size, last - base)
+        for index in range(low, max(low, high)):
+            phy_offset, size, tags_code = units[index].tolist()
+            yield base + index, phy_offset, size, tags_code
+
+
+# --- The services.
+
+
+def events(books: Books, settings: BrokerSettings, states: States) -> Iterator[Event]:
+    """Yield what a broker of these settings does with each message that its services hold, once its queues are as in
+    `states`."""
+    serves = settings.text("brokerRole").upper() != "SLAVE"
+    with LogReader(books.log.queue) as reader:
+        for service in (_delayed, _timers, _half, _popped):
+            for event in service(books, reader, settings, states):
+                yield event if serves or event.outcome not in ("again", "now") else event._replace(outcome="pending")
+
+
+def delivers(books: Books, settings: BrokerSettings, states: States) -> Delivers:
+    """Add the events of a start up to one row for each kind, topic and level."""
+    found = Delivers(discards_stated=bool({"transactionCheckMax", "fileReservedTime"} & settings.given.keys()))
+    rows: dict[tuple[str, str, int], Row] = {}
+    for event in events(books, settings, states):
+        row = rows.setdefault((event.kind, event.topic, event.level or 0), Row(event.kind, event.topic, event.level))
+        setattr(row, event.outcome, getattr(row, event.outcome) + 1)
+        if event.outcome == "pending" and event.due is not None:
+            row.until = max(event.due, row.until or 0)
+        samples = found.samples.setdefault(event.outcome, [])
+        if len(samples) < _SAMPLES and event.key:
+            samples.append(event.key)
+    found.rows = [rows[key] for key in sorted(rows)]
+    return found
+
+
+def _event(kind: Kind, outcome: Outcome, held: _Held, place: str, due: int | None, **more: Any) -> Event:
+    topic, queue = held.identity[:2]
+    return Event(kind, outcome, topic, queue, more.pop("level", None), due, place, held.queue_offset, held.phy_offset,
+                 held.key, held.born, held.stored, **more)
+
+
+def _delayed(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
+    (pair,) = (pair for pair in books.topics.pairs if pair.name == DELAYS_FILE)
+    offsets = {} if pair.chosen is None else read_delay_offsets(pair.chosen.value)
+    table, newest = settings.delay_table, books.log.tally.newest_timestamp
+    for (topic, queue_id), state in sorted(states.items()):
+        level = queue_id + 1
+        if topic != TOPIC_SCHEDULE or level not in table:
+            continue
+        ext = ExtFiles(books.store, topic, queue_id)
+        first = max(offsets.get(level, 0), state.min_offset)
+        due: list[tuple[_Held, int]] = []
+        passed: list[tuple[_Held, int]] = []
+        later: list[tuple[_Held, int]] = []
+        for number, phy_offset, size, tags_code in _units(state, state.min_offset):
+            deliver = int(ext.tags_codes(np.array([tags_code]))[0])
+            if number < first and deliver <= newest - _LAG_MS:
+                continue
+            held = books.held(reader, phy_offset, size)
+            if held is None:
+                continue
+            if number < first:
+                passed.append((held, deliver))
+                continue
+            # what is due later than its level allows is due at once (correctDeliverTimestamp)
+            is_due = deliver <= books.now or deliver > books.now + delay_of(table, level)
+            (later if later or not is_due else due).append((held, deliver))
+        known = books.delivered(reader, [held for held, _ in due + passed])
+        place = f"{topic}/{queue_id}"
+        for held, deliver in passed:
+            if held.phy_offset not in known:
+                yield _event("delay", "skipped", held, place, deliver, level=level)
+        for held, deliver in due:
+            outcome: Outcome = "again" if held.phy_offset in known else "now"
+            yield _event("delay", outcome, held, place, deliver, level=level)
+        for held, deliver in later:
+            yield _event("delay", "pending", held, place, deliver, level=level)
+
+
+def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
+    state = states.get((TOPIC_TIMER, 0))
+    if state is None or not (settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")):
+        return
+
+    def queue_offset_at(phy_offset: int, size: int) -> int | None:
+        held = books.held(reader, phy_offset, size)
+        return None if held is None else held.queue_offset
+
+    loaded = start_timer(books.store, state, books.now, queue_offset_at)
+    units = loaded.units
+    near = units.due >= min(loaded.delivered, books.log.tally.newest_timestamp) - _LAG_MS
+    waiting: list[tuple[_Held, int, int]] = []
+    for due, phy_offset, size, magic in zip(*(column[near].tolist() for column in units[1:]), strict=True):
+        held = books.held(reader, phy_offset, size)
+        if held is not None:
+            waiting.append((held, due, magic))
+    from_queue = [(held, _out_time(held)) for _, phy_offset, size, _ in _units(state, loaded.queue_from)
+                  if (held := books.held(reader, phy_offset, size)) is not None]
+    recalled = {(held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2], due // PRECISION_MS)
+                for held, due in [*((held, due) for held, due, _ in waiting), *from_queue]
+                if props.TIMER_DEL_UNIQKEY in held.values}
+    known = books.delivered(reader, [*(held for held, _, _ in waiting), *(held for held, _ in from_queue)])
+    place, seen = f"{TOPIC_TIMER}/0", set(known)
+    for held, due, magic in waiting:
+        if (held.key, due // PRECISION_MS) in recalled or props.TIMER_DEL_UNIQKEY in held.values or _revives(held):
+            continue
+        if due // PRECISION_MS * PRECISION_MS < loaded.read_from:
+            if held.phy_offset not in known and not magic & timer.MAGIC_ROLL:
+                yield _event("timer", "skipped", held, place, due)
+            continue
+        # a message that is rolled on is stored once more in the timer's own queue
+        pending = due > books.now or bool(magic & timer.MAGIC_ROLL)
+        yield _event("timer", _once(held, seen, pending=pending), held, place, _out_time(held) or due)
+    for held, due in from_queue:
+        if (held.key, due // PRECISION_MS) not in recalled and props.TIMER_DEL_UNIQKEY not in held.values \
+                and not _revives(held):
+            yield _event("timer", _once(held, seen, pending=due > books.now), held, place, due)
+
+
+def _once(held: _Held, seen: set[int], *, pending: bool) -> Outcome:
+    """What becomes of a message that is due: a second copy if it was delivered, now or before."""
+    if pending:
+        return "pending"
+    outcome: Outcome = "again" if held.phy_offset in seen else "now"
+    seen.add(held.phy_offset)
+    return outcome
+
+
+def _out_time(held: _Held) -> int:
+    due = held.values.get(props.TIMER_OUT_MS, "")
+    return int(due) if is_number(due, TIME_DIGITS) else 0
+
+
+def _half(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
+    state = states.get((TOPIC_HALF, 0))
+    if state is None or settings.flag("transRocksDBEnable"):
+        return
+    first = max(state.min_offset, books.offset(settings, TOPIC_HALF, HALF_GROUP, 0))
+    ended = _ended(books, reader, settings, states)
+    when = books.now + settings.number("transactionCheckInterval")
+    open_ones = [held for number, phy_offset, size, _ in _units(state, first)
+                 if number not in ended and (held := books.held(reader, phy_offset, size)) is not None]
+    known = books.delivered(reader, open_ones)
+    as_half = [held._replace(identity=(TOPIC_HALF, 0, *held.identity[2:])) for held in open_ones]
+    known |= books.delivered(reader, as_half)
+    waits = False
+    for held in open_ones:
+        checks = _number(held.values.get(props.TRANSACTION_CHECK_TIMES, "0"))
+        immune = held.values.get("CHECK_IMMUNITY_TIME_IN_SECONDS")
+        immunity = settings.number("transactionTimeOut") if immune is None else 1000 * _number(immune)
+        age = when - held.born
+        # the check stops at the first message that is too young for it, and goes on with those behind it later
+        waits = waits or (immune is None and 0 <= age < immunity)
+        outcome: Outcome = "again" if held.phy_offset in known else "now"
+        if waits or (immune is not None and age < immunity):
+            outcome = "pending"
+        elif checks >= settings.number("transactionCheckMax") or (
+                age > settings.number("fileReservedTime") * _HOUR_MS):
+            outcome = "skipped"
+        yield _event("half", outcome, held, f"{TOPIC_HALF}/0", held.born + immunity, checks=checks,
+                     group=held.values.get(props.PGROUP, ""))
+
+
+def _ended(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> set[int]:
+    """The queue offsets of half messages that op messages end, those from the committed offset on."""
+    state = states.get((TOPIC_OP_HALF, 0))
+    if state is None:
+        return set()
+    several = settings.version.has(versions.SEVERAL_ENDED)
+    first = max(state.min_offset, books.offset(settings, TOPIC_OP_HALF, HALF_GROUP, 0))
+    found: set[int] = set()
+    for _, phy_offset, size, _ in _units(state, first):
+        held = books.held(reader, phy_offset, size)
+        text = "" if held is None else held.body.decode("ascii", "replace")
+        found.update(_number(part) for part in (text.split(",") if several else [text]) if _is_offset(part))
+    return found
+
+
+def _is_offset(text: str) -> bool:
+    return is_number(text, OFFSET_DIGITS)
+
+
+def _number(text: str) -> int:
+    return int(text) if is_number(text, OFFSET_DIGITS) else 0
+
+
+# --- POP: check points, in the revive queues or still in the timer.
+
+
+def _revives(held: _Held) -> bool:
+    return held.identity[0].startswith(REVIVE_TOPIC)
+
+
+class _CheckPoint(NamedTuple):
+    held: _Held
+    topic: str
+    group: str
+    queue: int
+    start: int
+    popped: int
+    invisible: int
+    offsets: list[int]
+
+    @property
+    def name(self) -> tuple[str, str, int, int, int]:
+        return self.topic, self.group, self.queue, self.start, self.popped
+
+
+def _popped(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
+    """Of each check point the messages that no acknowledgement names."""
+    held: list[_Held] = []
+    for (topic, queue), state in sorted(states.items()):
+        if topic.startswith(REVIVE_TOPIC):
+            first = books.offset(settings, topic, REVIVE_GROUP, queue) + 1
+            held += [item for _, phy_offset, size, _ in _units(state, max(first, state.min_offset))
+                     if (item := books.held(reader, phy_offset, size)) is not None]
+    timers = states.get((TOPIC_TIMER, 0))
+    if timers is not None and held:
+        waiting = [item for _, phy_offset, size, _ in _units(timers, timers.min_offset)
+                   if (item := books.held(reader, phy_offset, size)) is not None and _revives(item)]
+        known = books.delivered(reader, waiting)
+        held += [item for item in waiting if item.phy_offset not in known]
+    points: dict[tuple[str, str, int, int, int], _CheckPoint] = {}
+    acked: dict[tuple[str, str, int, int, int], set[int]] = defaultdict(set)
+    for item in held:
+        told = _told(item.body)
+        tag = item.values.get(props.TAGS)
+        if told is None:
+            continue
+        if tag == _CHECK_POINT:
+            point = _check_point(item, told)
+            points[point.name] = point
+        elif tag in (_ACK, _ACKS):
+            name = (str(told.get("t")), str(told.get("c")), _int(told, "q"), _int(told, "so"), _int(told, "pt"))
+            acked[name].update(told.get("aol") or [_int(told, "ao")])
+    for point in points.values():
+        left = [offset for offset in point.offsets if offset not in acked[point.name]]
+        due = point.popped + point.invisible
+        yield from _revived(books, reader, point, left, due, states)
+
+
+def _revived(
+    books: Books, reader: LogReader, point: _CheckPoint, left: list[int], due: int, states: States,
+) -> Iterator[Event]:
+    state = states.get((point.topic, point.queue))
+    if state is None:
+        return
+    for offset in left:
+        for _, phy_offset, size, _ in _units(state, offset, offset + 1):
+            held = books.held(reader, phy_offset, size)
+            if held is None:
+                continue
+            retry = point.topic if point.topic.startswith(RETRY_PREFIX) else None
+            targets = [retry] if retry else [f"{RETRY_PREFIX}{point.group}{join}{point.topic}" for join in "_+"]
+            again = [held._replace(identity=(name, 0, *held.identity[2:4], held.identity[4] + 1, held.identity[5]))
+                     for name in targets]
+            pending = due + _REVIVE_SLACK_MS > books.now
+            delivered = bool(books.delivered(reader, again))
+            outcome: Outcome = "again" if delivered and not pending else "pending" if pending else "now"
+            yield _event("revive", outcome, held, f"{point.held.identity[0]}/{point.held.identity[1]}", due,
+                         group=point.group)._replace(topic=point.topic, queue=point.queue, number=offset)
+
+
+def _check_point(held: _Held, told: dict[str, Any]) -> _CheckPoint:
+    start, count = _int(told, "so"), _int(told, "n")
+    differences = told.get("d") or list(range(count))
+    offsets = [start + difference for at, difference in enumerate(differences) if not _int(told, "bm") >> at & 1]
+    return _CheckPoint(held, str(told.get("t")), str(told.get("c")), _int(told, "q"), start, _int(told, "pt"),
+                       _int(told, "it"), offsets)
+
+
+def _told(body: bytes) -> dict[str, Any] | None:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _int(told: dict[str, Any], name: str) -> int:
+    value = told.get(name)
+    return value if isinstance(value, int) else 0
+

@@ -1,0 +1,71 @@
+"""The catalogues: every text has its translation, none is stale, facts and commands are the same in each language."""
+
+from __future__ import annotations
+
+import gettext
+import re
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from mqtool import words
+from mqtool.commands import COMMANDS
+from tests.cli.runner import mqtool
+from tests.support.catalogue import catalogue
+from tests.support.stores import real_store
+
+ROOT = Path(__file__).parents[2]
+OTHERS = words.LANGUAGES[1:]
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\{(\w*)", text))
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    return sorted(word for word in re.findall(r"mqtool ([a-z-]+)|(--[a-z-]+)", text)
+                  if word[1] or word[0] in COMMANDS)
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_translation_has_the_facts_and_the_commands_of_its_text(language: str) -> None:
+    for item in catalogue(language):
+        if item.id and isinstance(item.id, str) and isinstance(item.string, str):
+            assert names(item.id) == names(item.string), item.id
+            assert commands(item.id) == commands(item.string), item.id
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_the_catalogue_that_is_read_is_the_one_that_is_written(language: str) -> None:
+    read = gettext.translation(words.DOMAIN, words.FOLDER, [language])
+    for item in catalogue(language):
+        if item.id and isinstance(item.id, str):
+            found = read.pgettext(item.context, item.id) if item.context else read.gettext(item.id)
+            assert found == item.string
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = real_store("killed-5.5.0", tmp_path_factory.mktemp("words"))
+    damage("bit-in-body", root, 0)
+    return root
+
+
+@pytest.mark.parametrize("line", [("doctor",), ("verify",), ("predict",), ("recover", "--dry-run"), ("groups",)])
+def test_screens_are_chinese_on_request_and_documents_stay_english(line: tuple[str, ...], struck: Path) -> None:
+    name, *more = line
+    spoken = mqtool(name, struck, *more, "--lang", "zh_CN")
+    english = mqtool(name, struck, *more)
+    assert CHINESE.search(spoken.stdout.splitlines()[-1]) and not CHINESE.search(english.stdout)
+    document = mqtool(name, struck, *more, "--lang", "zh_CN", "--json")
+    assert not CHINESE.search(document.stdout)
+    assert spoken.code == english.code == document.code
+
+
+def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert CHINESE.search(mqtool("doctor", struck).stdout)
+    assert CHINESE.search(mqtool("verify", "--help").stdout)
+    assert not CHINESE.search(mqtool("doctor", struck, "--lang", "en").stdout)

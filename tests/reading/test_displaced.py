@@ -1,0 +1,256 @@
+"""Whole records that stand elsewhere than they say, and whole files under another name: a record is where its own
+words and its witnesses put it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fixtures.damage import NotApplicable, damage, of_area
+from fixtures.damage.displaced import shift
+from mqtool import exits
+from tests.cli.runner import Result, mqtool
+from tests.scenarios.drill import log_options
+from tests.support import plain_reader as plain
+from tests.support.sampling import sampled
+from tests.support.stores import copy_store, unpacked, write_at
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.torture.hunt import STORES
+
+PLAIN, MANY = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+
+
+def run(command: str, root: Path, *arguments: object) -> Result:
+    return mqtool(command, root, *log_options(root), *arguments, "--json")
+
+
+def displaced(seen: Result) -> list[dict[str, Any]]:
+    return [item for item in seen.document["findings"] if item["code"] == "commitlog-displaced-records"]
+
+
+class Whole(NamedTuple):
+    """The records of a sound store that a damaged copy still holds somewhere, and those of them at their place."""
+
+    anywhere: dict[int, bytes]
+    in_place: set[int]
+
+
+def whole(name: str, root: Path) -> Whole:
+    """By the bytes alone: a record counts wherever its content is found in a file of the log's folders."""
+    files = [path.read_bytes() for folder in plain.log_folders(root) for path in folder.iterdir() if path.is_file()]
+    records = plain.records_by_place(unpacked(name))
+    anywhere = {at: record.content for at, record in records.items() if any(record.content in file for file in files)}
+    log = plain.log_files(root)
+    return Whole(anywhere, {at for at, content in anywhere.items() if _at(log, at, len(content)) == content})
+
+
+def _at(log: dict[int, bytes], offset: int, size: int) -> bytes:
+    base = max((each for each in log if each <= offset), default=0)
+    return log.get(base, b"")[offset - base : offset - base + size]
+
+
+def assert_placed(name: str, root: Path) -> Result:
+    """Recover puts every whole record to its place, tells verify's number, has nothing to do again, and is undone."""
+    left, before = whole(name, root), tree_digest(root)
+    first = run("verify", root)
+    assert_same_tree(before, tree_digest(root))
+    done = run("recover", root, "--yes")
+    assert not done.code & (exits.OPERATIONAL | exits.BUG), done.stderr
+    assert whole(name, root).in_place >= left.anywhere.keys()
+    delivered = plain.delivered(root)
+    for place, content in plain.delivered(unpacked(name)).items():
+        if int.from_bytes(content[28:36], "big") in left.anywhere:
+            assert delivered.get(place) == content, place
+    assert not run("verify", root).code & ~done.code
+    assert not run("recover", root, "--yes").document["applied"]
+    assert run("undo", root, "--yes").document["restored"]
+    assert_same_tree(before, tree_digest(root))
+    return first
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=12, one_in=40))
+def test_whole_records_come_back_to_where_they_say(recipe: str, name: str, seed: int, tmp_path: Path) -> None:
+    root = copy_store(unpacked(name), tmp_path / "store")
+    try:
+        damage(recipe, root, seed)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert_placed(name, root)
+
+
+@pytest.fixture
+def shifted(tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a store of which a log file lost or got some bytes."""
+
+    def made(name: str = MANY, by: int = -1, seed: int = 1, *, keep_length: bool = True) -> Path:
+        root = copy_store(unpacked(name), tmp_path / "store")
+        shift(root, random.Random(seed), by, keep_length=keep_length)
+        return root
+
+    return made
+
+
+@pytest.mark.parametrize("by", [-512, -20, -1, 1, 3, 4, 20, 4096])
+@pytest.mark.parametrize("keep_length", [True, False])
+def test_verify_counts_the_displaced_as_messages_with_a_finding_of_their_own(
+    by: int, keep_length: bool, shifted: Callable[..., Path]
+) -> None:
+    root = shifted(by=by, keep_length=keep_length)
+    found = whole(MANY, root)
+    seen = run("verify", root)
+    (item,) = displaced(seen)
+    assert item["severity"] == "error"
+    assert item["facts"]["count"] == len(found.anywhere.keys() - found.in_place)
+    assert item["facts"]["shift"] == by
+    assert seen.document["commitlog"]["messages"] == len(found.anywhere)
+    assert seen.document["commitlog"]["displaced"] == item["facts"]["count"]
+    assert seen.code & exits.MESSAGES
+
+
+def test_predict_says_what_a_broker_makes_of_the_records_where_they_stand(shifted: Callable[..., Path]) -> None:
+    root = shifted()
+    found = whole(MANY, root)
+    said = run("predict", root, "--broker", "5.3.3")
+    assert said.code & exits.MESSAGES
+    document = said.document
+    lost = document["lost_messages"] + document["unreachable_messages"]
+    assert lost >= len(found.anywhere.keys() - found.in_place)
+
+
+def test_plan_tells_where_each_run_comes_from(shifted: Callable[..., Path]) -> None:
+    root = shifted(by=3)
+    planned = run("recover", root, "--dry-run").document
+    assert sum(run["records"] for run in planned["placed"]) == run("verify", root).document["commitlog"]["displaced"]
+    for each in planned["placed"]:
+        content = (root / each["source"]).read_bytes()[each["position"]:]
+        assert plain.record_at(content + bytes(8), 0, each["start"]) is not None
+
+
+@pytest.mark.parametrize("by", [-1, 4])
+def test_without_queues_and_index_the_file_and_the_neighbours_are_witnesses(
+    by: int, shifted: Callable[..., Path]
+) -> None:
+    root = shifted(by=by)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    left = whole(MANY, root)
+    assert not run("recover", root, "--yes").code & exits.OPERATIONAL
+    assert whole(MANY, root).in_place >= left.anywhere.keys()
+
+
+def test_restored_log_of_a_copy_is_the_same_and_leaves_the_source_alone(
+    shifted: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = shifted()
+    with assert_unchanged(root):
+        mqtool("recover", root, "--output", tmp_path / "copy", "--yes", "--json")
+    assert whole(MANY, tmp_path / "copy").in_place >= whole(MANY, root).anywhere.keys()
+
+
+@pytest.mark.parametrize("command", [("truncate", "--to", "0", "--max-loss", "all"), ("rebuild",)])
+def test_commands_that_do_not_move_records_take_them_where_they_stand(
+    command: tuple[str, ...], shifted: Callable[..., Path]
+) -> None:
+    root = shifted()
+    planned = run(command[0], root, *command[1:], "--dry-run").document
+    assert "commitlog-displaced-records" not in planned["finding_counts"]
+    assert not any(step["kind"] == "write-range" and "commitlog" in step["file"] for step in planned["plan"]["steps"])
+
+
+# --- What is not placed.
+
+
+def _two(root: Path) -> tuple[Path, list[plain.Record]]:
+    """The first log file, and its records from the middle on."""
+    (base, file), *_ = sorted(plain.log_files(root).items())
+    records = list(plain.chain(file, base))
+    return root / "commitlog" / f"{base:020d}", records[len(records) // 2:]
+
+
+def test_copy_of_a_record_that_is_in_its_place_changes_nothing_there(tmp_path: Path) -> None:
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    path, (one, *others) = _two(root)
+    big = max(others, key=lambda record: record.size)
+    write_at(path, big.phy_offset, one.content[:big.size].ljust(big.size, b"\0"))
+    assert not displaced(run("verify", root))
+
+
+def _instead(record: plain.Record, at: int, body: bytes) -> bytes:
+    """A record like this one that says another place and has another body of the same length."""
+    start, stop = record.fields()["body"]
+    content = bytearray(record.content)
+    content[28:36], content[start:stop] = at.to_bytes(8, "big"), body
+    content[8:12] = plain.crc31(body).to_bytes(4, "big")
+    return bytes(content)
+
+
+def _claims(root: Path, count: int) -> tuple[plain.Record, list[bytes]]:
+    """Destroy a record, and put `count` different ones that say its place and number into damage after it."""
+    path, records = _two(root)
+    victim, *others = records
+    rivals = [_instead(victim, victim.phy_offset, random.Random(number).randbytes(len(victim.body)))
+              for number in range(count)]
+    write_at(path, victim.phy_offset, bytes(victim.size))
+    room = sum(record.size for record in others[10:10 + 4 * count])
+    assert room > sum(map(len, rivals))
+    at = others[10].phy_offset
+    write_at(path, at, b"".join(rivals).ljust(room, b"\0"))
+    return victim, rivals
+
+
+def test_one_claim_for_a_free_place_that_a_unit_bears_out_is_placed(tmp_path: Path) -> None:
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    victim, (claim,) = _claims(root, 1)
+    assert run("verify", root).document["commitlog"]["displaced"] == 1
+    run("recover", root, "--yes")
+    assert plain.records_by_place(root)[victim.phy_offset].content == claim
+
+
+def test_two_claims_with_equal_witnesses_leave_the_place_to_a_bridge(tmp_path: Path) -> None:
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    victim, rivals = _claims(root, 2)
+    assert not displaced(run("verify", root))
+    run("recover", root, "--yes")
+    assert plain.records_by_place(root)[victim.phy_offset].content not in rivals
+
+
+def test_claim_that_a_unit_contradicts_is_not_placed(tmp_path: Path) -> None:
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    path, records = _two(root)
+    victim, behind, *others = records
+    wrong = others[0]._replace(content=others[0].content)
+    claim = _instead(wrong, victim.phy_offset + 8, wrong.body)
+    write_at(path, victim.phy_offset, bytes(victim.size + behind.size))
+    write_at(path, others[10].phy_offset, claim.ljust(others[10].size + others[11].size, b"\0")[
+        :others[10].size + others[11].size])
+    assert not displaced(run("verify", root))
+
+
+def test_record_in_the_body_of_a_damaged_one_needs_a_witness(tmp_path: Path) -> None:
+    """A producer may send a record as a message: it must not become one because the log is damaged elsewhere."""
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    path, records = _two(root)
+    victim, *others = records
+    forged = _instead(others[0], victim.phy_offset, b"x" * len(others[0].body))
+    holder = max(others[20:], key=lambda record: record.size - len(forged))
+    write_at(path, victim.phy_offset, bytes(victim.size))
+    write_at(path, holder.phy_offset + 100, forged[:holder.size - 110])
+    found = run("verify", root)
+    assert not displaced(found)
+
+
+def test_many_heads_of_records_that_are_none_cost_little(tmp_path: Path) -> None:
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    path, records = _two(root)
+    start, stop = records[0].phy_offset, records[-1].phy_offset
+    heads = b"".join(
+        record.content[:28] + (start + 1000 + number).to_bytes(8, "big") + record.content[36:48]
+        for number, record in enumerate(records * 60))
+    write_at(path, start, heads[:stop - start])
+    assert not displaced(run("verify", root))

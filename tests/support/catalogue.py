@@ -1,0 +1,143 @@
+"""`python -m tests.support.catalogue`: brings the catalogues of mqtool/locale up to date with the texts in the code.
+
+1. Collect every text that a person can read: rows of findings and reasons, help, exit codes, arguments of `_` and `N_`,
+   and literal titles, columns, labels and reasons of next steps.
+2. Merge them into each `.po`: translations stay, texts that are gone go, new ones are listed and stay English.
+3. Compile each `.mo`, which the wheel carries.
+
+It does not judge a translation; `tests/project/test_words.py` holds the facts in it to those of the English.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from formats.config.tables import CONFIG_FILES
+from mqtool import exits, words
+from mqtool.commands import COMMANDS, command_of
+from recover.findings.log_codes import REASONS
+from recover.findings.model import CODES
+from recover.store.config_files import STATE_TEXT
+from tests.support.command_docs import parameters
+
+ROOT = Path(words.__file__).parent
+HEADER: dict[str, Any] = {
+    "project": "mqtool", "version": "1", "copyright_holder": "mqtool", "msgid_bugs_address": "", "fuzzy": False,
+    "header_comment": "# The texts of mqtool. `python -m tests.support.catalogue` brings them up to date.",
+    "creation_date": datetime(2026, 1, 1, tzinfo=UTC), "revision_date": datetime(2026, 1, 1, tzinfo=UTC),
+    "last_translator": "mqtool",
+}
+CALLS = {"_", "N_", "table", "Table", "facts", "Step", "dry_run"}
+"""Functions of mqtool whose literal arguments are shown."""
+CONSTANTS = {"_GROUP_COLUMNS", "_QUEUES", "_INDEX", "_LOG", "_TITLES"}
+"""Names of columns that are not written where the table is."""
+Text = tuple[str | None, str]
+_LINE = r"mqtool [a-z-]+(?: (?:--[a-z-]+|\{\w+\}))*"
+_COMMAND = re.compile(rf"{_LINE}(?:   \(or: {_LINE}\))?")
+"""Texts that are nothing but commands."""
+
+
+def texts() -> list[Text]:
+    """Every text that is looked up in a catalogue with its context, each once, in the order of the code. Nouns after a
+    number have a context of their own: in Chinese they come with a measure word."""
+    plain = [(None, text) for text in (*_texts(), ", ", ": ") if text.strip() and not _COMMAND.fullmatch(text)]
+    return list(dict.fromkeys([*plain, *((words.COUNTED, noun) for noun in _nouns())]))
+
+
+def _nouns() -> Iterator[str]:
+    for tree in map(_parsed, sorted(ROOT.rglob("*.py"))):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("count", "C_"):
+                yield from (item.value for item in node.args if isinstance(item, ast.Constant) and item.value)
+
+
+def _parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def _texts() -> Iterator[str]:
+    for code in CODES.values():
+        yield from (code.message, code.one or "", code.remedy, code.meaning, code.cause, code.broker, code.action)
+    for reason in REASONS.values():
+        yield from (reason.meaning, reason.cause, reason.broker, reason.action)
+    # facts that are texts themselves
+    yield from STATE_TEXT.values()
+    yield from (file.lost for file in CONFIG_FILES)
+    for row in exits.TABLE:
+        yield from (row.name, row.meaning)
+    for name, entry in COMMANDS.items():
+        command = command_of(entry)
+        yield from (entry.help, entry.panel, inspect.cleandoc(command.__doc__ or ""))
+        yield from (what for _, what in command.examples)
+        for parameter in parameters(name):
+            yield from (getattr(parameter, "help", None) or "", getattr(parameter, "rich_help_panel", None) or "")
+    for path in sorted(ROOT.rglob("*.py")):
+        yield from _literals(_parsed(path))
+
+
+def _literals(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in CONSTANTS:
+            found = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
+            yield from (name.lstrip(">*").replace("_", " ") for name in found)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in CALLS:
+            for argument in node.args:
+                parts = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+                for part in parts:
+                    inner = part.elts[0] if isinstance(part, ast.Tuple) and part.elts else part
+                    if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                        yield inner.value.lstrip(">*")
+
+
+def catalogue(language: str) -> Catalog:
+    path = words.FOLDER / language / "LC_MESSAGES" / f"{words.DOMAIN}.po"
+    if not path.exists():
+        return Catalog(language, domain=words.DOMAIN, **HEADER)
+    with path.open("rb") as stream:
+        return read_po(stream, language, words.DOMAIN)
+
+
+def updated(language: str) -> Catalog:
+    """The catalogue with exactly the texts of the code."""
+    old, new = catalogue(language), Catalog(language, domain=words.DOMAIN, **HEADER)
+    for context, text in texts():
+        known = old.get(text, context)
+        new.add(text, str(known.string) if known is not None and known.string else "", context=context)
+    return new
+
+
+def compiled(of: Catalog) -> bytes:
+    stream = io.BytesIO()
+    write_mo(stream, of)
+    return stream.getvalue()
+
+
+def main() -> int:
+    missing = 0
+    for language in words.LANGUAGES[1:]:
+        new = updated(language)
+        folder = words.FOLDER / language / "LC_MESSAGES"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{words.DOMAIN}.po").open("wb") as stream:
+            write_po(stream, new, width=120, omit_header=False, sort_output=False, no_location=True)
+        (folder / f"{words.DOMAIN}.mo").write_bytes(compiled(new))
+        left = [item.id for item in new if item.id and not item.string]
+        missing += len(left)
+        print(f"{language}: {len(new)} texts, {len(left)} without a translation")
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
