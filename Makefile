@@ -30,6 +30,7 @@ help:
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
+	@echo "make site          the documentation as pages, and the man pages, in build/"
 	@echo "make changelog     put the changes since the last release together: VERSION=1.2.0"
 
 setup: $(READY) $(KERNELS)
@@ -52,6 +53,12 @@ demo: setup
 # puts changelog/unreleased/ together: make changelog VERSION=1.2.0
 changelog: setup
 	@$(BIN)/python packaging/changelog.py "$(VERSION)"
+
+# Pages, in both languages, and man pages, from the same Markdown; a link that leads nowhere ends it.
+site: setup
+	@$(PIP) install --quiet --editable '.[site]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python -m sphinx -q -b man docs build/man
 
 docs: setup
 	$(BIN)/python -m tests.support.format_docs

@@ -308,7 +308,13 @@ class Change(Struct):
                 raise
             if not may_take_messages(store, made):
                 return made
-            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings)
+
+            def again(planned: Store) -> RecoverPlan:
+                left = planner(planned, asked, verify(planned, structs.replace(scan, known=None)))
+                worse = may_take_messages(planned, left)
+                return refuse_worse(planned, left, asked()[0], self.max_loss) if worse else left
+
+            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings, again)
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
         """Return the plan with its basis, in the document and in the file of --plan-out; sealed to the files in `seen`,

@@ -233,6 +233,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
                               tick=progress.queue, engine=engine, known=known)
+        if compared := engine.json().get("compared_bytes"):
+            out.say(f"executors see other inodes or times of the store's files than this machine, which therefore read "
+                    f"{human_size(compared)} again to compare them")
 
 
 def log_size(store: Store) -> int:

@@ -57,6 +57,8 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
     lost = [*map(len, analysis.losses.by_damage)]
     found = [*_file_findings(store, analysis), *untold,
              *bytes_findings(store, log, lost, analysis.end_marks, untold=bool(untold))]
+    if not analysis.settled:
+        found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
     for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))

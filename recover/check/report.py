@@ -44,6 +44,7 @@ from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import Pointers, StoreReport, log_is_gone
 from recover.reading.bits import Rejected, flipped_properties, rejected, unnamed_checksums
+from recover.reading.books import Claimed, claimed_after_end, claimed_findings, left_to_claim
 from recover.reading.doubts import read
 from recover.reading.edits import Edit
 from recover.reading.facts import Facts, ScanOptions, unread_answers
@@ -79,6 +80,7 @@ class VerifyReport(Struct):
 
     `flipped`: tags and keys that are one flipped bit away from what their units hold. `rejected`: messages that no
     client or no service can read. `altered`: those whose properties both their unit and the index contradict.
+    `claimed`: messages after the end of the log of which only consumers' progress is left.
     """
 
     analysis: Reading
@@ -90,6 +92,7 @@ class VerifyReport(Struct):
     flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     altered: list[Record] = field(default_factory=list)
+    claimed: list[Claimed] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -187,11 +190,17 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
             if part is not None and name in wanted:
                 findings.extend(part.findings)
     config = ConfigReport(analysis) if "config" in wanted else None
+    claimed: list[Claimed] = []
     if config is not None:
         findings.extend(config.findings)
+        if "commitlog" in wanted:
+            claimed = left_to_claim(claimed_after_end(store, analysis.log, analysis.topics), analysis.log,
+                                    analysis.losses)
+            findings.extend(claimed_findings(claimed, analysis.losses.indexed))
     findings.extend(check_parts(store, analysis, only))
     return VerifyReport(
-        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered
+        analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered,
+        claimed,
     )
 
 

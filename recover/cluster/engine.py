@@ -50,6 +50,7 @@ class SparkEngine:
         if not queue.files:
             return assemble(queue, [])
         session = session_for(self.settings)
+        self.views.look(file.path for file in queue.files)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         while self.kept:
             self.kept.pop().job.forget()
@@ -118,13 +119,14 @@ class SparkEngine:
         return SparkProducer(session_for(self.settings), self.kept[-1], seen, log, self.settings.split_size)
 
     def confirm(self) -> None:
-        """See `Engine`: read here what workers read; local workers have the same mounts."""
+        """See `Engine`: read here what workers may have seen otherwise; local workers have the same mounts."""
         self.views.confirm()
 
     def json(self) -> dict[str, Any]:
         """Return name, the CRC routine of this machine, and facts of the running session, if there is one."""
         session = running_session()
-        own = {"name": "spark", "master": without_token(self.settings.master or "") or None, "crc": crc_name()}
+        own = {"name": "spark", "master": without_token(self.settings.master or "") or None, "crc": crc_name(),
+               "compared_bytes": self.views.compared}
         return own if session is None else own | session.json()
 
 

@@ -253,23 +253,27 @@ def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: s
     """Append a run to the tables NAMESPACE.stores and NAMESPACE.findings of the session's catalog; return their names.
 
     A missing table is created, with a partition a run, in the format set by the catalog or `spark.sql.sources.default`.
-    `Refusal` (8) if Spark fails; the run stays complete in its folder.
+    Two tables cannot be changed in one commit, so `stores` comes last: a run is complete if it is in there. `Refusal`
+    (8) if Spark fails, with the table that lacks the run; the run stays complete in its folder.
     """
     from pyspark.sql.functions import lit
 
     session = session_for(settings)
-    tables = {name: f"{namespace}.{name}" for name in ("stores", "findings")}
+    tables = {name: f"{namespace}.{name}" for name in ("findings", "stores")}
+    done: list[str] = []
 
     def append() -> None:
         spark = session.sql()
         for name, target in tables.items():
             rows = spark.read.parquet(str(into.absolute() / name / f"{_RUN}{run}")).withColumn("run", lit(run))
             rows.write.mode("append").partitionBy("run").saveAsTable(target)
+            done.append(target)
 
     try:
         watch(session, append, "append to tables")
     except Refusal as refusal:
-        raise Refusal(f"run {run} is whole in {into}, but not in the tables {namespace}.*: {refusal.message}",
+        left = f"{done[0]} has it and {tables['stores']} does not" if done else f"none of {namespace}.* has it"
+        raise Refusal(f"run {run} is whole in {into}, but not in the tables: {left}: {refusal.message}",
                       refusal.remedy) from refusal
     return tables
 

@@ -24,7 +24,7 @@ from recover.change.preconditions import StaleRefusal
 from recover.cluster.session import ConnectSession, Session
 from recover.findings.code import Refusal
 from recover.log.scan import LogView, dead_ranges
-from recover.store.reading import FileReads, file_crc
+from recover.store.reading import FileReads, Seen, file_crc
 from recover.store.source import url_of
 
 _names = count(1)
@@ -320,9 +320,14 @@ def enter() -> None:
 
 # --- Comparison of what workers read with what this machine sees: a path may lead them to another store's files.
 #
-# Nothing in the cluster proves that two hosts see the same file: names and lengths are equal in all stores; time, head
-# or inode in a copy. So tasks return checksums of everything they read. Before a plan that changes something is shown,
-# this machine has read all these bytes as well; a command that only reports compares a sample.
+# 1. Each task returns what it saw of each file (`Seen`) and checksums of everything that it read.
+# 2. Equal to what this machine sees: one file in one state. A sample is compared nevertheless, against a lying mount.
+# 3. Different: a copy, another store, or a mount that invents inodes. Before a plan that changes something is shown,
+#    this machine reads all these bytes as well. A command that only reports compares a sample.
+# 4. A file that is written to meanwhile differs in time alone, here too: that proves nothing, and nothing is changed
+#    there. Clocks are not compared: a file server's may be ahead.
+#
+# Not protected: a block device that two hosts mount in different states under one identity.
 
 
 class TaskReads(Struct, frozen=True):
@@ -333,16 +338,27 @@ class TaskReads(Struct, frozen=True):
 
 
 class Views(Struct):
-    """What tasks read of the log since the last full comparison; `began`: a time before these reads (s)."""
+    """What tasks read of the log since the last full comparison; `began`: a time before these reads (s).
+
+    `compared`: bytes that this machine read again because a worker's view of the file differed from its own.
+    """
 
     began: float
     reads: dict[str, list[tuple[str, FileReads]]] = {}
+    own: dict[str, Seen] = {}
+    compared: int = 0
+
+    def look(self, paths: Iterable[Path]) -> None:
+        """Keep what this machine sees of some files before tasks read them: a later change is a write."""
+        for path in paths:
+            with suppress(OSError):
+                self.own.setdefault(str(path.absolute()), Seen.of(str(path)))
 
     def take(self, task: TaskReads) -> None:
         """Add what a task read. `Refusal` (8) if a file's length or first bytes differ from what this machine sees."""
         for path, reads in task.files.items():
             self.reads.setdefault(path, []).append((task.host, reads))
-            if not self._is_written_to(path):
+            if not self._is_written_to(path, reads):
                 pieces = next((run.pieces() for run in reads.runs), iter(()))
                 _compare(task.host, path, reads.size, islice(pieces, 1))
 
@@ -350,16 +366,18 @@ class Views(Struct):
         """Raise `Refusal` (8) if a worker read other bytes than this machine where it found no intact record."""
         for scan in log.files:
             base, path = scan.mapped_file.file_from_offset, str(scan.mapped_file.path.absolute())
-            if path not in self.reads or self._is_written_to(path):
+            if path not in self.reads:
                 continue
             for dead in dead_ranges(scan, stale=log.stale > 0):
                 start, stop = dead.start - base, dead.last_data - base + 1
                 for host, reads in self.reads[path]:
-                    _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()
-                                                      if piece[0] < stop and piece[1] > start))
+                    if not self._is_written_to(path, reads):
+                        _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()
+                                                          if piece[0] < stop and piece[1] > start))
 
     def confirm(self) -> None:
-        """Read everything that tasks read; `Refusal` (8) if this machine sees other bytes."""
+        """Read everything that tasks read of files that they may have seen otherwise; `Refusal` (8) if this machine
+        sees other bytes."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             every = [(path, *read) for path, reads in self.reads.items() for read in reads]
             for _ in pool.map(lambda read: self.compare(*read), every):
@@ -368,16 +386,24 @@ class Views(Struct):
 
     def compare(self, path: str, host: str, reads: FileReads) -> None:
         """Raise `Refusal` (8) if this machine sees other bytes of a file than the host of these reads."""
+        own = Seen.of(path)
+        if own == reads.seen:
+            return
+        self.compared += sum(run.stop - run.start for run in reads.runs)
         try:
             _compare(host, path, reads.size, (piece for run in reads.runs for piece in run.pieces()))
         except Refusal as refusal:
-            if os.stat(path).st_mtime < self.began:
+            if not self._is_written_to(path, reads):
                 raise
             raise StaleRefusal(f"{path} changed while the store was read", **refusal.facts) from refusal
 
-    def _is_written_to(self, path: str) -> bool:
-        """Whether a broker writes to the file: then a difference proves nothing, and mqtool changes nothing there."""
-        return os.stat(path).st_mtime >= int(self.began)
+    def _is_written_to(self, path: str, reads: FileReads) -> bool:
+        """Whether the file changes meanwhile, as a broker's does: then a difference proves nothing, and mqtool changes
+        nothing there."""
+        now = Seen.of(path)
+        before = self.own.get(path, reads.seen)
+        has_changed = before is not None and before != now and before.is_of_file(now)
+        return has_changed or self.began <= now.ctime_ns / 1e9 <= time.time()
 
 
 def _compare(host: str, path: str, size: int, pieces: Iterable[tuple[int, int, int]]) -> None:

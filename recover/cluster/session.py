@@ -267,7 +267,8 @@ class Session:
                 defaults["spark.python.unix.domain.socket.dir"] = "/tmp"
             for key, value in defaults.items():
                 conf.setIfMissing(key, value)
-            if conf.get("spark.app.name") == "pyspark-shell":
+            # the names that pyspark and spark-submit give if nobody chose one
+            if conf.get("spark.app.name") in ("pyspark-shell", Path(sys.argv[0]).name):
                 conf.set("spark.app.name", "mqtool")
             self.context = SparkContext(conf=conf, gateway=gateway)
         self.context.setLogLevel("ERROR")

@@ -183,6 +183,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> tuple[Rows,
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
     last: dict[str, int] = defaultdict(int)
+    first: dict[str, int] = {}
     with LogReader(log.queue) as reader:
         for rows in ask([(split, _carriers) for split in log.splits() if split.has(BIT_LMQ)]):
             for row in rows:
@@ -191,12 +192,14 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> tuple[Rows,
                     if not is_safe_directory_name(key.topic):
                         continue
                     last[key.topic] = max(last[key.topic], int(row["store_timestamp"]))
+                    first.setdefault(key.topic, int(row["phy_offset"]))
                     number = numbers.setdefault(key, len(numbers))
                     if number == len(keys):
                         keys.append(key)
                     parts.append((queue_offset, row["phy_offset"], row["tags_code"], row["store_timestamp"],
                                   row["size"], number, row["bits"]))
-    deleted = set(topics.deleted(last))
+    # no table names LMQ queues: one that dispatch did not reach has no folder yet
+    deleted = {topic for topic in topics.deleted(last) if first[topic] < topics.dispatched_to}
     # a folder that cannot be listed has no queue; a database beside folders has the queues without one
     elsewhere = topics.absent(last) if topics.folders and rocksdb_queue_folders(topics.store) else frozenset()
     gone = np.array([key.topic in deleted | elsewhere for key in keys])

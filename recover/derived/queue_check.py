@@ -47,7 +47,7 @@ from recover.store.derived_files import (
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ReadFailure
 from recover.store.reading import FILE
-from recover.store.source import expect
+from recover.store.source import announce
 from recover.store.store import Store
 
 
@@ -262,7 +262,7 @@ class _Checker:
 
         Rows are read only for queues whose units do not add up to the expected sum.
         """
-        expect(file.path for number, key in members if number >= 0 and key in self.listed
+        announce(file.path for number, key in members if number >= 0 and key in self.listed
                for file in self.listed[key].files)
         known: dict[QueueKey, QueueVerdict] = {}
         failed: dict[QueueKey, ReadFailure] = {}

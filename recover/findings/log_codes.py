@@ -144,6 +144,18 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         leads="stop",
     ),
     Code(
+        "commitlog-end-missing", "error",
+        "the end of the log is missing: at least {count:message} after it were there, by {by}",
+        FIND_FILES + "If it is lost for good: mqtool recover {store} --clamp-offsets --dry-run",
+        meaning="Consumers have read messages, or index entries name messages, that come after the end of the log, and a second source "
+        "confirms it: the checkpoint has a later time, a delay level is ahead, too, or another group has read as far.",
+        cause="Log and queues were restored or copied from an earlier moment than the rest, or a power cut took what was not flushed.",
+        broker="It starts, and gives the queue offsets of these messages out again: groups that are ahead skip the new ones.",
+        action="Look for a newer copy of the log: its source, a replica, a backup. If there is none, `mqtool recover --clamp-offsets` lowers "
+        "the offsets to the ends of the queues, and states the messages as lost.",
+        leads="find",
+    ),
+    Code(
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
         "do not start the broker, is this the log's disk?",
@@ -191,6 +203,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It treats the records as this log's, and dispatches those that its recovery reads.",
         action="If the file may be from elsewhere, compare it with the source of this copy, a replica or a backup. A repair treats its "
                "records as this log's, and says so.",
+    ),
+    Code(
+        "commitlog-unsettled", "error",
+        "the parts of the store contradict one another without end: each explanation that outweighed what the log says led to another "
+        "one ({accepted} so far); what is reported of the log, its queues and its index may be incomplete", "mqtool explain commitlog-unsettled",
+        meaning="Whatever is believed about the log, queues, index and records around it contradict it again. Other findings are those of "
+                "the last reading.",
+        cause="Parts of several moments or of several stores in one; or a fault of mqtool.",
+        broker="It compares nothing: it takes the log by its own rules, and the rest as it is.",
+        action="Do not repair the store in place. Take a copy, replace one part after the other from the same source, or leave queues and "
+               "index out, and verify the copy. `mqtool report` collects what we need to look at it.",
     ),
     Code(
         "commitlog-torn-tail", "warning",

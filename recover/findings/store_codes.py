@@ -474,14 +474,16 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "plan-loses-delivered", "info",
-        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker})",
-        "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
+        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker}: alone "
+        "{alone:message}, after the plan {after})",
+        "`{typed} --max-loss {limit}` accepts the loss; mqtool export {store} -o FILE saves these messages before.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
-        "by the rules of predict. Messages would be missing, so the plan is refused.",
+        "by the rules of predict. Messages would be missing, and leaving their bytes and queues as they are does not keep them, so the plan is refused.",
         cause="One damaged record, mark, name or entry was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
-        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker})",
+        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker}: alone "
+        "{alone:message}, after the plan {after})",
     ),
     Code(
         "plan-overwrites-named", "error",

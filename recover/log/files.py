@@ -24,7 +24,8 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
     The offsets that a file's records state are weighed against its name and the names around it. A file is examined if
     its first record disagrees with the name, or if no log file can have the name. A file that keeps its name takes
-    precedence over one that would move there. A duplicate that belongs elsewhere is not one.
+    precedence over one that would move there, unless it is empty: then it is left out. A duplicate that belongs
+    elsewhere is not one.
     """
     wrong: list[tuple[MappedFile, int]] = []
     files: list[MappedFile] = []
@@ -39,7 +40,13 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
     moving = [mapped_file for mapped_file in doubted if place(mapped_file) != mapped_file.file_from_offset]
     taken |= {mapped_file.file_from_offset for mapped_file in doubted if mapped_file not in moving}
+    wanted = {place(mapped_file) for mapped_file in moving} & taken
+    empty = [mapped_file for mapped_file in queue.files
+             if mapped_file.file_from_offset in wanted and mapped_file not in moving and _is_empty(mapped_file)]
+    taken -= {mapped_file.file_from_offset for mapped_file in empty}
     for mapped_file in (*queue.files, *queue.duplicates):
+        if mapped_file in empty:
+            continue
         right = place(mapped_file) if mapped_file in moving else mapped_file.file_from_offset
         if right != mapped_file.file_from_offset and right not in taken:
             wrong.append((mapped_file, right))
@@ -60,26 +67,33 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:
-    """Return the queue with the file that holds more intact records of two with one name; the other is the
-    duplicate."""
+    """Return the queue with the better file of two with one name; the other is the duplicate.
+
+    The better one has more intact records; then fewer that break the numbering of their queue, or stand later than they
+    were stored: a copy with a flipped bit that no checksum covers.
+    """
     if not queue.duplicates:
         return queue
     files = {mapped_file.file_from_offset: mapped_file for mapped_file in queue.files}
     duplicates = []
     for twin in queue.duplicates:
         kept = files[twin.file_from_offset]
-        if _records(twin, queue.file_size) > _records(kept, queue.file_size):
+        if _merit(twin, queue.file_size) > _merit(kept, queue.file_size):
             files[twin.file_from_offset], twin = twin, kept
         duplicates.append(twin)
     placed = [files[offset] for offset in sorted(files)]
     return MappedFileQueue(queue.directories, queue.file_size, placed, queue.odd, duplicates)
 
 
-def _records(mapped_file: MappedFile, file_size: int) -> int:
+def _merit(mapped_file: MappedFile, file_size: int) -> tuple[int, int, int]:
     try:
-        return scan_file(mapped_file, file_size).record_count
+        rows = scan_file(mapped_file, file_size).records()
     except OSError:
-        return -1
+        return -1, 0, 0
+    times = rows["store_timestamp"]
+    by_queue = rows[np.argsort(rows["queue"], kind="stable")]
+    breaks = (np.diff(by_queue["queue"]) == 0) & (np.diff(by_queue["queue_offset"]) != 1)
+    return rows.size, -int(breaks.sum()), -int((np.diff(times) < 0).sum())
 
 
 def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
@@ -97,6 +111,17 @@ def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
         return False
     head = HEAD.decode(content)
     return head.magic not in MAGICS or head.phy_offset != mapped_file.file_from_offset
+
+
+def _is_empty(mapped_file: MappedFile) -> bool:
+    """Whether a file was created but never written to: it has nothing but zeros."""
+    try:
+        with open_file(mapped_file.path) as reader:
+            return not any(
+                any(reader.read(at, min(_CHUNK, stop - at)))
+                for start, stop in reader.data_ranges(0, mapped_file.length) for at in range(start, stop, _CHUNK))
+    except OSError:
+        return False
 
 
 def _claims_of_place(mapped_file: MappedFile, file_size: int, taken: Collection[int]) -> Iterator[Claim[int]]:

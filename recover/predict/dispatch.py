@@ -34,6 +34,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE, FOLDER
+from recover.store.source import StorePath
 from recover.store.store import CONSUMEQUEUE_EXT, Store
 
 # --- What a broker loads before it recovers, and why it may refuse (MappedFileQueue.load, DefaultMessageStore.load).
@@ -202,12 +203,18 @@ class BrokerLog(LogSource):
     def scan_of(self, mapped_file: MappedFile) -> FileScan | None:
         """The scan of a log file, None if it was not scanned."""
         scan = self._scans.get(mapped_file.file_from_offset)
-        # a scan puts a misnamed file where its records belong; a broker uses the names
-        return scan if scan is not None and scan.mapped_file.path.name == mapped_file.path.name else None
+        # a scan puts a misnamed file where its records belong, and takes the better of two with one name; a broker uses
+        # the name, and the first folder
+        return scan if scan is not None and _place(scan.mapped_file.path) == _place(mapped_file.path) else None
 
     def rows(self, index: int) -> Rows:
         scan = self.scan_of(self.files[index])
         return np.empty(0, dtype=RECORD) if scan is None else scan.records()
+
+
+def _place(path: Path) -> Path:
+    """The path on this machine, also of a file as a plan would leave it."""
+    return (isinstance(path, StorePath) and path.behind) or path.absolute()
 
 
 Key = tuple[str, int]

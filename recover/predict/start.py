@@ -79,6 +79,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
+from recover.reading.books import missing_end
 from recover.reading.end import file_named_elsewhere
 from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
@@ -118,6 +119,8 @@ def predict(
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
+    if counted and not prediction.incomplete:
+        prediction.incomplete += missing_end(store, view, topics, index_ends(store))
     configs = config_pairs(store, topics, view, settings)
     prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)

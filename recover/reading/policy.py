@@ -1,7 +1,7 @@
 """What is believed: the sources of claims and their weights, the one decision, and what recover may do about it.
 
-A record, a queue unit, its neighbours in the queue, the name of a file: each makes a statement about the same bytes,
-and each may be wrong. Rules:
+A record, a queue entry (unit), its neighbours in the queue, the name of a file: each makes a statement about the same
+bytes, and each may be wrong. Rules:
 
 1. None alone overrides what is stored: that takes two claims of different sources, and no fewer than support the bytes
    as they are.
@@ -40,10 +40,10 @@ SOURCES = {source.name: source for source in (
     Source("file name", "the offset in the name of a log file"),
     Source("bytes", "bytes that are not zero where a message should be, or a file that is there"),
     Source("end mark", "the end mark of a full file, after which a broker creates the next one"),
-    Source("unit", "a queue unit that names a record or a place in the log", each="record"),
-    Source("adjoining units", "units of different queues, of which one begins where the other ends", each="pair"),
-    Source("second unit", "a unit that names the record after a gap that units fill"),
-    Source("no unit", "complete queues without a unit for a record"),
+    Source("unit", "a queue entry that names a record or a place in the log", each="record"),
+    Source("adjoining units", "entries of different queues, of which one begins where the other ends", each="pair"),
+    Source("second unit", "an entry that names the record after a gap that entries fill"),
+    Source("no unit", "queues without an entry for any record in question"),
     Source("neighbours", "records before and after a place of a queue that are in order with it", each="neighbour"),
     Source("elimination", "no other place is left for a record"),
     Source("one bit", "exactly one flipped bit makes a record agree with all that name it"),
@@ -52,7 +52,7 @@ SOURCES = {source.name: source for source in (
     Source("leaps", "queues that skip more offsets to a file than there is room for", each="queue after the first"),
     Source("times", "store times that go back at the edges of a file"),
     Source("files after it", "files that would all be older than this one", each="file"),
-    Source("index", "entries of the index, of which the wrong ones outweigh the right ones"),
+    Source("index", "the index names messages there; in a file with right ones, ten times as many wrong ones"),
     Source("index right elsewhere", "the same index files are right about another log file"),
     Source("checkpoint", "the times and offsets of the checkpoint"),
     Source("topics.json", "the table of topics knows the one topic and not the other"),

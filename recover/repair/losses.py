@@ -20,6 +20,7 @@ from recover.findings.model import Finding, count
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
+from recover.reading.books import Claimed
 from recover.reading.lost import Surroundings, held_records, record_count
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
@@ -125,6 +126,14 @@ def loss_of_unproven(
     if indexed:
         statement.add(None, None, None, (last, last), "beyond-log", indexed)
     return record_count(positions) + indexed, statement.entries()
+
+
+def loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, Any]]:
+    """Return an entry per queue for the messages after the end of the log of which only consumers' progress is left."""
+    statement, last = Statement(), log.tally.last_timestamp
+    for each in claimed:
+        statement.add(*each.key, (each.first, each.stop - 1), (last, last), "beyond-log", each.messages)
+    return statement.entries()
 
 
 def loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:

@@ -8,26 +8,22 @@ its own place, of that topic and queue.
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
 from formats import properties as props
-from formats.basics import FormatError
+from formats.basics import FormatError, offset_in_name
 from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import NEWEST_COMPARED
-from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
+from recover.change.model import InPlace, Step
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
@@ -38,102 +34,14 @@ from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.reading.accepting import Becomes, Dropped, Rewritten
+from recover.reading.lost import held_records
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, Statement
+from recover.repair.planned import planned_store
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.reader import FileReader, LocalFile
-from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
-from recover.store.store import JOURNAL_DIR, Store
-
-
-class _Planned(LocalTree):
-    """The files of this machine, or of another local tree, as steps would leave them; new files are written below
-    `scratch` when they are opened."""
-
-    def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path, below: LocalTree) -> None:
-        self._changed, self._below = changed, below
-        self._scratch = scratch
-        self._written: dict[Path, Path] = {}
-        self._inside: dict[Path, set[str]] = defaultdict(set)
-        for path in changed:
-            for inner, folder in zip((path, *path.parents), path.parents, strict=False):
-                self._inside[folder].add(inner.name)
-        self._retired = {path for path, steps in changed.items() if path not in self._inside
-                         and any(isinstance(step, RetireFolder) for step in steps)}
-
-    def _steps(self, name: str) -> tuple[Path, Install | None, list[InPlace]]:
-        """Return the path, the file installed there, and its in-place changes. `OSError` if the steps remove it."""
-        path = self.behind(name)
-        steps = self._changed.get(path, [])
-        within = [step for step in steps if isinstance(step, InPlace)]
-        installed = next((step for step in steps if isinstance(step, Install)), None)
-        goes = installed is None and len(within) < len(steps) and path not in self._inside
-        if goes or not self._retired.isdisjoint(path.parents):
-            raise missing(path)
-        return path, installed, within
-
-    def status(self, name: str) -> os.stat_result:
-        path, installed, within = self._steps(name)
-        if installed is not None:
-            return status_of(stat.S_IFREG | 0o644, installed.content.size, time.time_ns())
-        if path in self._inside and not path.exists():
-            return status_of(stat.S_IFDIR | 0o755, 0, 0)
-        status = self._below.status(name)
-        if not within:
-            return status
-        return status_of(status.st_mode, max(status.st_size, *(step.stop for step in within)), status.st_mtime_ns)
-
-    def entries(self, name: str) -> list[Entry]:
-        path, _, _ = self._steps(name)
-        touched = self._inside.get(path, set())
-        found = [entry for entry in (self._below.entries(name) if path.is_dir() or not touched else ())
-                 if entry.name not in touched and entry.name != JOURNAL_DIR]
-        for inner in touched:
-            with suppress(FileNotFoundError):
-                found.append(Entry(inner, self.status(f"{name}/{inner}")))
-        return found
-
-    def open(self, name: str) -> FileReader:
-        """See `Tree`. `Refusal` (8) where the scratch folder has no room."""
-        path, installed, within = self._steps(name)
-        if installed is None:
-            below = self._below.open(name)
-            return Overlaid(below, within) if within else below
-        if path not in self._written:
-            target = self._scratch / str(len(self._written))
-            try:
-                with target.open("wb") as file:
-                    for at, piece in installed.content.pieces():
-                        if np.frombuffer(piece, dtype=np.uint8).any():
-                            file.seek(at)
-                            file.write(piece)
-                    file.truncate(installed.content.size)
-            except OSError as error:
-                raise Refusal(f"no space to check the store as the plan would leave it: {error.strerror}",
-                              "Set TMPDIR to a larger disk.") from error
-            self._written[path] = target
-        return LocalFile(self._written[path])
-
-
-@contextmanager
-def planned_store(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
-    """The store after these steps, and a function that maps a path of the store to its path there."""
-    changed: dict[Path, list[Step]] = defaultdict(list)
-    seen = store.root.tree if isinstance(store.root, StorePath) else None
-    below = seen if isinstance(seen, LocalTree) else LocalTree()
-    for step in steps:
-        path = store.path(step.file)
-        if not path.is_relative_to(store.index_dir):
-            changed[below.behind(path.within) if isinstance(path, StorePath) else path.absolute()].append(step)
-    with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
-        opened, path_in = store.with_tree(_Planned(changed, Path(scratch), below))
-        try:
-            yield opened, path_in
-        finally:
-            unmount(opened.root)
-
+from recover.store.store import Store
 
 _AT_ONCE = 500_000
 """Queue units compared with the log in one batch."""
@@ -157,73 +65,141 @@ class Missed(Struct, frozen=True):
     queue_offset: int
     phy_offset: int
     store_timestamp: int
+    size: int
 
 
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
 
 
+class Sums(Struct):
+    """How many messages brokers deliver from the store as it is (`alone`), and after the plan."""
+
+    alone: int = 0
+    after: int = 0
+
+
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None,
+    findings: FindingList | None = None, again: Callable[[Store], RecoverPlan] | None = None,
+) -> RecoverPlan:
+    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+    If the rest of it is never worse, and `again` plans nothing after it, it is a plan without the steps that take them.
+
+    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them and the sums."""
+    missed, named, sums = taken_from_brokers(store, made, settings)
+    if not (missed or named):
+        return made
+    dropped = len(missed | named) + made.lost_messages
+    if max_loss is None or dropped <= max_loss:
+        loss = _stated({**missed, **named}.values())
+        plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
+        return structs.replace(made, plan=plan, lost_messages=dropped)
+    if made.cut_from is None and not named and again is not None:
+        steps = _without_those_that_take(store, made.plan.steps, missed.values())
+        if not any(taken_from_brokers(store, made, settings, steps)[:2]) and _is_final(store, steps, again):
+            kept = {*map(id, steps)}
+            left = _left_by(store, made, (step for step in made.plan.steps if id(step) not in kept))
+            return structs.replace(made, plan=structs.replace(made.plan, steps=tuple(steps)),
+                                   left_messages=made.left_messages + left)
+    loss = _stated({**missed, **named}.values())
+    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for topic, queue, offset in sorted(missed | named):
+        offsets[topic, queue].append(offset)
+    listed = [{**entry, "offsets": [[first, stop - 1] for first, stop in ranges(
+        np.array(offsets[entry["topic"], entry["queue"]]))]} for entry in loss]
+    releases = " and ".join(map(str, _releases(settings)))
+    found = (
+        finding("plan-loses-delivered", count=len(missed), broker=releases, lost=listed, limit=dropped,
+                alone=sums.alone, after=sums.after) if missed
+        else finding("plan-overwrites-named", count=len(named), lost=listed, limit=dropped)
+    )
+    if findings is not None:
+        findings.extend([found])
+    raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
+
+
 def taken_from_brokers(
-    store: Store, made: RecoverPlan, settings: BrokerSettings
-) -> tuple[dict[Place, Missed], dict[Place, Missed], list[str]]:
-    """Return what brokers alone would deliver and a plan (see `may_take_messages`) takes from them; what it overwrites
-    of old log files; and the releases that were asked."""
-    steps = made.plan.steps
-    missed: dict[Place, Missed] = {}
-    releases = {str(version): structs.replace(settings, version=version)
-                for version in (settings.version, NEWEST_COMPARED)}
+    store: Store, made: RecoverPlan, settings: BrokerSettings, steps: Sequence[Step] | None = None,
+) -> tuple[dict[Place, Missed], dict[Place, Missed], Sums]:
+    """Return what brokers alone would deliver and a plan (see `may_take_messages`), or only these `steps` of it, takes
+    from them; what these overwrite of old log files; and the sums of the store's own release."""
+    steps = made.plan.steps if steps is None else steps
+    found: dict[Place, Missed] = {}
+    sums = Sums()
     with planned_store(store, steps) as (planned, path_in):
         analysis = made.before.analysis
         view = analysis.as_it_is
         after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
-        for release in releases.values():
-            for item in missed_between(store, view, planned, after_view, release, stays):
-                missed[item.topic, item.queue, item.queue_offset] = item
+        for version in reversed(_releases(settings)):
+            sums = Sums()
+            release = structs.replace(settings, version=version)
+            for item in missed_between(store, view, planned, after_view, release, stays, sums):
+                found[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # a requested cut is in the plan's statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may create queues of topics that are not in its table, but serves no client from them
     deleted = set(analysis.expectation.deleted)
-    missed = {key: item for key, item in missed.items()
-              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
-              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
+    found = {key: item for key, item in found.items()
+             if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
+             and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in analysis.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
-    return missed, named, [*releases]
+    return found, named, sums
 
 
-def refuse_worse(
-    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
-) -> RecoverPlan:
-    """Return the plan (see `may_take_messages`) with a loss statement of the messages that brokers alone would deliver.
+def _is_final(store: Store, steps: Sequence[Step], again: Callable[[Store], RecoverPlan]) -> bool:
+    """Whether nothing is left to do after these steps: what is left alone now must not be changed by the next run."""
+    with planned_store(store, steps, with_index=True) as (planned, _):
+        try:
+            return not again(planned).plan.steps
+        except Refusal:
+            return False
 
-    `Refusal` (8) for more than `max_loss` messages (None: any number), with a finding that lists them."""
-    missed, named, releases = taken_from_brokers(store, made, settings)
-    delivered = len(missed)
-    missed |= named
-    if not missed:
-        return made
+
+def _releases(settings: BrokerSettings) -> list[BrokerVersion]:
+    """The releases that are compared: the store's own first."""
+    return [*dict.fromkeys((settings.version, NEWEST_COMPARED))]
+
+
+def _stated(missed: Iterable[Missed]) -> list[dict[str, Any]]:
     statement = Statement()
-    for item in missed.values():
+    for item in missed:
         at, time = item.queue_offset, item.store_timestamp
         statement.add(item.topic, item.queue, (at, at), (time, time), "delivered-by-broker")
-    loss = statement.entries()
-    dropped = len(missed) + made.lost_messages
-    if max_loss is not None and dropped > max_loss:
-        offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for topic, queue, offset in sorted(missed):
-            offsets[topic, queue].append(offset)
-        listed = [{**entry, "offsets": [[first, stop - 1] for first, stop in ranges(
-            np.array(offsets[entry["topic"], entry["queue"]]))]} for entry in loss]
-        found = (
-            finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed,
-                    limit=dropped) if delivered
-            else finding("plan-overwrites-named", count=len(named), lost=listed, limit=dropped)
-        )
-        if findings is not None:
-            findings.extend([found])
-        raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
-    plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
-    return structs.replace(made, plan=plan, lost_messages=dropped)
+    return statement.entries()
+
+
+def _without_those_that_take(store: Store, steps: Sequence[Step], missed: Iterable[Missed]) -> list[Step]:
+    """Return the steps but those on the queues or on the bytes of these messages; of the latter, `abort` stays, too, as
+    damage does."""
+    items = [*missed]
+    queues = tuple({f"{store.relative(store.consumequeue_dir / item.topic / str(item.queue))}/" for item in items})
+    places = [_range_in_log(store, step) for step in steps]
+    taken = [place is not None and any(place[0] < item.phy_offset + item.size and item.phy_offset < place[1]
+                                       for item in items) for place in places]
+    abort = store.relative(store.abort_path) if any(taken) else None
+    return [step for step, takes in zip(steps, taken, strict=True)
+            if not takes and not step.file.startswith(queues) and step.file != abort]
+
+
+def _range_in_log(store: Store, step: Step) -> tuple[int, int] | None:
+    """Return the range of the log that a step overwrites, None for any other."""
+    path = store.path(step.file)
+    base = offset_in_name(path.name)
+    if base is None or not isinstance(step, InPlace) or not any(map(path.is_relative_to, store.commitlog_dirs)):
+        return None
+    return base + step.start, base + step.stop
+
+
+def _left_by(store: Store, made: RecoverPlan, dropped: Iterable[Step]) -> int:
+    """Return how many damaged messages these steps would have bridged."""
+    found = [place for step in dropped if (place := _range_in_log(store, step)) is not None]
+    analysis = made.before.analysis
+    return sum(
+        held_records(damage, positions)
+        for damage, positions in zip(analysis.log.damaged, analysis.losses.all_by_damage, strict=True)
+        if any(start < damage.stop and damage.start < stop for start, stop in found))
 
 
 def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
@@ -244,7 +220,7 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
     for row in rows[(rows["bits"] & STAND_IN) == 0]:
         topic, queue = analysis.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
-        yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
+        yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]), int(row["size"]))
 
 
 def may_take_messages(store: Store, made: RecoverPlan) -> bool:
@@ -293,14 +269,15 @@ def _changed(
 
 def missed_between(
     store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
-    stays: Collection[Stretch] = (),
+    stays: Collection[Stretch] = (), sums: Sums | None = None,
 ) -> list[Missed]:
     """Return what the broker of these settings delivers from `store` and not from `planned`; nothing if it does not
-    start.
+    start. What it delivers of both is added to `sums`.
 
     Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
     found: list[Missed] = []
+    sums = sums or Sums()
 
     def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
         def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
@@ -308,17 +285,30 @@ def missed_between(
                 file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
             same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
             asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
+            sums.alone = sums.after = sum(_units(state) for key, state in states.items() if key not in {*asked})
+            new = [key for key in later if key not in states]
+            sums.after += sum(_deliveries([key], log_after, later).size for key in new)
             held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
             sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
             for some in batches(range(len(asked)), sizes, _AT_ONCE):
                 keys = [asked[number] for number in some]
                 was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
+                sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
                 found.extend(_compare(keys, log, was, log_after, now))
 
         if not predict(planned, after_view, settings, counted=False, started=after).starts:
             after(log, {})
 
     predict(store, view, settings, counted=False, started=before)
+    return found
+
+
+def _units(state: QueueState) -> int:
+    """How many units of a queue lead somewhere."""
+    found = 0
+    for queue_file in state.files:
+        first = max(0, state.min_offset - queue_file.start // UNIT)
+        found += int(np.count_nonzero(queue_file.valid()["size"][first:] > 0))
     return found
 
 
@@ -362,7 +352,7 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
         if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
         if not topic.startswith(LMQ_PREFIX) or (topic, offset) in props.multi_dispatch(record.property_map()):
-            yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
+            yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp, size)
 
 
 def _are_older(messages: Rows, delivered: Rows) -> Rows:

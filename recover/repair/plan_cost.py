@@ -30,7 +30,8 @@ from recover.log.file_scan import FileScan
 from recover.log.judge import judge
 from recover.log.scan import LocalEngine
 from recover.repair.losses import RecoverPlan, Statement
-from recover.repair.never_worse import may_take_messages, planned_store, taken_from_brokers
+from recover.repair.never_worse import may_take_messages, taken_from_brokers
+from recover.repair.planned import planned_store
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.source import open_file

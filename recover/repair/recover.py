@@ -31,6 +31,7 @@ from recover.repair.losses import (
     RecoverPlan,
     check_plannable,
     loss_of_altered,
+    loss_of_claimed,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
@@ -121,6 +122,8 @@ def _planned(
     if steps:
         analysis.options.engine.confirm()
     unproven, only_named = loss_of_unproven(analysis)
+    unproven += sum(each.messages for each in before.claimed)
+    only_named += loss_of_claimed(before.claimed, analysis.log)
     altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
     loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
     loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []

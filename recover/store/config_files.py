@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from formats.basics import is_legal_topic, is_safe_directory_name
+from formats.basics import MAX_OFFSET, is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
 from formats.record import SERVICE_TOPICS
 from formats.record.message import REPLY_SUFFIX
 from recover.store.source import names_in, read_small
-from recover.store.store import Store
+from recover.store.store import Store, queue_ends
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
@@ -380,6 +380,11 @@ class Topics(Struct, dict=True):
         them belongs to another store. A new one names the cluster's topic of replies."""
         return frozenset(name for name in self.folders or logged
                          if is_users_topic(name) and not name.endswith(REPLY_SUFFIX))
+
+    @cached_property
+    def dispatched_to(self) -> int:
+        """End in the log of the last message that a queue has a unit of."""
+        return max((end for _, _, end in queue_ends(self.store, []) if end is not None), default=MAX_OFFSET)
 
     @cached_property
     def _misnamed(self) -> frozenset[str]:

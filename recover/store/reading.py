@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c as computed_crc32c
 from msgspec import Struct, field
@@ -257,11 +258,33 @@ class Run(Struct):
         return min(border, self.start + _FIRST) if at < self.start + _FIRST else border
 
 
+class Seen(NamedTuple):
+    """What one host sees of a file beside its bytes. Equal on two hosts, it is one file in one state: no copy gets the
+    ctime, which nothing can set, and a write changes it."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+    file_system: int
+
+    @classmethod
+    def of(cls, file: int | str) -> Seen:
+        """Return it for an open file, or the one at a path. `OSError` if it is gone."""
+        status = os.stat(file)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns, os.statvfs(file).f_fsid)
+
+    def is_of_file(self, other: Seen) -> bool:
+        """Whether both are of the same file, perhaps in another state."""
+        return (self.inode, self.file_system) == (other.inode, other.file_system)
+
+
 class FileReads(Struct):
-    """The reads of one file of `size` bytes: runs, ascending and disjoint."""
+    """The reads of one file of `size` bytes: runs, ascending and disjoint; `seen` when it was opened."""
 
     size: int
     runs: list[Run] = []
+    seen: Seen | None = None
 
     def note(self, offset: int, size: int, data: Buffer | None = None) -> None:
         """Note that `size` bytes were read at `offset`, zeros without `data`. Bytes noted before keep their sums."""
@@ -297,4 +320,7 @@ def reads_of(path: Path | str, descriptor: int) -> FileReads | None:
     """Return the record of an open file's reads; None if none is kept, or there is no descriptor."""
     if _recorded is None or descriptor < 0:
         return None
-    return _recorded.setdefault(str(path), FileReads(os.fstat(descriptor).st_size))
+    if (reads := _recorded.get(str(path))) is None:
+        seen = Seen.of(descriptor)
+        reads = _recorded[str(path)] = FileReads(seen.size, seen=seen)
+    return reads

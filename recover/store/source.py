@@ -430,8 +430,8 @@ class RemoteTree(Tree):
             raise missing(name)
         return [Entry(*item) for item in self.listed[name].items()]
 
-    def expect(self, names: Iterator[str]) -> None:
-        """See the function `expect`."""
+    def announce(self, names: Iterator[str]) -> None:
+        """See the function `announce`."""
         self._expected = names
         self._ask()
 
@@ -486,11 +486,11 @@ def _remote_tree(url: str, *, fresh: bool = False) -> RemoteTree:
     return _remote[url]
 
 
-def expect(paths: Iterable[Path]) -> None:
+def announce(paths: Iterable[Path]) -> None:
     """Announce that these files are read completely, in this order: remote ones are prefetched, several at a time."""
     first = next(paths := iter(paths), None)
     if isinstance(first, StorePath) and isinstance(tree := first.tree, RemoteTree):
-        tree.expect(path.within for path in chain([first], paths) if isinstance(path, StorePath))
+        tree.announce(path.within for path in chain([first], paths) if isinstance(path, StorePath))
 
 
 @cache

@@ -43,9 +43,10 @@ TYPICAL = (
     "crash-bit-without-checkpoint",
     "crash-everything-derived",
 )
-#: What a store alone does with config files is nothing; they are judged elsewhere. So are lying witnesses (WITNESS), of
-#: which brokers deliver nearly all.
-ALL = (SOUND, *(entry.name for entry in RECIPES.values() if entry.area not in ("config", "displaced", "witness")))
+#: What a store alone does with config files is nothing; they are judged elsewhere. So are mixed snapshots, displaced
+#: logs and lying witnesses (WITNESS), of which brokers deliver nearly all.
+ALL = (SOUND, *(entry.name for entry in RECIPES.values()
+                if entry.area not in ("config", "displaced", "snapshot", "witness")))
 
 
 #: (store, damage, seed): one record, mark, name or unit that lies; stores that were stopped, and killed.

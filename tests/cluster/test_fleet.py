@@ -18,7 +18,16 @@ from fixtures.damage import damage
 from fixtures.synth import synth_store
 from mqtool import exits
 from recover.cluster import fleet
-from recover.cluster.fleet import FleetTask, Listed, StoreRow, findings_of, listed, named_stores, verify_stores
+from recover.cluster.fleet import (
+    FleetTask,
+    Listed,
+    StoreRow,
+    findings_of,
+    last_run,
+    listed,
+    named_stores,
+    verify_stores,
+)
 from recover.findings.code import Refusal, UsageRefusal
 from recover.store.store import Store
 from tests.change.test_lock import held as locked, record_lock
@@ -231,9 +240,23 @@ class TestOnSpark:
                 own = [{key: value for key, value in row.items() if key != "run"}
                        for row in appended if row["run"] == run["run"]]
                 assert sorted(own, key=str) == sorted(table(run, name), key=str)
+        spark.sql("DROP DATABASE found CASCADE")
+        # the second table cannot be written: the run is in the first alone, and the query of the page names it
+        spark.sql(f"CREATE DATABASE half LOCATION '{tmp_path / 'half'}'")
+        spark.sql("CREATE TABLE half.stores (something DOUBLE) USING parquet")
+        failed = fleet_verify(*words, "half")
+        run = last_run(tmp_path / "into")
+        assert failed.code & exits.OPERATIONAL
+        assert f"run {run} is whole in" in failed.stderr
+        assert "half.findings has it and half.stores does not" in failed.stderr, failed.stderr
+        spark.sql("CREATE OR REPLACE TEMPORARY VIEW stores AS SELECT 'x' AS run")
+        (query,) = re.findall(r"^```sql\n(SELECT DISTINCT run.*?)^```", (DOCS / "commands/fleet.md").read_text(),
+                              re.MULTILINE | re.DOTALL)
+        query = query.replace("lake.fleet.findings", "half.findings").replace("lake.fleet.stores", "stores")
+        assert [row.run for row in spark.sql(query).collect()] == [run]
+        spark.sql("DROP DATABASE half CASCADE")
         refused = fleet_verify(*words, "nowhere.at.all")
         assert refused.code & exits.OPERATIONAL and "is whole in" in refused.stdout + refused.stderr
-        spark.sql("DROP DATABASE found CASCADE")
 
     @pytest.mark.long
     def test_a_thousand_small_stores_need_a_driver_of_512_mb(self, tmp_path: Path) -> None:

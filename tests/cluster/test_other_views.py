@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import socket
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -211,6 +213,39 @@ def test_a_file_of_another_length_is_noticed_though_the_rest_was_not_read(tmp_pa
         views.take(seen)
 
 
+def test_what_both_see_as_one_file_in_one_state_is_not_read_again(tmp_path: Path) -> None:
+    root = _needs_work(real_store("clean-5.3.3", tmp_path / "a"))
+    copy = tmp_path / "b" / root.name
+    copy.parent.mkdir()
+    subprocess.run(["cp", "-a", root, copy], check=True)
+    for there, is_read in ((root, False), (copy, True)):
+        scan = _scan(there)
+        plan_recover(Store.open(root), RecoverOptions(scan=scan))
+        engine = scan.engine
+        assert isinstance(engine, Worker) and (engine.views.compared > 0) == is_read
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+def test_a_clock_ahead_does_not_make_another_file_a_written_one(tmp_path: Path, ahead: int) -> None:
+    root, other = real_store("clean-5.3.3", tmp_path / "a"), real_store("clean-5.3.3", tmp_path / "b")
+    damage("page-random", other)
+    for path in (*root.rglob("0*"), *other.rglob("0*")):
+        os.utime(path, (time.time() + ahead,) * 2)
+    with pytest.raises(Refusal, match="worker-7 reads another file"):
+        verify(Store.open(root), _scan(other))
+
+
+def test_a_file_that_a_broker_writes_to_is_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(bytes(9000))
+    views = Views(time.time() + 10)
+    views.look([path])
+    with recorded() as files, open_file(path) as reader:
+        reader.read(0, 9000)
+    flip(path, 5)
+    views.take(TaskReads(files, "worker-7"))
+
+
 @pytest.mark.deep
 @pytest.mark.skipif(not can_mount(), reason="NOT RUN: no process with mounts of its own can be started here")
 class TestCluster:
@@ -255,6 +290,22 @@ class TestCluster:
             said, folder = refused[name], FOLDERS.get(name, "commitlog")
             assert any(f"host {host} reads another file as {root}/{folder}/" in one for one in said), said
 
+    def test_the_driver_reads_a_fiftieth_of_a_log_that_all_see_alike(self, running: Cluster, tmp_path: Path) -> None:
+        root = synth_store(tmp_path / "s", messages=9000, body=30_000, mapped_file_size=64 << 20).root
+        shutil.rmtree(root / "index")
+        size = sum(path.stat().st_blocks * 512 for path in (root / "commitlog").iterdir())
+        assert size > 120 << 20
+        figures = []
+        # what a command reads beside the log, which no verify reads twice
+        for line in (("verify", root), ("verify", root), ("rebuild", root, "--output", tmp_path / "out"),
+                     # to infer the broker it would scan the first log file, however large the log is
+                     ("recover", root, "--yes", "--broker", "5.3.3")):
+            before = _read_so_far()
+            done = mqtool(*line, *running.line())
+            figures.append(_read_so_far() - before)
+            assert done.code & ~7 == 0 and "again to compare" not in done.stderr
+        assert max(figures[2:]) - figures[1] <= size / 50, (figures, size)
+
     def test_what_is_exported_is_never_read_of_another_file(
         self, running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -272,6 +323,11 @@ class TestCluster:
                       *running.line(f"mqtool.splitSize={SPLIT}"))
         assert done.code == exits.OPERATIONAL and not (tmp_path / "out").exists()
         assert f"reads another file as {root}/commitlog/" in done.document["error"]["message"]
+
+
+def _read_so_far() -> int:
+    """Bytes that this process has read by system calls, from files and sockets."""
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
 
 
 def _renew(root: Path, pristine: Path) -> None:

@@ -81,14 +81,20 @@ class TestStarted:
         root = real_store("clean-5.3.3", tmp_path / "s")
         script = tmp_path / "main.py"
         script.write_text("import sys\nfrom mqtool.cli import main\nsys.exit(main())\n")
+        (tmp_path / "events").mkdir()
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         done = subprocess.run(
-            [submit, "--master", "local[1]", "--driver-memory", "512m", script, "verify", root, "--engine", "spark",
+            [submit, "--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.eventLog.enabled=true",
+             "--conf", f"spark.eventLog.dir={tmp_path / 'events'}", "--conf", "spark.eventLog.compress=false",
+             "--conf", "spark.eventLog.rolling.enabled=false", script, "verify", root, "--engine", "spark",
              "--json"], env=_environment(tmp_path), capture_output=True, text=True, timeout=200, check=False,
         )
         assert done.returncode == 0, done.stderr
         answer = done.stdout[done.stdout.index("{\n"):]
         assert json.JSONDecoder().raw_decode(answer)[0]["engine"]["master"] == "local[1]"
+        names = [json.loads(line)["App Name"] for log in (tmp_path / "events").iterdir() for line in _events(log)
+                 if "SparkListenerApplicationStart" in line]
+        assert names == ["mqtool"]
 
     def test_the_site_s_defaults_hold_and_the_command_line_comes_before_them(
         self, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +192,12 @@ class TestStarted:
         while left := _processes_of(tmp_path):
             assert time.monotonic() < end, left
             time.sleep(0.2)
+
+
+def _events(log: Path) -> list[str]:
+    """The lines of an event log, a file or a folder of files."""
+    files = [log] if log.is_file() else sorted(log.iterdir())
+    return [line for path in files for line in path.read_text().splitlines()]
 
 
 def _processes_of(folder: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import socket
 import sys
@@ -22,7 +21,7 @@ from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
-from tests.support.stores import EXPECTED, flip, real_store, unpacked
+from tests.support.stores import EXPECTED, copy_store, flip, real_store, unpacked
 
 pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
@@ -45,6 +44,10 @@ def test_a_worker_that_finds_another_file_is_named_and_sends_no_row(spark: Any, 
 
     for number, kind in enumerate(SOURCES):
         root = real_store("clean-5.3.3", tmp_path / str(number))
+        other = copy_store(root, tmp_path / f"{number}-other" / root.name)
+        for path in other.rglob("[0-9]*"):
+            if path.is_file():
+                flip(path, 0)
         source = kind({"path": str(root)})
         reader = source.reader(spark.read.format(source.name()).load(str(root)).schema)
         part, *_ = reader.partitions()
@@ -53,8 +56,8 @@ def test_a_worker_that_finds_another_file_is_named_and_sends_no_row(spark: Any, 
         for path in files:
             flip(path, 0)
         next(iter(reader.read(part)), None)  # as where a broker has written meanwhile: no other file
-        for path in files:
-            os.utime(path, (1_700_000_000, 1_700_000_000))
+        root.rename(tmp_path / f"{number}-own")
+        other.rename(root)
         with pytest.raises(Refusal, match=f"host {socket.gethostname()} reads another file as {root}"):
             next(iter(reader.read(part)))
 

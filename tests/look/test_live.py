@@ -17,7 +17,7 @@ from recover.change.lock import store_lock
 from recover.check.report import verify
 from recover.export.sources import Scanned, scan_source
 from recover.look.live import settled
-from recover.repair.never_worse import planned_store
+from recover.repair.planned import planned_store
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.store import Store
 from tests.change.test_lock import held, record_lock

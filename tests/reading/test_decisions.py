@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from formats.record.rows import BIT_SUPERSEDED
+from recover.check.log import check_commitlog
 from recover.log.judge import Claim
 from recover.log.scan import LogView
-from recover.reading.accepting import OldEnd
+from recover.reading.accepting import OldEnd, Relabel
 from recover.reading.doubts import DOUBTS, resolved
 from recover.reading.facts import Facts
-from recover.reading.policy import Explanation, decide
+from recover.reading.policy import POLICIES, SOURCES, Explanation, decide
 from recover.reading.reading import Reading
 from tests.support.analysed import opened
 from tests.support.stores import real_store, strike
@@ -75,3 +79,28 @@ def test_no_doubt_changes_the_log_that_it_looks_at(recipe: str, tmp_path: Path) 
     assert content(first.log) == before
     assert last.settled
     assert not any(decide(doubt(last)) for doubt in DOUBTS)
+
+
+def test_a_store_whose_parts_contradict_one_another_without_end_is_no_clean_one(tmp_path: Path) -> None:
+    first = Reading.first(Facts.of(opened(real_store("clean-5.3.3", tmp_path))))
+
+    def never_content(reading: Reading) -> Iterator[Explanation]:
+        superseded = np.array([first.log.min_offset], dtype=np.int64)
+        yield Explanation("never-content", Relabel(superseded, gains=BIT_SUPERSEDED))
+
+    last = resolved(first, (never_content,))
+    assert not last.settled
+    codes = [item.code for item in check_commitlog(last.store, last)]
+    assert "commitlog-unsettled" in codes
+    assert not any(item.code == "commitlog-unsettled" for item in check_commitlog(first.store, resolved(first)))
+
+
+def test_the_page_of_evidence_lists_all_sources_doubts_and_edits() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    told = {row[0]: row[1:] for row in rows}
+    for source in SOURCES.values():
+        assert told[source.name] == [source.what, str(source.weight), source.each]
+    for policy in POLICIES.values():
+        assert told[policy.kind][:3] == [policy.witness, policy.finding, policy.done]
+    assert re.findall(r"^\d+\. `(\w+)` \(`", page, re.MULTILINE) == [doubt.__name__ for doubt in DOUBTS]

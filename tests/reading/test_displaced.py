@@ -7,12 +7,12 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
-from fixtures.damage.displaced import shift
+from fixtures.damage.displaced import SPOILT, shift, spoilt_copy_first
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
@@ -23,14 +23,11 @@ from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 from tests.torture.hunt import STORES
 
 PLAIN, MANY = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+DISPLACED = "commitlog-displaced-records"
 
 
 def run(command: str, root: Path, *arguments: object) -> Result:
     return mqtool(command, root, *log_options(root), *arguments, "--json")
-
-
-def displaced(seen: Result) -> list[dict[str, Any]]:
-    return [item for item in seen.document["findings"] if item["code"] == "commitlog-displaced-records"]
 
 
 class Whole(NamedTuple):
@@ -104,7 +101,7 @@ def test_verify_counts_the_displaced_as_messages_with_a_finding_of_their_own(
     root = shifted(by=by, keep_length=keep_length)
     found = whole(MANY, root)
     seen = run("verify", root)
-    (item,) = displaced(seen)
+    (item,) = seen.found(DISPLACED)
     assert item["severity"] == "error"
     assert item["facts"]["count"] == len(found.anywhere.keys() - found.in_place)
     assert item["facts"]["shift"] == by
@@ -163,6 +160,24 @@ def test_commands_that_do_not_move_records_take_them_where_they_stand(
     assert not any(step["kind"] == "write-range" and "commitlog" in step["file"] for step in planned["plan"]["steps"])
 
 
+@pytest.mark.parametrize(("how", "name", "seed"), sampled(
+    SPOILT, (PLAIN, MANY, "killed-5.5.0", "killed-lmq-4.9.7"), range(6), quick=7, one_in=8))
+def test_better_of_two_files_with_one_name_is_kept(how: str, name: str, seed: int, tmp_path: Path) -> None:
+    root = copy_store(unpacked(name), tmp_path / "store")
+    spoilt_copy_first(root, random.Random(seed), how)
+    assert_placed(name, root)
+
+
+def test_empty_file_gives_its_name_to_the_log_file_that_has_it(tmp_path: Path) -> None:
+    root = copy_store(unpacked(MANY), tmp_path / "store")
+    damage("log-names-swapped-with-empty", root)
+    seen = run("verify", root)
+    (item,) = seen.found("commitlog-misnamed-file")
+    assert (root / item["file"]).read_bytes().startswith(
+        plain.records_by_place(unpacked(MANY))[int(item["facts"]["right"])].content)
+    assert seen.document["commitlog"]["messages"] == len(plain.records(unpacked(MANY)))
+
+
 # --- What is not placed.
 
 
@@ -178,7 +193,7 @@ def test_copy_of_a_record_that_is_in_its_place_changes_nothing_there(tmp_path: P
     path, (one, *others) = _two(root)
     big = max(others, key=lambda record: record.size)
     write_at(path, big.phy_offset, one.content[:big.size].ljust(big.size, b"\0"))
-    assert not displaced(run("verify", root))
+    assert not run("verify", root).found(DISPLACED)
 
 
 def _instead(record: plain.Record, at: int, body: bytes) -> bytes:
@@ -215,7 +230,7 @@ def test_one_claim_for_a_free_place_that_a_unit_bears_out_is_placed(tmp_path: Pa
 def test_two_claims_with_equal_witnesses_leave_the_place_to_a_bridge(tmp_path: Path) -> None:
     root = copy_store(unpacked(PLAIN), tmp_path / "store")
     victim, rivals = _claims(root, 2)
-    assert not displaced(run("verify", root))
+    assert not run("verify", root).found(DISPLACED)
     run("recover", root, "--yes")
     assert plain.records_by_place(root)[victim.phy_offset].content not in rivals
 
@@ -229,7 +244,7 @@ def test_claim_that_a_unit_contradicts_is_not_placed(tmp_path: Path) -> None:
     write_at(path, victim.phy_offset, bytes(victim.size + behind.size))
     write_at(path, others[10].phy_offset, claim.ljust(others[10].size + others[11].size, b"\0")[
         :others[10].size + others[11].size])
-    assert not displaced(run("verify", root))
+    assert not run("verify", root).found(DISPLACED)
 
 
 def test_record_in_the_body_of_a_damaged_one_needs_a_witness(tmp_path: Path) -> None:
@@ -242,7 +257,7 @@ def test_record_in_the_body_of_a_damaged_one_needs_a_witness(tmp_path: Path) -> 
     write_at(path, victim.phy_offset, bytes(victim.size))
     write_at(path, holder.phy_offset + 100, forged[:holder.size - 110])
     found = run("verify", root)
-    assert not displaced(found)
+    assert not found.found(DISPLACED)
 
 
 def test_many_heads_of_records_that_are_none_cost_little(tmp_path: Path) -> None:
@@ -253,4 +268,4 @@ def test_many_heads_of_records_that_are_none_cost_little(tmp_path: Path) -> None
         record.content[:28] + (start + 1000 + number).to_bytes(8, "big") + record.content[36:48]
         for number, record in enumerate(records * 60))
     write_at(path, start, heads[:stop - start])
-    assert not displaced(run("verify", root))
+    assert not run("verify", root).found(DISPLACED)

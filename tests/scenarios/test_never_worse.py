@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import structs
 
 from fixtures.damage import of_area, walk
 from fixtures.synth import StoreWriter
@@ -16,11 +17,12 @@ from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.change.model import Plan, WriteRange, ZeroRange
+from recover.change.model import Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList
 from recover.log.scan import LocalEngine
-from recover.repair.never_worse import Missed, missed_between, planned_store, refuse_worse
+from recover.repair.never_worse import Missed, missed_between, refuse_worse
+from recover.repair.planned import planned_store
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.source import open_file
@@ -89,15 +91,17 @@ def test_a_planned_file_reads_as_its_steps_would_leave_it(data: st.DataObject) -
             assert reader.read(start, length) == wanted[start : start + length]
 
 
-def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_covers_them(drill: Start) -> None:
+def test_a_plan_that_is_worse_is_refused_with_its_messages_and_both_sums_unless_max_loss_covers_them(
+    drill: Start
+) -> None:
     opened = Store.open(drill("clean-manyfiles-5.3.3").root)
-    hits = walk.records(opened.root)[200:203]
-    steps = [ZeroRange(opened.relative(hit.file.path), hit.position, hit.end) for hit in hits[::2]]
+    last = opened.commitlog.files[-1].path
+    gone = [hit for hit in walk.records(opened.root) if hit.file.path == last and not hit.record.sys_flag & 12]
     made = plan_recover(opened, RecoverOptions(settings=settings("5.3.3")))
-    made.plan = Plan("recover", steps)
-    expected = {(hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset) for hit in hits[::2]}
+    made.plan = Plan("recover", [Retire(opened.relative(last))])
+    expected = {(hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset) for hit in gone}
     findings = FindingList()
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal) as refused:
         refuse_worse(opened, made, settings("5.3.3"), 0, findings)
     (found,) = findings
     listed = {
@@ -106,8 +110,29 @@ def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_cover
     }
     assert f"`{{typed}} --max-loss {found.facts['count']}`" in found.remedy
     assert found.code == "plan-loses-delivered" and expected <= listed and len(listed) == found.facts["count"]
+    alone = len(plain.delivered(opened.root))
+    assert (found.facts["alone"], found.facts["after"]) == (alone, alone - len(listed))
+    assert f"alone {alone:,} messages, after the plan {alone - len(listed)}" in refused.value.message
     allowed = refuse_worse(opened, made, settings("5.3.3"), found.facts["count"])
     assert allowed.lost_messages == found.facts["count"] == sum(entry["messages"] for entry in allowed.plan.loss)
+
+
+def test_a_plan_leaves_the_bytes_alone_whose_messages_only_the_broker_alone_would_deliver(drill: Start) -> None:
+    opened = Store.open(drill("clean-manyfiles-5.3.3").root)
+    hits = walk.records(opened.root)[200:203]
+    worse = [ZeroRange(opened.relative(hit.file.path), hit.position, hit.end) for hit in hits[::2]]
+    other = WriteFile("config/topics.json", b"{}")
+    made = plan_recover(opened, RecoverOptions(settings=settings("5.3.3")))
+    made.plan = Plan("recover", [worse[0], other, worse[1]])
+
+    def left(steps: list[Step]) -> list[Step]:
+        nothing = structs.replace(made, plan=Plan("recover", steps))
+        return [*refuse_worse(opened, made, settings("5.3.3"), 0, again=lambda _: nothing).plan.steps]
+
+    assert left([]) == [other]
+    with pytest.raises(Refusal):
+        left([other])  # the next run would change what this one leaves alone
+    assert refuse_worse(opened, made, settings("5.3.3"), None).plan.steps == made.plan.steps
 
 
 def test_queues_of_one_topic_are_not_made_where_a_broker_alone_would_make_all(drill: Start) -> None:

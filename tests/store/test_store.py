@@ -22,7 +22,7 @@ from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal
 from recover.store.columns import ColumnStore
 from recover.store.memo import current_stamps
-from recover.store.source import entries, expect, files_below, open_file, remote_root
+from recover.store.source import announce, entries, files_below, open_file, remote_root
 from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.cluster.twice import plain
@@ -165,13 +165,13 @@ def test_files_that_are_expected_come_whole_and_others_all_the_same(tmp_path: Pa
     for number in range(30):
         (tmp_path / str(number)).write_bytes(bytes([number]) * number)
     there = _there(tmp_path)
-    expect(there / str(number) for number in range(0, 30, 2))
+    announce(there / str(number) for number in range(0, 30, 2))
     for number in range(30):
         source = open_file(there / str(number))
         assert source.read(0, 100) == bytes([number]) * number
         source.close()
-    expect(iter(()))
-    expect([tmp_path / "1"])
+    announce(iter(()))
+    announce([tmp_path / "1"])
 
 
 # --- The store of columns: what does not fit into memory, and a disk that has no room for it either.
