@@ -8,7 +8,7 @@ command through the printer.
 from __future__ import annotations
 
 import os
-import time
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -164,7 +164,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     """The scan engine and its resources."""
 
     engine: Annotated[Literal["auto", "local", "spark"], option(
-        "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = "auto"
+        "--engine", "Scan engine; auto is local, unless a master is given or a Spark is there.", _ENGINE)] = "auto"
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
@@ -186,8 +186,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def on_spark(self) -> bool:
-        """Whether executors scan: requested, or implied by a master."""
-        return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
+        """Whether executors scan: requested, or implied by a master or a Spark that is already there."""
+        return self.engine == "spark" or (self.engine == "auto" and (self.master is not None or _is_spark_there()))
 
     def check(self, command: str) -> None:
         """Usage error (16) for options that contradict each other, that Spark does not know, or with which a command
@@ -252,6 +252,15 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
                     f"{human_size(compared)} again to compare them")
 
 
+def _is_spark_there() -> bool:
+    """Whether a notebook or spark-submit has a Spark in this process; asks only where there can be one."""
+    if "pyspark" not in sys.modules and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return False
+    from recover.cluster.session import is_session_there
+
+    return is_session_there()
+
+
 def log_size(store: Store) -> int:
     return sum(mapped_file.length for mapped_file in store.commitlog.files)
 
@@ -266,9 +275,10 @@ class ClockChoice(Struct, frozen=True, kw_only=True):
     @property
     def ms(self) -> int:
         """The time in ms since the epoch; a usage error (16) for a text that is none."""
+        from recover.check.log import now_ms
         from recover.export.select import parse_time
 
-        return time.time_ns() // 1_000_000 if self.at is None else parse_time(self.at, "--at")
+        return now_ms() if self.at is None else parse_time(self.at, "--at")
 
 
 # --- before a change ----------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ class LocalFile(FileReader):
             os.preadv(self.descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:
+        except (OSError, NotImplementedError):  # of a kernel, or of a C library that Python was built for
             # leave read-ahead to the kernel
             self._advise(0, os.POSIX_FADV_NORMAL, 0)
             self._tells = False
