@@ -40,7 +40,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), ELSEWHERE),
     **dict.fromkeys(("inspect", "verify", "query", "trace", "recover", "truncate", "rebuild", "rebuild-consumequeue",
                      "rebuild-index"), _PARTS + _BROKER),
-    **dict.fromkeys(("doctor", "predict", "groups", "report"), _PARTS + _BROKER + _CLOCK),
+    **dict.fromkeys(("doctor", "predict", "groups", "pending", "report"), _PARTS + _BROKER + _CLOCK),
 }
 """The store options that each command takes, by parameter name."""
 _SPELLING = {"settings": "--set"}

@@ -8,7 +8,6 @@ command through the printer.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -252,9 +251,10 @@ class ClockChoice(Struct, frozen=True, kw_only=True):
     @property
     def ms(self) -> int:
         """The time in ms since the epoch; a usage error (16) for a text that is none."""
+        from recover.check.log import now_ms
         from recover.export.select import parse_time
 
-        return time.time_ns() // 1_000_000 if self.at is None else parse_time(self.at, "--at")
+        return now_ms() if self.at is None else parse_time(self.at, "--at")
 
 
 # --- before a change ----------------------------------------------------------------------------------

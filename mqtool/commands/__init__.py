@@ -31,6 +31,8 @@ COMMANDS: dict[str, Entry] = {
     "trace": Entry("query", "trace", "Show the life of one message, from half or delay to consumers.", READING),
     "export": Entry("export", "export", "Export messages from a store in bulk.", READING),
     "groups": Entry("predict", "groups", "Consumer groups and their queues, before and after a start.", READING),
+    "pending": Entry("pending", "pending", "List what waits: delayed, timer, half, popped messages; lag.",
+                     READING),
     "journal": Entry("runs", "journal", "Show what was done to this store, when, and what is unfinished.", READING),
     "report": Entry("report", "report", "Report on one page what happened, what is lost and what to do.", READING),
     "fleet": Entry("verify", "fleet", "Verify many stores in one Spark job, into tables.", READING),

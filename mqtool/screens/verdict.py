@@ -150,11 +150,11 @@ def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table
     return table(title, _GROUP_COLUMNS, cells, most=most)
 
 
-def delivers_table(rows: Sequence[dict[str, Any]]) -> Table:
+def delivers_table(rows: Sequence[dict[str, Any]], title: str = "what the start delivers") -> Table:
     """What a start delivers, by kind, topic and delay level, from the rows of its document."""
     cells = [[_KINDS[row["kind"]], row["topic"], row["level"] or "", *(
         Text(f"{row[name]:,}", style=_TOLD[name] if row[name] else "") for name in _TOLD)] for row in rows]
-    return table("what the start delivers", ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
+    return table(title, ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
                                              ">never"], cells, most=_DELIVERS)
 
 

@@ -80,7 +80,7 @@ UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno
 # --- Folders: everything below one is reached from its descriptor.
 
 
-_CLOEXEC = os.O_CLOEXEC | os.O_NOCTTY
+_CLOEXEC = os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | _CLOEXEC
 _OPENAT2 = 437
 _BENEATH, _NO_SYMLINKS = 0x08, 0x04  # RESOLVE_*: see openat2(2)
@@ -95,7 +95,7 @@ def within(*folders: Path | str) -> Iterator[None]:
     mark = len(_folders)
     try:
         for folder in folders:
-            name, known = os.path.abspath(folder), dict(_folders)
+            name, known = _whole(folder).rstrip("/"), dict(_folders)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _folders.append((name, os.dup(known[name]) if name in known else os.open(folder, _FOLDER)))
         yield
@@ -104,15 +104,20 @@ def within(*folders: Path | str) -> Iterator[None]:
             os.close(_folders.pop()[1])
 
 
-def _place(path: Path | str) -> tuple[int, str] | None:
+def _whole(path: Path | str) -> str:
+    text = str(path)
+    is_plain = text[:1] == "/" and not any(odd in f"{text}/" for odd in ("//", "/./", "/../"))
+    return text if is_plain else os.path.abspath(text)
+
+
+def _place(whole: str) -> tuple[int, str] | None:
     """The open folder that a path is in, the deepest if it is in several, and the rest of the path; None outside of
     all."""
-    whole = os.path.abspath(path)
-    found = [(len(name), fd) for name, fd in _folders if f"{whole}/".startswith(f"{name.rstrip('/')}/")]
-    if not found:
-        return None
-    length, fd = max(found)
-    return fd, whole[length:].strip("/") or "."
+    length = fd = -1
+    for name, folder in _folders:
+        if len(name) >= length and whole.startswith(name) and (len(whole) == len(name) or whole[len(name)] == "/"):
+            length, fd = len(name), folder
+    return None if fd < 0 else (fd, whole[length:].strip("/") or ".")
 
 
 class _How(ctypes.Structure):
@@ -124,10 +129,9 @@ def _openat2(folder: int, name: str, flags: int, mode: int) -> int:
     how = _How(flags, mode if flags & (os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY) else 0, _BENEATH | _NO_SYMLINKS)
     call = _libc("syscall")
     assert call is not None
-    code = 0
+    code, encoded, size = 0, os.fsencode(name), ctypes.c_size_t(ctypes.sizeof(how))
     for _ in range(_TRIES):
-        fd = call(ctypes.c_long(_OPENAT2), ctypes.c_int(folder), ctypes.c_char_p(os.fsencode(name)),
-                  ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how)))
+        fd = call(ctypes.c_long(_OPENAT2), folder, encoded, ctypes.byref(how), size)
         if fd >= 0:
             return fd
         code = ctypes.get_errno()
@@ -142,7 +146,7 @@ def has_openat2() -> bool:
     try:
         os.close(_openat2(-100, ".", _FOLDER, 0))  # AT_FDCWD
     except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+        if error.errno in (errno.ENOSYS, errno.EPERM):
             return False
         raise
     return True
@@ -162,7 +166,7 @@ def _step_by_step(folder: int, name: str, flags: int, mode: int) -> int:
 
 def _open(path: Path | str, flags: int, mode: int = 0o600) -> int:
     """Open a path in the way of this module; errors name the whole path."""
-    place = _place(path)
+    place = _place(_whole(path))
     try:
         if place is None:
             return os.open(path, flags | _CLOEXEC, mode)
@@ -184,13 +188,16 @@ def _opened(path: Path | str, flags: int, mode: int = 0o600) -> Iterator[int]:
 @contextlib.contextmanager
 def _above(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield a descriptor of the folder of a path, and its name there; errors of the block name the whole path."""
-    with _opened(os.path.dirname(os.path.abspath(path)), _FOLDER) as folder:
-        try:
-            yield folder, os.path.basename(os.path.abspath(path))
-        except OSError as error:
-            error.filename = str(path)
-            error.filename2 = None
-            raise
+    above, _, name = _whole(path).rpartition("/")
+    folder = _open(above or "/", _FOLDER)
+    try:
+        yield folder, name
+    except OSError as error:
+        error.filename = str(path)
+        error.filename2 = None
+        raise
+    finally:
+        os.close(folder)
 
 
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -734,12 +741,11 @@ def copy_into_place(source: Path, target: Path) -> None:
 
 def _unnamed(path: Path, name: str) -> tuple[int, Path | None]:
     """Open a file without a name in the directory of `path`, or, where that is not supported, with a hidden name."""
-    with _opened(os.path.dirname(os.path.abspath(path)), _FOLDER) as folder:
+    with _above(path) as (folder, _):
         try:
             return os.open(".", os.O_TMPFILE | os.O_RDWR | _CLOEXEC, 0o600, dir_fd=folder), None
         except OSError as error:
             if error.errno not in UNSUPPORTED | {errno.EISDIR, errno.ENOENT} or not path.parent.is_dir():
-                error.filename = str(path)
                 raise
     temporary = path.parent / f".{name}.mqtool"
     unlink(temporary)

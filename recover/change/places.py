@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import struct
 from collections import defaultdict
@@ -23,8 +24,8 @@ from recover.findings.model import Finding
 from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
-_PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
-_FILES = ("checkpoint", "abort")
+_PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "timerlog")
+_FILES = re.compile(r"checkpoint|abort|timerwheel(\.[0-9]+)?")
 _OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index": "--index"}
 
 
@@ -52,7 +53,7 @@ class Places:
 
     def folders_of(self, step: Step) -> tuple[str, ...]:
         """The folders, as plans name them, in which a step may create or remove names; `Refusal` for a foreign one."""
-        if step.file in _FILES or (isinstance(step, RetireFolder) and step.file in _PARTS):
+        if _FILES.fullmatch(step.file) or (isinstance(step, RetireFolder) and step.file in _PARTS):
             return (".",)
         folders = [os.path.dirname(os.path.normpath(os.path.join(self._root, step.file)))]
         while folders[-1] not in self._bases:

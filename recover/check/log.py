@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,11 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
         hours=hours, age_hours=age, remedy=remedy,
     )
+
+
+def now_ms() -> int:
+    """The time at which a start is foretold if none is named."""
+    return time.time_ns() // 1_000_000
 
 
 def expiring_files(store: Store, log: LogView, settings: BrokerSettings, now: int) -> Iterator[Finding]:

@@ -19,8 +19,8 @@ from formats.basics import FormatError
 from formats.properties import TIME_DIGITS, is_number
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
+from recover.findings.code import RECOVER
 from recover.findings.model import Finding, count, finding, moment
-from recover.findings.store_codes import DUE_AGAIN
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows
@@ -101,7 +101,7 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         if check is not None:
             yield from _too_low(check)
             yield from _delivered_later(log, check, state)
-            yield from _missing(log, check, state)
+            yield from _missing(store, log, check, state)
             yield from _out_of_wheel(store, check, state, queue.file_size)
     except OSError as error:
         part = store.relative(Path(error.filename))
@@ -241,7 +241,7 @@ def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _Sta
             if units.reason:
                 yield finding(
                     "timer-log-stops", name, units.stop, severity="warning" if units.behind else None,
-                    remedy=DUE_AGAIN if units.behind else None, position=units.stop, reason=units.reason,
+                    remedy=RECOVER if units.behind else None, position=units.stop, reason=units.reason,
                     behind=units.behind,
                 )
 
@@ -290,7 +290,7 @@ def _properties(reader: LogReader, phy_offset: int, size: int) -> dict[str, str]
         return {}
 
 
-def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
+def _missing(store: Store, log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
     """Messages that were read into the timerlog, are not due yet, and have no unit there; and those that have one
     although timercheck says that they were not read, so that 5.3.3 and 5.5.0 read and deliver them again.
 
@@ -303,12 +303,14 @@ def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[F
     lost: list[int] = []
     again: list[int] = []
     master = check.master_timer_queue_offset
+    # an orderly stop writes the file last of all
+    written = check.last_read_timestamp - _LAG_MS if store.has_abort else sys.maxsize
     with LogReader(log.queue) as reader:
         for rows in _timer_rows(log):
             known, stored = np.isin(rows["phy_offset"], named), rows["store_timestamp"]
             without = ~known & (rows["queue_offset"] < check.last_timer_queue_offset) & (
                 stored > state.delivered - _WHEEL_MS)
-            unread = known & (rows["queue_offset"] >= master) & (stored < check.last_read_timestamp - _LAG_MS)
+            unread = known & (rows["queue_offset"] >= master) & (stored < written)
             for found, which, delivered in ((lost, without, state.delivered),
                                             (again, unread, check.last_read_timestamp)):
                 found += [int(row["phy_offset"]) for row in rows[which][-_READ:]

@@ -222,7 +222,8 @@ class FindingList:
         return dict(totals)
 
 
-READS = ("doctor", "inspect", "verify", "predict", "query", "trace", "groups", "report", "explain", "exit-codes")
+READS = ("doctor", "inspect", "verify", "predict", "query", "trace", "groups", "pending", "report", "explain",
+         "exit-codes")
 """The commands that read a remote store where it is."""
 COPY = "DIR"
 _NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, OPERATIONAL, RECOVER, UNSUPPORTED, Code, Remedy
 
-DUE_AGAIN = (
-    "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
-    "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
-)
-
 FIND_CONFIG = (
     "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never invents it: "
     "to continue without it, start the broker and set its content by hand (`mqadmin resetOffsetByTime` for offsets)."
@@ -149,79 +144,67 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-points-beyond-log", "warning",
-        "{count} units of the timerlog, the first at {first}, point after the end of the log ({log_end})", DUE_AGAIN,
+        "{count} units of the timerlog, the first at {first}, point after the end of the log ({log_end})", RECOVER,
         one="the unit of the timerlog at {first} points after the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message written since; some releases retry "
         "without end.",
-        action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
-        leads="find",
+        action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
         "timer-wrong-record", "warning",
         "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
-        DUE_AGAIN,
+        RECOVER,
         one="the pending unit of the timerlog at {first} points where no message of its size starts",
         meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
         "log; then it is `timer-units-missing`, too.",
         cause="Bit rot in the timerlog, a log that was cut and continued, or a timerlog of another generation of the store.",
         broker="At the due time it reads whatever is there, finds no message of that size, and delivers nothing.",
-        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
-        leads="find",
+        action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
         "timer-wrong-units", "warning",
         "{count} units of the timerlog, the first at {first}, are invalid: their instant, chain or kind contradicts the others",
-        DUE_AGAIN,
+        RECOVER,
         one="the unit of the timerlog at {first} is invalid: its instant, chain or kind contradicts the others",
         meaning="Instants are multiples of the timer's precision, a chain has one instant and leads backwards, and a unit that "
         "cancels belongs to a message that cancels another.",
         cause="Bit rot in the timerlog.",
         broker="It delivers the message at another time, or not, or loses the rest of the chain.",
-        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
-        leads="find",
+        action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
         "timer-units-missing", "warning",
         "{count} pending timer messages, the first at {first} of the log, have no unit in the timerlog (it ends at {end})",
-        DUE_AGAIN,
+        RECOVER,
         one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
         meaning="config/timercheck says that the broker has read them, and they are not due yet. They are intact in the log.",
         cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
-        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
-        leads="find",
+        action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
-        "timer-check-wrong", "warning", "config/timercheck {problem}",
-        "Restore config/timercheck from a copy before the start.",
+        "timer-check-wrong", "warning", "config/timercheck {problem}", RECOVER,
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
         broker="Without it, with a negative time or master offset, with offsets before pending messages that have units, or with "
         "a time long before the last delivery, messages can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
-        action="Restore it from a copy. If duplicates do less harm than lost messages, move timerlog, timerwheel* and "
-        "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
-        leads="find",
+        action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
         "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
         meaning="The bytes there are neither a unit nor an end mark, and not empty. With whole units after them, it is a warning.",
         cause="A crash while the timerlog was written; bit rot if whole units follow.",
         broker="It cuts the timerlog there at start, and never delivers messages that only later units name.",
-        action="If no units follow, nothing. Otherwise restore the timerlog from a copy, or have the broker read its timer queue again: "
-        "move timerlog, timerwheel* and config/timercheck aside.",
-        leads="find",
+        action="If no units follow, nothing. Otherwise recover makes the timer's files again from the log.",
     ),
     Code(
-        "timer-log-bad-length", "warning", "{file} is {length:byte} long instead of {expected}",
-        "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
-        "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
+        "timer-log-bad-length", "warning", "{file} is {length:byte} long instead of {expected}", RECOVER,
         meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
         cause="An incomplete copy, a full file system, or another setting than the one it was written with.",
         broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
-        action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
-        leads="find",
+        action="Recover makes the timer's files again from the log.",
     ),
     Code(
         "timer-odd-name", "warning", "{name} is not a file of the timerlog", BY_HAND,
@@ -232,13 +215,11 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "timer-wheel-bad-length", "warning", "{name} is {length:byte} long instead of {expected}",
-        "Move it aside before the start: the broker creates a new one and fills it from the end of the timerlog.",
+        "timer-wheel-bad-length", "warning", "{name} is {length:byte} long instead of {expected}", RECOVER,
         meaning="The wheel has a fixed length.",
         cause="A crash while the file was created, or an incomplete copy.",
         broker="Unless the length is 0, it does not start.",
-        action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
-        leads="find",
+        action="Recover makes the timer's files again from the log.",
     ),
     Code(
         "settings-contradict-files", "warning",

@@ -248,18 +248,24 @@ def events(books: Books, settings: BrokerSettings, states: States) -> Iterator[E
 
 def delivers(books: Books, settings: BrokerSettings, states: States) -> Delivers:
     """Add the events of a start up to one row for each kind, topic and level."""
-    found = Delivers(discards_stated=bool({"transactionCheckMax", "fileReservedTime"} & settings.given.keys()))
+    found = [*events(books, settings, states)]
+    samples: dict[str, list[str]] = defaultdict(list)
+    for event in found:
+        if len(samples[event.outcome]) < _SAMPLES and event.key:
+            samples[event.outcome].append(event.key)
+    stated = bool({"transactionCheckMax", "fileReservedTime"} & settings.given.keys())
+    return Delivers(rows_of(found), dict(samples), stated)
+
+
+def rows_of(those: Iterable[Event]) -> list[Row]:
+    """Add events up by kind, topic and level."""
     rows: dict[tuple[str, str, int], Row] = {}
-    for event in events(books, settings, states):
+    for event in those:
         row = rows.setdefault((event.kind, event.topic, event.level or 0), Row(event.kind, event.topic, event.level))
         setattr(row, event.outcome, getattr(row, event.outcome) + 1)
         if event.outcome == "pending" and event.due is not None:
             row.until = max(event.due, row.until or 0)
-        samples = found.samples.setdefault(event.outcome, [])
-        if len(samples) < _SAMPLES and event.key:
-            samples.append(event.key)
-    found.rows = [rows[key] for key in sorted(rows)]
-    return found
+    return [rows[key] for key in sorted(rows)]
 
 
 def _event(kind: Kind, outcome: Outcome, held: _Held, place: str, due: int | None, **more: Any) -> Event:
@@ -344,6 +350,65 @@ def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: S
         if (held.key, due // PRECISION_MS) not in recalled and props.TIMER_DEL_UNIQKEY not in held.values \
                 and not _revives(held):
             yield _event("timer", _once(held, seen, pending=due > books.now), held, place, due)
+
+
+class TimerMessage(NamedTuple):
+    """A message of the timer's queue that a timerlog needs; `recalls`: it takes back another one. `due`: ms."""
+
+    due: int
+    phy_offset: int
+    size: int
+    queue_offset: int
+    topic: str
+    recalls: bool
+
+
+def timers_of_log(books: Books, reader: LogReader) -> list[Event]:
+    """The timer messages of the log that wait: not recalled, not stored once more to be rolled on, not delivered."""
+    waiting, recalled, _ = _timers_in(books, reader)
+    left = [(held, _out_time(held)) for held, _ in waiting]
+    return [_event("timer", "pending" if due > books.now else "now", held, f"{TOPIC_TIMER}/0", due)
+            for held, due in left if (held.key, due // PRECISION_MS) not in recalled]
+
+
+def timer_messages(books: Books, reader: LogReader) -> tuple[list[TimerMessage], TimerMessage | None]:
+    """Return what waits and what recalls it, in the order of the queue, and the last message of the queue, if any."""
+    waiting, recalled, last = _timers_in(books, reader)
+    needed = {(held.key, _out_time(held) // PRECISION_MS) for held, _ in waiting}
+    all_of = [*waiting, *(item for name, item in recalled.items() if name in needed)]
+    found = sorted((_timer_message(held, size) for held, size in all_of), key=lambda each: each.queue_offset)
+    return found, None if last is None else _timer_message(*last)
+
+
+def _timer_message(held: _Held, size: int) -> TimerMessage:
+    return TimerMessage(_out_time(held), held.phy_offset, size, held.queue_offset, held.identity[0],
+                        props.TIMER_DEL_UNIQKEY in held.values)
+
+
+def _timers_in(
+    books: Books, reader: LogReader,
+) -> tuple[list[tuple[_Held, int]], dict[tuple[str, int], tuple[_Held, int]], tuple[_Held, int] | None]:
+    """Messages with their sizes: those that are neither rolled on nor delivered, recalls by what they recall, the last
+    one."""
+    numbers = [number for number, queue in enumerate(books.log.queues) if queue == (TOPIC_TIMER.encode(), 0)]
+    found: dict[Identity, tuple[_Held, int]] = {}
+    recalls: dict[tuple[str, int], tuple[_Held, int]] = {}
+    last: tuple[_Held, int] | None = None
+    for split in books.log.splits_of(numbers) if numbers else ():
+        rows = split.records
+        for row in rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]:
+            held, size = books.held(reader, int(row["phy_offset"]), int(row["size"])), int(row["size"])
+            if held is None:
+                continue
+            if last is None or held.queue_offset > last[0].queue_offset:
+                last = held, size
+            if props.TIMER_DEL_UNIQKEY in held.values:
+                key = held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]
+                recalls[key, _out_time(held) // PRECISION_MS] = held, size
+            else:
+                found[held.identity] = held, size
+    known = books.delivered(reader, [held for held, _ in found.values()])
+    return [item for item in found.values() if item[0].phy_offset not in known], recalls, last
 
 
 def _once(held: _Held, seen: set[int], *, pending: bool) -> Outcome:

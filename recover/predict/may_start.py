@@ -10,13 +10,13 @@ It does not protect from a start with other settings than those given, or from a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from msgspec import Struct
 
 from recover.broker.settings import BrokerSettings
 from recover.change.lock import holder_of
+from recover.check import log as check_log
 from recover.check.config import guesses
 from recover.check.log import displaced_findings, expiring_files, first_file_findings
 from recover.check.parts import (
@@ -83,7 +83,7 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
     a time (ms; None: now)."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    now = time.time_ns() // 1_000_000 if at is None else at
+    now = check_log.now_ms() if at is None else at
     prediction = predict(store, view, settings, books=Books(store, view, checked.analysis.topics, now))
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)

@@ -18,7 +18,7 @@ from recover.log.judge import Claim
 from recover.reading.accepting import Noted, OldEnd
 from recover.reading.end import damage_after_end, file_named_elsewhere, said_behind
 from recover.reading.facts import Facts
-from recover.reading.order import confirmed_place, false_restart, older_topic
+from recover.reading.order import confirmed_place, false_restart, named_by_unit, older_topic
 from recover.reading.placed import displaced_in
 from recover.reading.places import named_elsewhere, only_place_left
 from recover.reading.policy import Explanation, decide
@@ -68,7 +68,7 @@ def old_end(reading: Reading) -> Iterator[Explanation]:
 
 ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
 """What the order of records in their queues depends on: comes before everything else, and after every change."""
-OWNERS: tuple[Doubt, ...] = (turned_clock, other_log, older_in_place)
+OWNERS: tuple[Doubt, ...] = (turned_clock, named_by_unit, other_log, older_in_place)
 OWNERSHIP: tuple[Doubt, ...] = (*ORDER, *OWNERS)
 DOUBTS: tuple[Doubt, ...] = (
     *ORDER, displaced, *OWNERS, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left,

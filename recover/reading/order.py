@@ -8,7 +8,10 @@ The scan knows the order of the log alone. Units and damage know more:
 2. `confirmed_place`: a record out of the order of its queue is damaged, unless a unit is at the very place that it
    names: then a broker continued from there, or began again after a single message, and the record is right. Without
    units, it began again if the record stands between those with 0 and 1, which leave it no other place.
-3. `older_topic`: the records of a deleted topic are older if damage took the first message after the topic was created
+3. `named_by_unit`: a record after a gap counts as older if it was stored earlier than what precedes the gap. One bit in
+   its store time, which no checksum covers, can be the reason. Its own unit, and the next one of its queue, which leads
+   to a live record behind it, outweigh a time.
+4. `older_topic`: the records of a deleted topic are older if damage took the first message after the topic was created
    again. A unit names that message in the damage (`Losses.again`), and none leads to a record of its queue before it.
 """
 
@@ -19,11 +22,12 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from formats.basics import is_safe_directory_name
+from formats.consumequeue import CqUnit
 from formats.native.rows import numbered
-from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE
+from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, BIT_SUPERSEDED, NOT_IN_QUEUE, NOT_LIVE
 from recover.log.judge import Claim
 from recover.log.scan import LogView
-from recover.reading.accepting import Relabel
+from recover.reading.accepting import GoesOn, Relabel
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
@@ -91,6 +95,34 @@ def confirmed_place(reading: Reading) -> Iterator[Explanation]:
             yield Explanation("confirmed-place", Relabel(older, gains=BIT_SUPERSEDED), claims)
 
 
+def named_by_unit(reading: Reading) -> Iterator[Explanation]:
+    """Go on over a gap before a record that is older only by its time, while its queue names it and goes on behind."""
+    log, store = reading.log, reading.store
+    for scan in log.files if log.stale and reading.facts.with_queues else ():
+        gaps = {gap.stop: gap for gap in scan.gaps}
+        for split in (split for split in scan.splits if split.has(BIT_STALE)):
+            rows = split.records
+            behind_gap = np.isin(rows["phy_offset"], [*gaps]) & ((rows["bits"] & BIT_STALE) != 0) & numbered(rows)
+            for row in rows[behind_gap]:
+                place = int(row["queue_offset"])
+                if _is_named(log, store, row, place) and _goes_on(log, store, row, place + 1):
+                    yield Explanation("named-by-unit", GoesOn(gaps[int(row["phy_offset"])]), (
+                        Claim("record", False), Claim("unit", True), Claim("second unit", True)))
+
+
+def _goes_on(log: LogView, store: Store, row: np.void, place: int) -> bool:
+    """Whether the unit at a place of a record's queue leads to a live record behind that record."""
+    unit = _unit_of(log, store, row, place)
+    if unit is None or unit.phy_offset <= int(row["phy_offset"]):
+        return False
+    for split in log.splits_of([int(row["queue"])]):
+        at = int(np.searchsorted(split.records["phy_offset"], unit.phy_offset)) if split.size else 0
+        if at < split.size and int(split.records["phy_offset"][at]) == unit.phy_offset:
+            other = split.records[at]
+            return bool(other["size"] == unit.size and not other["bits"] & NOT_LIVE and other["queue"] == row["queue"])
+    return False
+
+
 def _others_there(log: LogView, holders: dict[tuple[int, int], int], confirmed: Collection[int]) -> Rows:
     """Return the starts of other records that name the places of `holders`."""
     offsets = [offset for _, offset in holders]
@@ -128,14 +160,18 @@ def _in_place(records: Rows, queue: int, confirmed: Collection[int]) -> Rows:
 
 def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:
     """Whether the unit at a place of a record's queue names this record; false if none can be read."""
+    unit = _unit_of(log, store, row, place)
+    return unit is not None and (unit.phy_offset, unit.size) == (int(row["phy_offset"]), int(row["size"]))
+
+
+def _unit_of(log: LogView, store: Store, row: np.void, place: int) -> CqUnit | None:
+    """The unit at a place of a record's queue; None if none can be read."""
     topic, queue_id = log.queues[int(row["queue"])]
     name = topic_text(topic)
     try:
-        is_safe = is_safe_directory_name(name)
-        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_safe else None
+        return unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_safe_directory_name(name) else None
     except OSError:
-        return False
-    return unit is not None and (unit.phy_offset, unit.size) == (int(row["phy_offset"]), int(row["size"]))
+        return None
 
 
 def older_topic(reading: Reading) -> Iterator[Explanation]:

@@ -40,6 +40,7 @@ from recover.repair.losses import (
 )
 from recover.repair.rebuild import PARTS, derived_steps
 from recover.repair.rounds import settled
+from recover.repair.timers import is_broken, timer_steps
 from recover.store.config_files import ConfigText
 from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
 
@@ -209,7 +210,8 @@ def _in_order(
     )
     repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets,
                           offsets_from=options.offsets_from)
-    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps]
+    timers = timer_steps(store, after.log, analysis.topics) if is_broken(before.findings) else []
+    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps, *timers]
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
     if as_broker:

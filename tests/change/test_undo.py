@@ -100,6 +100,18 @@ def test_a_journal_that_is_none_is_a_refusal(damage: bytes, store: Path) -> None
         journal(store)
 
 
+def test_a_journal_of_an_earlier_release_is_read_and_its_owners_and_modes_are_not_believed(store: Path) -> None:
+    before = tree_digest(store)
+    result = apply_plan(store, sealed("everything", store))
+    path = store / str(result.journal) / "journal.ndjson"
+    old = [{**record, "mode": 0o104777, "uid": 12345, "gid": 12345} if "blocks" in record else record
+           for record in decode_records(path.read_bytes())]
+    assert sum("uid" in record for record in old) == 2
+    path.write_bytes(b"".join(map(encode_record, old)))
+    undo(store)
+    assert_same_tree(before, tree_digest(store))
+
+
 def test_staged_content_that_went_bad_is_not_installed(store: Path) -> None:
     before = tree_digest(store)
     _stopped(store, 2)

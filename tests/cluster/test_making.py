@@ -40,7 +40,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.twice import needs_spark, plain, same_changes, stages
 from tests.support.plans import count_operations, hooked
 from tests.support.stores import copy_store, real_store, write_at
-from tests.support.system import small_disk
+from tests.support.system import reachable, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 from tests.torture.trouble import failing_reads
 
@@ -396,6 +396,18 @@ def test_a_file_that_is_not_what_its_worker_wrote_is_refused_before_the_store_ch
         apply_plan(root, plan)
     assert refusal.value.exit_code == 8
     assert (refusal.value.facts.get("file") or written[4]) in written
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: another user needs root")
+def test_for_root_executors_write_as_the_owner_of_the_store(folder: Path, made: list[str]) -> None:
+    root, copy = reachable(bare(folder)), bare(folder, "local")
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 54321, 54321)
+    done, here = mqtool("rebuild", root, "--yes", *SPARK), mqtool("rebuild", copy, "--yes")
+    assert made and done.code == here.code and not done.code & 8, done
+    assert {path.lstat().st_uid for path in (root, *root.rglob("*"))} == {54321}
+    assert {name: node.sha256 for name, node in tree_digest(root).items()} == {
+        name: node.sha256 for name, node in tree_digest(copy).items()}
 
 
 _KILLED = """

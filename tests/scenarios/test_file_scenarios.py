@@ -201,6 +201,7 @@ def test_t15_first_message_as_old_as_retention_allows_asks_nothing(
         assert store.run("recover", "--yes", *options).code == result.code
 
 
+@pytest.mark.today
 @pytest.mark.parametrize(("age", "code"), [(71, 0), (73, 4)])
 def test_t15_predict_tells_of_log_files_that_retention_deletes_once_the_broker_runs(
     drill: Start, age: int, code: int

@@ -18,7 +18,7 @@ from tests.scenarios.drill import MANY_FILES, Drill, index_bytes
 from tests.support.harm import Harm, changed, cut, gone, zeroed
 from tests.support.sampling import sampled
 from tests.support.stores import real_store
-from tests.support.trees import assert_unchanged
+from tests.support.trees import assert_unchanged, tree_digest
 
 # --- T26 and T27: index files that lie or loop, and checkpoints that would make a start read too much or too little.
 
@@ -216,12 +216,16 @@ def test_a_timercheck_from_before_messages_that_the_log_has_as_delivered_is_foun
 
 
 def assert_no_start_is_recommended(root: Path) -> None:
-    """Nor is anything of a timer that is wrong repaired."""
+    """Before recover has made the timer's files again; undo brings the wrong ones back."""
     said = mqtool("predict", root, "--broker", "5.5.0", "--json")
     assert said.code & exits.UNSUPPORTED and "timer" in str(said.document["unsupported"])
     assert "lose nothing" not in mqtool("predict", root, "--broker", "5.5.0", "--quiet").stdout
-    with assert_unchanged(root):
-        assert mqtool("recover", root, "--yes", "--json").code == exits.DERIVED
+    before = tree_digest(root)
+    assert mqtool("recover", root, "--yes", "--json").code & ~exits.DERIVED == exits.CORRECTED
+    assert not {code for code in verify(root).codes if code.startswith("timer-")}
+    assert mqtool("undo", root, "--yes").code == exits.CLEAN
+    after = tree_digest(root)
+    assert [path for path in before if path != "." and after[path] != before[path]] == []
 
 
 @pytest.mark.parametrize("name", [name for name in TimerLogUnit._fields if name not in ("topic_hash", "reserved")])

@@ -1,0 +1,153 @@
+"""`mqtool pending`: what a store keeps for later, message by message."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Struct, to_builtins
+
+from mqtool import exits
+from mqtool.next_steps import Step
+from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_outside_store, option
+from mqtool.printer import Printer, Text, table
+from mqtool.screens.verdict import delivers_table
+from mqtool.text import count, human_time
+from recover.export.select import parse_time
+from recover.export.write import output_file
+from recover.findings.code import UsageRefusal
+from recover.findings.model import finding
+from recover.look.store import settings_of
+from recover.predict.delivers import Event
+from recover.predict.groups import groups_of
+from recover.predict.waiting import waiting
+from recover.reading.doubts import read
+from recover.reading.facts import Facts
+
+_LISTED, _SHOWN, _GROUPS = 10_000, 40, 40
+_PANEL = "Which messages (default: all)"
+_KINDS = (".ndjson", ".jsonl", ".csv")
+_COLUMNS = ("kind", "outcome", "topic", "queue", "level", "due", "unique_key", "group", "checks", "born_time",
+            "store_time", "place", "place_offset", "phy_offset")
+
+
+class WaitingChoice(Struct, frozen=True, kw_only=True):
+    """Filters, and a file for all messages."""
+
+    topic: Annotated[str | None, option(
+        "--topic", "Messages and groups of topics that match this pattern.", _PANEL, metavar="GLOB")] = None
+    until: Annotated[str | None, option(
+        "--until", "Due before this time: ISO 8601 with its zone, ms, or -2h.", _PANEL, metavar="TIME")] = None
+    out: Annotated[Path | None, option(
+        "--out", "List every message in a new .ndjson or .csv file.", "Output", metavar="FILE")] = None
+
+    def check(self, root: Path, parts: list[Path]) -> int | None:
+        """Refuse a file that cannot be written (16, or 8 if it exists) and an invalid time; return the time (ms)."""
+        if self.out is not None and self.out.suffix not in _KINDS:
+            raise UsageRefusal(f"--out {self.out}: its name has no known extension",
+                               "Name a file that ends in .ndjson or .csv.")
+        if self.out is not None:
+            new_outside_store(self.out, root, parts)
+        return None if self.until is None else parse_time(self.until, "--until")
+
+    def keeps(self, event: Event, until: int | None) -> bool:
+        return fnmatchcase(event.topic, self.topic or "*") and (
+            until is None or (event.due is not None and event.due < until))
+
+
+@command(
+    examples=[
+        ("/data/store", "what waits, by kind, and the lag of each group"),
+        ("/data/store --topic 'Order*' --until 2026-11-21T02:00Z", "of some topics, what is due by then"),
+        ("/data/store --out waiting.csv", "every message with its due time and unique key"),
+        ("/data/store --at 2026-11-21T02:00Z --json", "as of the crash, for a script"),
+    ],
+    bits=(exits.UNSUPPORTED,),
+)
+def pending(
+    out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, which: WaitingChoice,
+) -> int:
+    """List what a store keeps for later: delayed messages, timers, half messages, popped ones, and the lag of groups.
+
+    64: a part that may hold more could not be read, such as timers in RocksDB or the kvStore of POP.
+    """
+    until, now = which.check(store.root, store.parts), clock.ms
+    opened = store.settled(engine)
+    settings, assumed = settings_of(opened, *store.broker.said)
+    with engine.scan(out, opened) as scan:
+        analysis = read(Facts.of(opened, scan))
+    found = waiting(opened, analysis.by_names, analysis.topics, settings, now)
+    events = [event for event in found.events if which.keeps(event, until)]
+    groups = groups_of(analysis, settings, topic=which.topic or "*")
+    unread = [*found.not_checked, *groups.unread]
+    rows = to_builtins(found.rows(events))
+    out.found([finding("part-not-supported", name, part=name, what=what.strip(), detail="has data",
+                       not_checked="messages that wait") for name, _, what in map(_parted, found.not_checked)])
+    out.answer(
+        at=now, broker=str(settings.version), messages=[_document(event) for event in events[:_LISTED]],
+        messages_truncated=len(events) > _LISTED, waits=rows, groups=to_builtins(groups.rows), notes=unread,
+        complete=not unread, assumptions=assumed,
+    )
+    if which.out is not None:
+        _write(which.out, events)
+        out.answer(output=str(which.out))
+    if rows:
+        out.show(delivers_table(rows, "what waits"))
+    if events:
+        out.show(table("messages that wait, by due time", ["kind", "topic", ">queue", ">level", "due", "unique key"],
+                       _cells(events), most=_SHOWN, rest="--out FILE lists all"))
+    behind = [row for row in groups.rows if row.lag]
+    if behind:
+        behind.sort(key=lambda row: -(row.lag or 0))
+        out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
+            [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
+    out.say(*unread)
+    lag = sum(row.lag or 0 for row in groups.rows)
+    line = f"{count(len(events), 'message')} {'waits' if len(events) == 1 else 'wait'}" + (
+        f" ({_by_kind(rows)})" if events else "") + f"; groups have {count(lag, 'message')} not consumed yet"
+    steps = [Step(out.given.line("predict"), "shows what a start would deliver at once, and a second time")]
+    out.summary(line + (f"; not checked: {len(unread)}" if unread else ""), steps if events else [])
+    return exits.UNSUPPORTED if found.not_checked else exits.CLEAN
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    return text.partition(":")
+
+
+def _by_kind(rows: Iterable[dict[str, Any]]) -> str:
+    sums: dict[str, int] = {}
+    for row in rows:
+        sums[row["kind"]] = sums.get(row["kind"], 0) + sum(row[name] for name in ("again", "now", "pending", "skipped"))
+    return ", ".join(f"{number:,} {kind}" for kind, number in sums.items())
+
+
+def _cells(events: list[Event]) -> Iterator[list[object]]:
+    for event in sorted(events, key=lambda each: (each.due is None, each.due or 0)):
+        due = "" if event.due is None else human_time(event.due)
+        yield [event.kind, event.topic, event.queue, event.level or "",
+               Text(due, style="" if event.outcome == "pending" else "bold yellow"), event.key]
+
+
+def _document(event: Event) -> dict[str, Any]:
+    return dict(zip(_COLUMNS, (
+        event.kind, event.outcome, event.topic, event.queue, event.level, event.due, event.key or None,
+        event.group or None, event.checks, event.born, event.stored, event.place, event.number, event.phy_offset,
+    ), strict=True))
+
+
+def _write(target: Path, events: Iterable[Event]) -> None:
+    with output_file(target, resume=False) as (stream, _):
+        if target.suffix == ".csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(map(_document, events))
+            stream.write(text.getvalue().encode("utf-8", "backslashreplace"))
+            return
+        for event in events:
+            stream.write(json.dumps(_document(event), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
