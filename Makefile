@@ -16,8 +16,8 @@ TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py
 	tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py tests/look tests/broker/test_live.py
 
-.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs changelog golden golden-quick \
-	golden-update clean
+.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs changelog dist lock golden \
+	golden-quick golden-update clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
@@ -30,17 +30,25 @@ help:
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
+	@echo "make dist          wheels, the folder that needs no Python, .deb and .rpm, in dist/ (PARTS=wheels: without the folder)"
+	@echo "make lock          lock what CI and the folder install"
 	@echo "make site          the documentation as pages, and the man pages, in build/"
 	@echo "make changelog     put the changes since the last release together: VERSION=1.2.0"
 
 setup: $(READY) $(KERNELS)
 
+# CI installs exactly what packaging/dev.lock names, by checksum; elsewhere the newest that pyproject.toml allows.
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "mqtool needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mqtool needs Python 3.11 or newer")'
 	@echo "Setting up $(VENV), once: about 1 GB, most of it Spark, a minute or two ..."
 	@$(PYTHON) -m venv $(VENV)
+ifdef CI
+	@$(PIP) install --quiet --require-hashes --requirement packaging/dev.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+else
 	@$(PIP) install --quiet --editable '.[dev]'
+endif
 	@touch $(READY)
 
 # A library of other sources is never used: it is built again here, before tests, and by this command.
@@ -49,6 +57,14 @@ $(KERNELS): $(READY) $(wildcard formats/native/*.c formats/native/*.h)
 
 demo: setup
 	@$(BIN)/python -m fixtures.demo
+
+# All files of a release: wheels, the folder that needs no Python, .deb, .rpm (packaging/dist.py). Compiles CPython, once.
+dist: setup
+	@$(BIN)/python -B packaging/dist.py $(PARTS)
+
+# Locks what CI and the folder install. Pinned by checksum; run it when a dependency changes.
+lock: setup
+	@$(BIN)/python -B packaging/lock.py
 
 # puts changelog/unreleased/ together: make changelog VERSION=1.2.0
 changelog: setup

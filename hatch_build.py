@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sysconfig
 from pathlib import Path
@@ -17,7 +18,7 @@ class KernelsHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What the build needs besides: a C compiler as a package, where the system has none."""
-        return [] if self._build()["compiler"]() else ["ziglang>=0.13"]
+        return [] if self._build()["compiler"]() else ["ziglang==0.15.2"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the library before the files are collected. Without one the tool works, and is slow."""
@@ -29,7 +30,8 @@ class KernelsHook(BuildHookInterface[Any]):
             return
         build_data["artifacts"].append(f"/{_NATIVE / build['LIBRARY']}")
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        # a release names the oldest platform that $CC compiled for (packaging/wheels.py); else it is this machine
+        platform = os.environ.get("MQTOOL_PLATFORM") or sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
 
     def _build(self) -> dict[str, Any]:

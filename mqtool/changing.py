@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.next_steps import ELSEWHERE, next_steps, undo_step
+from mqtool.next_steps import ELSEWHERE, Given, next_steps, undo_step
 from mqtool.options import (
     BROKER,
     CHANGE,
@@ -129,6 +129,12 @@ def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
     """The store options saved in the plan. The `parts` are those of this command: a plan cannot add any."""
     said = plan.summary.get("store_options") or {}
     return structs.replace(parts.options(), **{name: said[name] for name in _REMEMBERED if name in said})
+
+
+def given_of(store: str, plan: Plan, options: StoreOptions) -> Given:
+    """The store of a plan as its command line named it, with `options_of` the plan."""
+    said = plan.summary.get("store_options") or {}
+    return Given.of_plan(store, options, str(said.get("conf") or ""), said.get("typed_settings") or ())
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -326,6 +332,9 @@ class Change(Struct):
         # apply and resume use the same settings
         said = {name: getattr(options, name) for name in _REMEMBERED}
         said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
+        sets = self.choice.store.broker.settings or ()
+        said["conf"] = os.path.abspath(options.conf) if options.conf else ""
+        said["typed_settings"] = [text for text in sets if not is_secret(text.partition("=")[0])]
         if self.output is None:
             # no command writes there because a plan says so: journal names them to verify
             said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},

@@ -74,13 +74,13 @@ class Given(Struct, frozen=True):
         return cls(store, tuple(found))
 
     @classmethod
-    def of_plan(cls, store: str, options: StoreOptions) -> Given:
-        """Build from the options saved in a plan."""
+    def of_plan(cls, store: str, options: StoreOptions, conf: str = "", typed: Sequence[str] = ()) -> Given:
+        """Build from the options saved in a plan. If its settings come from a configuration file that is still there,
+        `conf` and the ones that were `typed` beside it stand for all."""
         values = {name: getattr(options, name) for name in (*_PARTS, "broker")}
-        return cls.of_values(store, {
-            **values, "commitlog": list(options.commitlog),
-            "settings": [f"{key}={value}" for key, value in options.settings.items()],
-        })
+        every = [f"{key}={value}" for key, value in options.settings.items()]
+        said = {"broker_conf": conf, "settings": [*typed]} if conf and os.path.isfile(conf) else {"settings": every}
+        return cls.of_values(store, {**values, "commitlog": list(options.commitlog), **said})
 
     def of_copy(self, place: Path, *, copy: bool = False) -> Given:
         """The same for a copy of the store at `place`, without the options that apply to the original only."""
@@ -148,7 +148,8 @@ class Scene(Struct):
     `damaged`: the log has damaged messages, or damage before intact ones.
     `assumed`: settings that written files depend on. `unread`: parts that hold log or queues and are not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
-    `start`: whether the broker may start now; None where no step can be its start.
+    `start`: whether the broker may start now; None where no step can be its start, as after a verify, unless the start
+    restores all that is wrong.
     """
 
     phase: str
@@ -281,6 +282,17 @@ def _beside_unread(scene: Scene) -> list[Step]:
     return (_dry_runs(scene) if repairs and not _refuses(scene) else []) + scene.by_hand()
 
 
+def _start_restores(scene: Scene) -> list[Step]:
+    """What a kill leaves is completed by the next start, as after every crash; a repair is the alternative."""
+    assert scene.start is not None
+    (step,) = [step for step in _start(scene) if step.command == START_BROKER]
+    with_conf = step.why.rpartition("; ")[0]
+    restores = _("the start itself restores what the kill left, at no cost (broker {broker})").format(
+        broker=scene.start.prediction.broker)
+    return [Step(START_BROKER, f"{with_conf}; {restores}"),
+            scene.dry_run("the same before the start: shows what a repair would change; writes nothing")]
+
+
 def _predict(scene: Scene) -> list[Step]:
     killed = N_("the broker was killed") if scene.wrong else N_("nothing is wrong with the store")
     if _refuses(scene):
@@ -318,7 +330,8 @@ def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
         scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
     cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
     return [step for step in steps if not step.command.startswith("mqtool")] or [
-        Step(NO_START, scene.given.fill(f"broker {answer.prediction.broker}: {cause}"))]
+        Step(NO_START, scene.given.fill(_("broker {broker}: {cause}").format(
+            broker=answer.prediction.broker, cause=cause)))]
 
 
 def _after_repair(scene: Scene) -> list[Step]:
@@ -375,6 +388,7 @@ STATES: tuple[State, ...] = (
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
           lambda it: it.by_hand(*FIND) + (_dry_runs(it) if it.repairs() else [])),
+    State("checked", lambda it: it.start is not None, _start_restores),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, Scene.by_hand),

@@ -8,6 +8,7 @@ command through the printer.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -155,7 +156,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     """The scan engine and its resources."""
 
     engine: Annotated[Literal["auto", "local", "spark"], option(
-        "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = "auto"
+        "--engine", "Scan engine; auto is local, unless a master is given or a Spark is there.", _ENGINE)] = "auto"
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
@@ -177,8 +178,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def on_spark(self) -> bool:
-        """Whether executors scan: requested, or implied by a master."""
-        return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
+        """Whether executors scan: requested, or implied by a master or a Spark that is already there."""
+        return self.engine == "spark" or (self.engine == "auto" and (self.master is not None or _is_spark_there()))
 
     def check(self, command: str) -> None:
         """Usage error (16) for options that contradict each other, that Spark does not know, or with which a command
@@ -235,6 +236,15 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if compared := engine.json().get("compared_bytes"):
             out.say(f"executors see other inodes or times of the store's files than this machine, which therefore read "
                     f"{human_size(compared)} again to compare them")
+
+
+def _is_spark_there() -> bool:
+    """Whether a notebook or spark-submit has a Spark in this process; asks only where there can be one."""
+    if "pyspark" not in sys.modules and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return False
+    from recover.cluster.session import is_session_there
+
+    return is_session_there()
 
 
 def log_size(store: Store) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ LIBRARY = "kernels.bin"
 """Not `.so`: Python would take it for an extension module."""
 FLAGS = ("-std=gnu11", "-O3", "-fwrapv", "-fPIC", "-shared", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra")
 ZIG = "ziglang"
+ZIG_FLAGS = {"x86_64": ("-mcpu=x86_64+evex512",)}
+"""By processor: without it, functions for AVX-512 are not compiled as zig calls clang."""
 _MARK = "mqtool kernels of sources "
 
 
@@ -55,7 +58,8 @@ def compiler() -> list[str] | None:
     for command in (chosen, ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):
             return command
-    return [sys.executable, "-m", ZIG, "cc"] if importlib.util.find_spec(ZIG) else None
+    zig = [sys.executable, "-m", ZIG, "cc", *ZIG_FLAGS.get(platform.machine(), ())]
+    return zig if importlib.util.find_spec(ZIG) else None
 
 
 def build(folder: Path, flags: Sequence[str] = (), target: Path | None = None) -> Path:

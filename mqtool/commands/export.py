@@ -169,7 +169,9 @@ def export(
         store = url_of(where.places[0]) or str(where.places[0])
         out.given = Given.of_values(store, {**structs.asdict(where), **structs.asdict(broker)})
     if engine.on_spark and any(source.in_pieces for source in sources):
-        raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
+        if engine.engine == "spark" or engine.master is not None:
+            raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
+        engine = run.engine = structs.replace(engine, engine="local")
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:

@@ -40,6 +40,7 @@ from recover.findings.model import shell_line, without_secrets
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.delivers import SERVICES, Books
 from recover.predict.groups import groups_of
+from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.reading.traffic import Traffic, stretches, traffic
@@ -95,6 +96,7 @@ class Facts:
     ) -> None:
         self.store = store = choice.settled(engine)
         settings, assumed = settings_of(store, *choice.broker.said)
+        self.settings = settings
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
             analysis = self.before.analysis
@@ -159,7 +161,9 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)
-    steps = next_steps(out.scene("checked", code, unread=found.before.unread))
+    start = start_that_restores(found.before, found.settings)
+    steps = next_steps(out.scene("checked", code, unread=found.before.unread, start=start,
+                                 assumed=() if start is None else start.assumed))
     sentence = _sentence(found, document, code)
     written = None if page.output is None else str(page.output)
     out.answer(output=written, sentence=sentence, **_document(found, document))

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, ask, conclude, options_of, parse_loss, say_owner, step_by_step
+from mqtool.changing import BITS, ask, conclude, given_of, options_of, parse_loss, say_owner, step_by_step
 from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
 from mqtool.options import CHANGE, EngineChoice, PartsChoice, WriteChoice, argument, command, option
 from mqtool.printer import Printer, Text, table
@@ -55,7 +55,7 @@ def _as_run(store: str, plan_file: Path) -> Given:
         if plan.store is not None and plan.store.root == os.path.realpath(store):
             said = plan.summary.get("store_options") or {}
             found = {name: said[name] for name in ELSEWHERE if said.get(name)}
-            return Given.of_plan(store, structs.replace(options_of(plan, PartsChoice()), **found))
+            return given_of(store, plan, structs.replace(options_of(plan, PartsChoice()), **found))
     return Given(store)
 
 
@@ -110,7 +110,7 @@ def apply(
     root = Path(plan.store.root)
     out.store = str(root)
     options = options_of(plan, parts)
-    out.given = Given.of_plan(str(root), options)
+    out.given = given_of(str(root), plan, options)
     cut = ("--to", plan.summary["valid_to"]) if plan.command == "truncate" and "valid_to" in plan.summary else ()
     out.again = out.given.line(plan.command, *cut, "--dry-run")
     store = Store.open(root, options)
@@ -179,7 +179,7 @@ def resume(
         done = resume_run(root, parts=parts.parts, as_root=consent.as_root, **how)
     assert plan is not None  # without an open run `resume_run` refuses
     options = options_of(plan, parts)
-    out.given = Given.of_plan(store, options)
+    out.given = given_of(store, plan, options)
     undone = done.state == "undone"
     out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
     if undone:
@@ -208,7 +208,7 @@ def undo(
     last = last_run(root, parts.parts)
     if last is not None:
         info = last.info()
-        out.given = Given.of_plan(store, options_of(last.plan, parts))
+        out.given = given_of(store, last.plan, options_of(last.plan, parts))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
         what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
         back = f"; {count(lost_by(last.plan.loss), 'message')} that it gave up will be missing or damaged again" \

@@ -17,6 +17,7 @@ from mqtool.text import count, human_seconds, human_size
 from recover.check.report import verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
+from recover.predict.may_start import start_that_restores
 
 if TYPE_CHECKING:
     from recover.cluster.fleet import StoreRow
@@ -55,6 +56,7 @@ def verify(
     opened = store.settled(engine)
     with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
         report = verify_store(opened, scan, [part.value for part in only or Part])
+        start = None if only else start_that_restores(report)
     document, code = report.json(), report.exit_code
     out.answer(**document)
     out.found(report.findings)
@@ -65,7 +67,8 @@ def verify(
     line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
-    out.summary(line, next_steps(out.scene(phase, code, unread=report.unread)))
+    out.summary(line, next_steps(out.scene(
+        phase, code, unread=report.unread, start=start, assumed=() if start is None else start.assumed)))
     return code
 
 

@@ -94,7 +94,7 @@ def start_line(document: dict[str, Any], code: int) -> str:
     who = {"broker": document["broker"], "reason": (document["reason"] or "").rstrip(".?")}
     unread = list(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
     if document["starts"] is None:
-        return _("Cannot predict the start of {broker}: {parts} is not emulated").format(
+        return _("Cannot predict the start of {broker}: mqtool does not read {parts}").format(
             **who, parts=", ".join(document["unsupported"]))
     if not document["starts"]:
         return _("DO NOT START: {broker} would not start: {reason}").format(**who)

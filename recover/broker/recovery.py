@@ -24,7 +24,6 @@ from recover.broker.record_check import Checked, CheckRules, ReadAt, check_messa
 from recover.broker.settings import BrokerSettings
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
-from recover.store.source import open_file
 
 Mode = Literal["normal", "abnormal"]
 
@@ -40,10 +39,10 @@ class LogFiles:
 
     def read_at(self, index: int) -> ReadAt:
         """Return a function that reads file `index` at a position in it."""
-        path = self.files[index].path
+        file = self.files[index]
 
         def read(position: int, length: int) -> Buffer:
-            with open_file(path) as reader:
+            with file.open() as reader:
                 return reader.read(position, max(0, length))
 
         return read

@@ -309,12 +309,30 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) 
     if not (offsets.main.table or lmq.main.table):
         # a broker with LMQ queues keeps all offsets in the file of those
         name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
-        if groups:
+        if groups and (not _is_as_begun(pairs[name]) or _has_consumed(pairs[name], groups, store, log)):
             shown[name] = f"there were groups: {few(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "config/ holds no file that a broker wrote"
     kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
     return {name: text for name, text in shown.items() if not kept & IN_ROCKSDB.get(name, set())}
+
+
+def _is_as_begun(pair: ConfigPair) -> bool:
+    """Whether a file of offsets is a whole text with an empty table, as a broker writes it from its first start on, and
+    its backup has no more."""
+    main = pair.main
+    return main.whole and not (missing_keys(main.known, main.value) or main.table or pair.backup.table)
+
+
+def _has_consumed(pair: ConfigPair, groups: Collection[str], store: Store, log: LogView | None) -> bool:
+    """Whether anything shows that offsets were committed: the topics of each group beside an empty table (5.x), a table
+    that counts its changes, or messages that consumers sent back."""
+    version = pair.main.value.get("dataVersion")
+    counted = isinstance(version, dict) and bool(version.get("counter"))
+    back = {_RETRY + group for group in groups}
+    sent_back = back & {topic_text(topic) for topic, _ in log.queues} if log is not None else any(
+        queue.files for folder, queue in store.list_queues() if folder.topic in back)
+    return counted or bool(pair.main.value.get("groupTopicMap")) or bool(sent_back)
 
 
 def _came_due(store: Store, log: LogView | None, newest: int, late: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, java_integer
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
-from recover.findings.code import BY_HAND, Severity
+from recover.findings.code import BY_HAND, Severity, remedy_of
 from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
 from recover.findings.model import Finding, finding
+from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.reading.edits import Edit
@@ -25,6 +26,7 @@ from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
+from recover.store.reader import ClosedFile, ReadFailure
 from recover.store.reading import FILE
 from recover.store.store import Store, logs_beside_remedy, named_by_record
 
@@ -53,17 +55,9 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
     log = analysis.log
     untold = list(unknown_size_findings(store, log.queue, log.log_end))
-    found = [*_file_findings(store, analysis), *untold]
-    for number, damage in enumerate(log.damaged):
-        if untold and damage.reason == MISSING_FILE:
-            continue  # messages named after the end may have been in the rest of this file
-        lost = len(analysis.losses.by_damage[number])
-        found.append(_damage_finding(store, log, damage, lost, number in analysis.end_marks))
-    if log.tail is not None:
-        found.append(finding(
-            "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
-            stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
-        ))
+    lost = [*map(len, analysis.losses.by_damage)]
+    found = [*_file_findings(store, analysis), *untold,
+             *bytes_findings(store, log, lost, analysis.end_marks, untold=bool(untold))]
     if not analysis.settled:
         found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
     for file in analysis.alone:
@@ -74,12 +68,42 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
     found += first_file_findings(store, log)
     found += needs_newer_broker(store, log)
-    for scan in log.files:
-        found += [
-            finding("commitlog-unreadable", store.relative(f.path), f.offset, wanted=f.wanted, error=f.strerror)
-            for f in scan.unreadable
-        ]
+    found += unreadable_findings(store, log.files)
     return found
+
+
+def bytes_findings(
+    store: Store, log: LogView, lost: Sequence[int] = (), end_marks: Collection[int] = (), *, untold: bool = False,
+) -> Iterator[Finding]:
+    """Yield a finding for each range of the log that holds no record. `lost`: lost positions by range, if known;
+    `untold`: messages named after the end may have been in the rest of the last file."""
+    for number, damage in enumerate(log.damaged):
+        if not untold or damage.reason != MISSING_FILE:
+            yield _damage_finding(store, log, damage, lost[number] if lost else 0, number in end_marks)
+    if log.tail is not None:
+        yield finding(
+            "commitlog-torn-tail", *place_in_file(store, log, log.tail.start), start=log.tail.start,
+            stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
+        )
+
+
+def unreadable_findings(store: Store, scans: Iterable[FileScan]) -> Iterator[Finding]:
+    """Yield a finding for each range of the log that could not be read; that is all of a file that does not open."""
+    return failed_reads(store, (failure for scan in scans for failure in scan.unreadable))
+
+
+def closed_findings(store: Store, files: Iterable[MappedFile]) -> Iterator[Finding]:
+    """Yield a finding for each log file that the system does not open, without reading any."""
+    for file in files:
+        with file.open() as reader:
+            if isinstance(reader, ClosedFile):
+                yield from failed_reads(store, [reader.failure])
+
+
+def failed_reads(store: Store, failures: Iterable[ReadFailure]) -> Iterator[Finding]:
+    for failure in failures:
+        yield finding("commitlog-unreadable", store.relative(failure.path), failure.offset, wanted=failure.wanted,
+                      error=failure.strerror, remedy=remedy_of(failure.cause or failure) or None)
 
 
 def unknown_size_findings(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Finding]:

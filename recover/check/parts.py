@@ -48,9 +48,10 @@ from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.source import StorePath, files_below, names_in, open_file, read_small
+from recover.store.source import StorePath, files_below, names_in, read_small
 from recover.store.store import ABORT, CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
+    ROCKSDB_QUEUES,
     Elsewhere,
     has_rocksdb,
     mapped_data,
@@ -473,13 +474,20 @@ def units_of_older_log(store: Store, log: LogView) -> int:
     return units if units > log.tally.messages * _LOST_PER_MESSAGE else 0
 
 
+def foreign_findings(store: Store, log: LogView) -> Iterator[Finding]:
+    """Yield a finding for each file of `foreign_files`, of which nothing else is known."""
+    for mapped_file, what in foreign_files(log):
+        yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
+
+
 def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
     """Yield files that are not log files, each with its apparent format.
 
     Of a log with records: files without one that begin like another format. If no file holds a record or a blank: the
     first file with data, if it does not begin like a log file.
     """
-    bare = [scan for scan in log.files if not scan.record_count and scan.blank is None]
+    # what could not be read is no evidence
+    bare = [scan for scan in log.files if not (scan.record_count or scan.unreadable) and scan.blank is None]
     if len(bare) < len(log.files):
         within = {damage.mapped_file for damage in log.damaged}
         formats = ((scan.mapped_file, other_format(scan.mapped_file.path)) for scan in bare
@@ -489,21 +497,28 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
     for scan in bare:
         # the very first write of a broker can be torn before its magic
         if any(gap.last_data > gap.start + BLANK_SIZE for gap in scan.gaps):
-            with open_file(scan.mapped_file.path) as reader:
+            with scan.mapped_file.open() as reader:
                 head = reader.read(0, BLANK_SIZE)
                 if BLANK.decode(head).magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
                     yield scan.mapped_file, foreign(reader)
             return
 
 
+OTHER_QUEUES = "settings-select-other-queues"
+
+
 def contradicted_settings(store: Store) -> Iterator[Finding]:
-    """Yield sizes that the settings state and the files contradict, where the files agree with each other.
+    """Yield sizes that the settings state and the files contradict, where the files agree with each other; and a kind
+    of queues that the store does not have.
 
     A broker uses its default for a value that is not a number, and for a setting that is not configured (MixAll).
     """
     settings, conf = store.options.settings, store.options.conf
     if not (settings or conf):
         return
+    if settings.get("storeType", "").strip() == ROCKSDB_QUEUES and not queues_in_rocksdb(store):
+        yield finding(OTHER_QUEUES, store.relative(store.consumequeue_dir), None, given=ROCKSDB_QUEUES,
+                      queues=len(store.queue_folders))
     for key, folder, right in _sizes_of_files(store):
         default = int(KNOWN[key].default)
         number = java_integer(settings.get(key, str(default)))

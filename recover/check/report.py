@@ -14,7 +14,9 @@ from formats.record.rows import BITS_REJECTED
 from recover.check.bits import altered_findings, flipped_bit_findings, flipped_property_findings, rejected_findings
 from recover.check.config import ConfigReport, judged_pairs, pair_findings
 from recover.check.log import (
+    bytes_findings,
     check_commitlog,
+    closed_findings,
     contradiction_findings,
     damaged_messages,
     displaced_findings,
@@ -24,6 +26,7 @@ from recover.check.log import (
     missing_files,
     place_in_file,
     unknown_size_findings,
+    unreadable_findings,
 )
 from recover.check.parts import (
     PARTS,
@@ -32,6 +35,7 @@ from recover.check.parts import (
     check_parts,
     contradicted_settings,
     earlier_runs,
+    foreign_findings,
     lock_findings,
     remains_findings,
 )
@@ -221,7 +225,14 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
 
 
 def _quick_log_findings(store: Store, pointers: Pointers) -> Iterator[Finding]:
-    """Files that are missing, far after the log, misnamed or of another length, and an unknown file size."""
+    """Files that are missing, far after the log, misnamed or of another length, and an unknown file size. Of the end of
+    the log: what cannot be read, and everything if it holds no record."""
+    read = {scan.mapped_file for scan in pointers.end.files}
+    yield from unreadable_findings(store, pointers.end.files)
+    yield from closed_findings(store, (file for file in pointers.log.files if file not in read))
+    if not any(scan.record_count for scan in pointers.end.files):
+        yield from bytes_findings(store, pointers.end)
+        yield from foreign_findings(store, pointers.end)
     yield from misnamed_findings(store, pointers.misnamed)
     yield from (far_file_finding(store, file, start, pointers.log_end) for file, start in pointers.far)
     untold = [*unknown_size_findings(store, pointers.log, pointers.log_end)]

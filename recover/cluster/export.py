@@ -96,7 +96,8 @@ def _questions(
         mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
         for split in filter(choice.may_be_in, scan.splits):
             queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
-            yield split, SplitExport(split.first, mapped_file, queues, wanted, str(folder), attempts)
+            yield split, SplitExport(
+                split.first, mapped_file, queues, wanted, str(folder), attempts, dict(scanned.doubted))
 
 
 class SplitExport(Struct, frozen=True):
@@ -109,6 +110,7 @@ class SplitExport(Struct, frozen=True):
     wanted: Wanted
     folder: str
     attempts: int
+    doubted: dict[int, list[str]] = {}
 
     def __call__(self, split: Split) -> tuple[Written, list[str], TaskReads]:
         """Return what was written, the files created, and what was read for it.
@@ -120,7 +122,7 @@ class SplitExport(Struct, frozen=True):
         files: list[str] = []
         tables: list[Any] = []
         attempt = uuid.uuid4().hex
-        choice = Choice(self.queues, [], self.wanted)
+        choice = Choice(self.queues, [], self.wanted, self.doubted)
         maker = LineMaker(choice, Table(None))
         with recorded() as reads, open_file(self.mapped_file.path) as reader:
             for rows in near(split.records[choice.fitting(split)]):

@@ -524,6 +524,15 @@ def session_for(settings: SparkSettings) -> Session:
         return _current[0]
 
 
+def is_session_there() -> bool:
+    """Whether this process has a Spark that we did not start: a notebook's, or spark-submit's."""
+    from pyspark import SparkContext
+
+    active = SparkContext._active_spark_context
+    own = running_session()
+    return (active is not None or _SUBMITTED in os.environ) and (own is None or own.is_taken)
+
+
 def running_session() -> Session | None:
     """Return the running session, or None."""
     return _current[0] if _current else None

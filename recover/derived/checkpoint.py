@@ -16,6 +16,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.derived.index_keys import IndexStream
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView, last_live
+from recover.store.reader import ReadFailure
 from recover.store.source import read_small
 from recover.store.store import CHECKPOINT as FILE_NAME, Store
 
@@ -143,7 +144,10 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
     if not source.files:
         return facts
     for version in _START_RULES:
-        start = source.files[start_file(source, "abnormal", BrokerSettings(version), checkpoint, -1).index]
+        try:
+            start = source.files[start_file(source, "abnormal", BrokerSettings(version), checkpoint, -1).index]
+        except ReadFailure:
+            continue  # a file that decides it cannot be read
         facts["rescan"].append({
             "broker": str(version), "file": start.name, "bytes": max(0, log.log_end - start.file_from_offset),
         })

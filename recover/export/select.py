@@ -7,8 +7,9 @@ import fnmatch
 import glob
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -136,7 +137,7 @@ def selected(
 ) -> Iterator[Selected]:
     """Yield every intact record of the log that passes the filters, in log order; later read errors go to `note`. No
     message is kept in memory."""
-    choice = Choice(scanned.log.queues, scanned.log.files, wanted)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted)
     left = wanted.limit or FOREVER
     for scan, split, rows in choice.rows():
         for row, content in contents(scan.mapped_file, rows, note):
@@ -152,8 +153,11 @@ def selected(
 class Choice:
     """The filters applied to one log: to rows first, then to messages."""
 
-    def __init__(self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted) -> None:
-        self.files, self.wanted = files, wanted
+    def __init__(
+        self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted,
+        doubted: Mapping[int, list[str]] = MappingProxyType({}),
+    ) -> None:
+        self.files, self.wanted, self.doubted = files, wanted, doubted
         self._topic = re.compile("|".join(map(fnmatch.translate, wanted.topics)) or ".*", re.DOTALL)
         self.names = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self._queues = np.array([self._may_hold(*name) for name in self.names], dtype=bool)
@@ -214,6 +218,7 @@ class Choice:
             return
         state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
         message = message_of(record, state, raw_body=self.wanted.raw_body)
+        message.doubtful = self.doubted.get(phy_offset, [])
         found = [message]
         if self.wanted.unfold and record.sys_flag & BATCH:
             with suppress(FormatError, ImportError):  # the message says itself why its body is as stored

@@ -7,10 +7,11 @@ of an image, is a source by itself: none of its records depends on bytes elsewhe
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from os import stat_result
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +23,10 @@ from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import is_intact
-from recover.log.scan import Engine, LogView
+from recover.log.scan import Engine, LocalEngine, LogView
 from recover.look.live import settled
 from recover.look.query import unread_notes
-from recover.reading.doubts import ORDER, OWNERSHIP, resolved
+from recover.reading.doubts import ORDER, OWNERS, displaced, resolved
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.reading import Reading
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
@@ -63,12 +64,14 @@ def source_of(store: Store) -> Source:
 
 
 class Scanned(NamedTuple):
-    """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it."""
+    """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it.
+    `doubted`: the fields that other evidence contradicts, by the physical offset of their record."""
 
     source: Source
     log: LogView
     unread: tuple[str, ...]
     by_names: LogView
+    doubted: Mapping[int, list[str]] = MappingProxyType({})
 
 
 def open_sources(
@@ -291,12 +294,20 @@ class _Part(FileReader):
 # --- The scan of a source.
 
 
+_COLUMNS = {
+    "topic": ("topic", "stored_topic"), "queue_id": ("queue", "stored_queue"), "queue_offset": ("queue_offset",),
+    "sys_flag": ("sys_flag",),
+}
+"""The columns of a message that hold a field of its record."""
+
+
 def scan_source(
     source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
     """Scan the log of a source; its records are judged as by verify if its queues exist: those of another log are
-    damage. Files that cannot be opened or read, and unread parts, are noted and skipped."""
-    unread = [*source.unread]
+    damage, displaced ones count (on a cluster only in their place). Files that cannot be opened or read, and unread
+    parts, are noted and skipped."""
+    unread, doubted = [*source.unread], dict[int, list[str]]()
 
     def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
         unread.append(f"{mapped_file.path} could not be opened: {error.strerror}")
@@ -308,11 +319,15 @@ def scan_source(
     log = by_names = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
         with suppress(OSError):
-            reading = resolved(Reading.first(Facts.of(source.store, ScanOptions(memory, engine=engine)), log), ORDER)
+            options = ScanOptions(memory, engine=engine, in_place=not isinstance(engine, LocalEngine))
+            reading = resolved(Reading.first(Facts.of(source.store, options), log), ORDER)
             log = by_names = reading.log
-            log = resolved(reading, OWNERSHIP).log
+            reading = resolved(reading, (*ORDER, displaced, *OWNERS))
+            log = reading.log
+            for edit in resolved(reading).contradictions:
+                doubted.setdefault(edit.start, []).extend(_COLUMNS.get(edit.field, ("properties",)))
         unread += unread_notes(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
                    for failure in scan.unreadable]
-    return Scanned(source, log, tuple(unread), by_names)
+    return Scanned(source, log, tuple(unread), by_names, doubted)

@@ -265,7 +265,7 @@ def export_lines(
     """Write every wanted message in log order; return (counts, bytes of their records). For filters `by_rows`."""
     topics: Counts = Counter()
     size = 0
-    choice = Choice(scanned.log.queues, scanned.log.files, wanted)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted)
     maker = LineMaker(choice, writer)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
     reached = scanned.log.min_offset
@@ -374,6 +374,7 @@ class LineMaker:
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         plain &= (rows["sys_flag"] & BATCH != BATCH) | (not self.choice.wanted.unfold)
+        plain &= ~np.isin(rows["phy_offset"], [*self.choice.doubted])
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
         room = self._room()
         at = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, Code, Remedy
+from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, UNSUPPORTED, Code, Remedy
 
 _MEND = Remedy("mend-bits", "mqtool recover {store} --mend-bits --dry-run")
 _CUTS = (
@@ -335,7 +335,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It crashes when it first touches that page.",
         action="Save what can be read: copy the store with a tool that reads on past errors, then work on the copy. Recover refuses "
         "until then: a second try might show intact messages.",
-        bits={"verify": OPERATIONAL},
+        bits={"verify": OPERATIONAL, "start": UNSUPPORTED},
     ),
     Code(
         "commitlog-bridge", "info",

@@ -244,6 +244,17 @@ PARTS_CODES: tuple[Code, ...] = (
         bits={"start": MESSAGES},
     ),
     Code(
+        "settings-select-other-queues", "warning",
+        "with storeType={given} a broker does not read the {queues} queues in {file}: it begins all of them anew, in RocksDB",
+        "Set storeType=default in the broker's configuration, with which the queues were written.",
+        meaning="The store has its queues in files, and the setting selects a RocksDB, of which there is none.",
+        cause="Another broker's configuration, or a change of the setting over an existing store.",
+        broker="From 5.2.0 on it opens an empty database. Consumers get nothing of what was stored before, and new messages get used queue "
+        "offsets. Older releases do not know the setting.",
+        action="Correct the setting. To move queues into RocksDB, let the broker write both for a while (rocksdbCQDoubleWriteEnable).",
+        bits={"start": MESSAGES}, leads="setting",
+    ),
+    Code(
         "config-other-offsets", "warning",
         "with enableLmq={given} a broker reads {own}, which holds no offset; all offsets of the groups ({count}) are in {other}, and a start "
         "would forget them",

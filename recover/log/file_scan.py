@@ -38,7 +38,6 @@ from recover.store.columns import ColumnStore, Rows, Split, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.source import open_file
 
 # --- A buffer that moves over a file during the scan.
 
@@ -615,7 +614,7 @@ def scan_split(
     """
     if entry is None and part.start == 0:
         entry = 0
-    with open_file(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
+    with part.mapped_file.open() if reader is None else nullcontext(reader) as opened:
         scanner = _Scanner(part, opened, window, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
         return scanner.run(entry)
 

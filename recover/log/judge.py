@@ -30,7 +30,6 @@ from formats.sysflag import HOSTS_V6
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
-from recover.store.source import open_file
 
 LARGEST = 64 << 20
 """Size limit (bytes) of a record that is read whole to explain it."""
@@ -60,7 +59,7 @@ class LogReader:
         with self._lock:
             reader = self._readers.get(mapped_file.file_from_offset)
             if reader is None:
-                reader = self._readers[mapped_file.file_from_offset] = open_file(mapped_file.path)
+                reader = self._readers[mapped_file.file_from_offset] = mapped_file.open()
         return reader.read(phy_offset - mapped_file.file_from_offset, length)
 
     def record(self, phy_offset: int, size: int) -> Record:

@@ -409,7 +409,11 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
 
 
 def _damage_of(scan: FileScan, gap: Gap, stop: int) -> Damage:
-    return Damage(gap.start, stop, gap.reason, 0, gap.ended_by, gap.has_frame, scan.mapped_file, dict(gap.facts))
+    at = gap.start - scan.mapped_file.file_from_offset
+    unread = any(failure.offset <= at < failure.offset + failure.wanted for failure in scan.unreadable)
+    # what is not read counts as zeros, and nobody knows what it is
+    reason = "unreadable" if unread else gap.reason
+    return Damage(gap.start, stop, reason, 0, gap.ended_by, gap.has_frame, scan.mapped_file, dict(gap.facts))
 
 
 def _tail_of(scan: FileScan, gap: Gap, start: int) -> Tail | None:

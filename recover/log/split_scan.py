@@ -29,7 +29,6 @@ from recover.log.file_scan import (
 from recover.store.columns import Split, joined, together
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
-from recover.store.source import open_file
 
 SPLIT_SIZE = 256 << 20
 
@@ -312,7 +311,7 @@ def scan_files(
 
     def scan(part: SplitRange) -> SplitScan | OSError:
         try:
-            reader = open_file(part.mapped_file.path)
+            reader = part.mapped_file.open()
         except OSError as error:
             return error
         with reader:

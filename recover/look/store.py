@@ -334,11 +334,9 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     mode, found = _mode(store), []
     for version in versions:
-        if log.files and finds_log(store, version):
-            file = _first_file(store, log, pointers, version)
-            found.append(Start(version, mode, log.files[file.index].name, file.matched))
-        else:
-            found.append(Start(version, mode, None, False))
+        file = _first_file(store, log, pointers, version) if log.files and finds_log(store, version) else None
+        found.append(Start(version, mode, None, False) if file is None else
+                     Start(version, mode, log.files[file.index].name, file.matched))
     return found
 
 
@@ -353,10 +351,12 @@ def _mode(store: Store) -> Mode:
     return "abnormal" if store.has_abort else "normal"
 
 
-def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile:
-    """The file at which the recovery of a release begins."""
+def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile | None:
+    """The file at which the recovery of a release begins; None if one that decides it cannot be read."""
     dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
-    return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
+    with contextlib.suppress(ReadFailure):
+        return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
+    return None
 
 
 # --- The broker release to assume for a store if none is named.
@@ -377,7 +377,8 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     if not log.files:
         return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
     pointers = Pointers(store)
-    starts = {version: _first_file(store, log, pointers, version).index for version in fitting}
+    files = {version: _first_file(store, log, pointers, version) for version in fitting}
+    starts = {version: 0 if file is None else file.index for version, file in files.items()}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"
@@ -463,12 +464,13 @@ class Pointers:
 
     `log` has misnamed files at the offsets of their records, `misnamed` lists them with these offsets.
     `missing_ranges`: ranges without a file; `far`: empty files far after the log's end, each with the start of the room
-    before it. `unread`: why files with further facts could not be read.
+    before it. `unread`: why files with further facts could not be read. `end`: the log from its last file with a record
+    on.
     """
 
     def __init__(self, store: Store) -> None:
         self.log, self.misnamed = place_misnamed_files(live_copies(store.commitlog))
-        end = end_of_log(self.log)
+        self.end = end = end_of_log(self.log)
         self.min_offset, self.max_offset = self.log.min_offset, self.log.max_offset
         self.log_end, self.last_timestamp = end.log_end, end.tally.last_timestamp
         self.checkpoint = store.checkpoint()

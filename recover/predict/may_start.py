@@ -20,6 +20,7 @@ from recover.check import log as check_log
 from recover.check.config import guesses
 from recover.check.log import displaced_findings, expiring_files, first_file_findings
 from recover.check.parts import (
+    OTHER_QUEUES,
     REMAINS,
     contradicted_settings,
     earlier_runs,
@@ -28,14 +29,19 @@ from recover.check.parts import (
     too_old_for,
 )
 from recover.check.report import VerifyReport
-from recover.findings.code import MESSAGES
+from recover.derived.index_files import index_ends
+from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
+from recover.look.store import settings_of_options
 from recover.predict.delivers import Books
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
 
+_ABORT = "abort-present"
+_LEFT_BY_A_KILL = frozenset({_ABORT, "consumequeue-missing-units", "index-missing-units"})
+_LEFT_OUT = "settings-leave-out-size"
 _COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
                     "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
 
@@ -87,9 +93,9 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     prediction = predict(store, view, settings, books=Books(store, view, checked.analysis.topics, now))
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)
-    stated = [*stated_settings(store)]
+    stated = [*stated_settings(store, settings)]
     for item in stated:
-        if item.bits & MESSAGES and prediction.starts:
+        if item.code == _LEFT_OUT and item.bits & MESSAGES and prediction.starts:
             prediction.refuse(Stop(item.message, item.remedy))
     expiring = [*expiring_files(store, view, settings, now)] if prediction.starts else []
     # a broker knows nothing of a run, and would start on a half-changed store
@@ -103,11 +109,12 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
         *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
         *displaced,
     ]
-    causes = [*(item for item in runs if item.code == "run-unfinished"), *(item for item in expiring if item.bits)]
+    causes = [item for item in [*stated, *runs, *expiring] if item.bits & MESSAGES]
+    code = prediction.exit_code | FindingList(beside).bits
     return Answer(
         # whether a log is meant to begin late is a question for a person, and no cost of the start
         prediction, [judged(item, "start") if item.code == "commitlog-begins-late" else item for item in found],
-        prediction.exit_code | FindingList(beside).bits,
+        code & ~DERIVED if code & MESSAGES else code,
         prediction.reason or next((item.message for item in causes), None),
         [item for item in expiring if not item.bits],
         # a prediction does not count messages that are damaged already
@@ -115,11 +122,29 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     )
 
 
-def stated_settings(store: Store) -> Iterator[Finding]:
-    """Sizes in the settings that contradict the files. Without those of the log and its queues the broker loads none of
-    the files: 4.5.1 and 5.3.3 do not start."""
+def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None = None) -> Answer | None:
+    """The answer for a start that costs nothing and restores all that is wrong, None where it does not: after a kill
+    the abort file is there, and the last messages of the log were not dispatched yet. Without `settings`, those of the
+    store's options count."""
+    wrong = [item for item in checked.findings if item.severity != "info"]
+    if not {_ABORT} < {item.code for item in wrong} <= _LEFT_BY_A_KILL:
+        return None
+    store = checked.analysis.store
+    answer = may_start(checked, settings or settings_of_options(store))
+    # the prediction counts itself whether the queues are complete then; of the index, a start skips what lies before
+    # the last entry that there is (IndexService.buildIndex)
+    first = max([answer.prediction.dispatched_from or 0, *(end + 1 for end, _ in index_ends(store))])
+    lacks = [item for item in wrong if item.code == "index-missing-units" and item.facts["first"] < first]
+    return None if answer.exit_code or not answer.may_start or lacks else answer
+
+
+def stated_settings(store: Store, settings: BrokerSettings) -> Iterator[Finding]:
+    """Settings that contradict the files, of those that this release knows. Without the sizes of the log and its queues
+    the broker loads none of the files: 4.5.1 and 5.3.3 do not start."""
     for item in contradicted_settings(store):
-        loads = item.code != "settings-leave-out-size" or item.file not in (COMMITLOG, CONSUMEQUEUE)
+        if item.code == OTHER_QUEUES and not settings.knows("storeType"):
+            continue
+        loads = item.code == _LEFT_OUT and item.file not in (COMMITLOG, CONSUMEQUEUE)
         yield item if loads else judged(item, "start")
 
 

@@ -26,7 +26,8 @@ from recover.store.derived_files import ExtFiles, positions_of
 
 _LISTED = 100
 _ROOM_FOR_END = 4  # ConsumeQueueExt.END_BLANK_DATA_LENGTH
-_NOT_SAID = ("search_limited", "not_emulated", "incomplete", "by_hand", "stop", "cut_at", "deliveries")
+_NOT_SAID = (
+    "search_limited", "not_emulated", "dispatched_from", "incomplete", "by_hand", "stop", "cut_at", "deliveries")
 
 
 class Prediction(Struct):
@@ -40,6 +41,7 @@ class Prediction(Struct):
     offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries are
     deleted and not recreated. `config_lost`: config files whose content the broker starts without, or without a part of
     it. `revived_topics`: deleted ones that get queues again. `end_reason`: why the scan ended at `cut_at`.
+    `dispatched_from`: the first message that the start gives to queues and index, None if it dispatches none.
     `search_limited`: the broker searches no more files for the start. `incomplete`: missing parts of the log.
     `unsupported`: parts with data that the answer leaves out; `not_emulated`: those that would change all of it,
     and then nothing else is predicted. `deliveries`: what the services deliver; None if not asked for.
@@ -75,6 +77,7 @@ class Prediction(Struct):
     by_hand: list[Finding] = field(default_factory=list)
     stop: Stop | None = None
     cut_at: int = 0
+    dispatched_from: int | None = None
     deliveries: Delivers | None = None
 
     def refuse(self, stop: Stop) -> None:

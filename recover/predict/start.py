@@ -42,14 +42,13 @@ from recover.check.log import (
     odd_log_name,
     possible_copy_findings,
     unknown_size_findings,
+    unreadable_findings,
 )
 from recover.check.parts import (
-    FOREIGN,
     MOSTLY_GONE,
-    UNKNOWN,
     Needed,
     check_owners,
-    foreign_files,
+    foreign_findings,
     has_timer,
     needed_parts,
     queue_types,
@@ -84,6 +83,7 @@ from recover.reading.books import missing_end
 from recover.reading.end import file_named_elsewhere
 from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
 from recover.store.mapped_files import OddName
+from recover.store.reader import ReadFailure
 from recover.store.reading import FILE
 from recover.store.source import names_in, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
@@ -132,6 +132,8 @@ def predict(
     owners = [*closed_files(store)] if counted else []
     prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
                                for item in owners if item.facts["closed"] and item.facts.get("user")][:1]
+    # this user may not read what the broker reads
+    unread += [judged(item, "start") for item in unreadable_findings(store, view.files)]
     prediction.by_hand = [*loaded.by_hand, *unread, *forgotten, *owners]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     gone = [*prediction.incomplete, *(item for item in (*forgotten, *owners) if item.bits & MESSAGES)]
@@ -141,6 +143,10 @@ def predict(
         prediction.refuse(refusal)
         return prediction
     if prediction.not_emulated:
+        return prediction
+    if settings.text("storeType") == ROCKSDB_QUEUES:
+        # its queues are in a database that it creates: the files are not read
+        prediction.lowered_queues = [(queue_name(key), end, 0) for key, end in _ends(loaded.queues) if end]
         return prediction
     if settings.version.has(versions.INVALID_CONFIG_DELETED):
         prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
@@ -166,6 +172,13 @@ def predict(
     if books is not None and start.ended and prediction.starts:
         prediction.deliveries = delivers(books, settings, start.states)
     return prediction
+
+
+def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[Key, int]]:
+    """Each queue with its max offset, as far as its files tell."""
+    for key, state in sorted(queues.items()):
+        state.recover()
+        yield key, state.max_offset
 
 
 class _Start:
@@ -199,6 +212,12 @@ class _Start:
             end = self._recover_log() if self.log.files else self._without_log()
         except BrokenStartError as error:
             self._refuse(str(error))
+            return
+        except ReadFailure as error:
+            # a recovery ends, or goes on, by bytes that nobody knows
+            unknown = f"{self.store.relative(error.path)}: {error.strerror}"
+            self.prediction.not_emulated = [unknown]
+            self.prediction.unsupported += [] if unknown in self.prediction.unsupported else [unknown]
             return
         self.prediction.min_phy, self.prediction.cut_at = self.log.min_offset, end
         self.prediction.max_phy = max_offset(self.log, end)
@@ -323,6 +342,7 @@ class _Start:
                 f"queues point to {more} message{'' if more == 1 else 's'} after {prediction.cut_at}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
+        prediction.dispatched_from = self.dispatcher.first_offset
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
@@ -458,8 +478,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         return []
     untold = [*unknown_size_findings(store, log.queue, log.log_end)]
     gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
-    gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
-             for mapped_file, what in foreign_files(log)]
+    gone += foreign_findings(store, log)
     if units := units_of_older_log(store, log):
         gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]

@@ -27,6 +27,7 @@ from recover.store.source import open_file, read_small
 from recover.store.store import CONFIG, Store
 
 TIMERLOG = "timerlog"
+TIMER_SIZE = "mappedFileSizeTimerLog"
 PRECISION_MS = 1000
 """timerPrecisionMs, the default."""
 QueueOffsetAt = Callable[[int, int], int | None]
@@ -63,8 +64,23 @@ def timer_check(store: Store) -> timer.TimerCheck:
 
 def timer_log(store: Store) -> MappedFileQueue:
     """The files of the timerlog; without a setting their size is inferred."""
-    size = store.options.settings.get("mappedFileSizeTimerLog", "")
+    size = store.options.settings.get(TIMER_SIZE, "")
     return MappedFileQueue.load((store.root / TIMERLOG,), int(size) if size.isdecimal() else 0)
+
+
+def timer_size_is_told(store: Store) -> bool:
+    """Whether a file or a setting tells the length of timerlog files."""
+    known = timer_log(store)
+    return store.options.settings.get(TIMER_SIZE, "").isdecimal() or (
+        bool(known.files) and known.file_size > timer.TIMER_LOG_UNIT.size)
+
+
+def timer_file_size(store: Store) -> int:
+    """The length of timerlog files: as set, or of those that are there, or the default."""
+    stated = store.options.settings.get(TIMER_SIZE, "")
+    if stated.isdecimal():
+        return int(stated)
+    return timer_log(store).file_size if timer_size_is_told(store) else timer.LOG_FILE_SIZE
 
 
 def timer_units(queue: MappedFileQueue, begin: int = 0) -> tuple[TimerUnits, int]:

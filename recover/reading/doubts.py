@@ -69,7 +69,6 @@ def old_end(reading: Reading) -> Iterator[Explanation]:
 ORDER: tuple[Doubt, ...] = (false_restart, confirmed_place)
 """What the order of records in their queues depends on: comes before everything else, and after every change."""
 OWNERS: tuple[Doubt, ...] = (turned_clock, named_by_unit, other_log, older_in_place)
-OWNERSHIP: tuple[Doubt, ...] = (*ORDER, *OWNERS)
 DOUBTS: tuple[Doubt, ...] = (
     *ORDER, displaced, *OWNERS, after_the_end, file_after_the_end, old_end, named_elsewhere, only_place_left,
     older_topic,

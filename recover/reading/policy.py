@@ -42,7 +42,7 @@ SOURCES = {source.name: source for source in (
     Source("end mark", "the end mark of a full file, after which a broker creates the next one"),
     Source("unit", "a queue entry that names a record or a place in the log", each="record"),
     Source("adjoining units", "entries of different queues, of which one begins where the other ends", each="pair"),
-    Source("second unit", "an entry that names the record after a gap that entries fill"),
+    Source("second unit", "another entry that agrees: of the record after a gap, or the next of the queue"),
     Source("no unit", "queues without an entry for any record in question"),
     Source("neighbours", "records before and after a place of a queue that are in order with it", each="neighbour"),
     Source("elimination", "no other place is left for a record"),

@@ -269,42 +269,10 @@ def keep_everything(
     # what another file has after the end of the log continues it
     ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
     changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap", old_end=old_end)
-    surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
+        filling = _Filling(changes, reader, copies, bridge=bridge, mend_bits=mend_bits)
         for number, damage in enumerate(log.damaged):
-            # the last message of the log stays if it can be restored; otherwise it belongs to the dirty tail
-            is_last = damage.start == changes.cut_from
-            if damage.start > changes.cut_from or (damage.mapped_file is None and (is_last or not bridge)):
-                continue
-            if not is_last and damage.mapped_file is not None:
-                _check_allowed(damage, bridge)
-                if number in analysis.end_marks:
-                    changes.write_end_mark(damage, damage.mapped_file)
-                    continue
-            positions = analysis.losses.by_damage[number]
-            # the edits of all records that stood there, if every one of them can be determined
-            content = content_of(reader, damage) if positions or mend_bits else None
-            restored = [] if content is None else restoring_edits(content, damage.start, positions, bits=mend_bits)
-            if restored:
-                changes.write_edits(damage.start, damage.stop, restored)
-                changes.cut_from = damage.stop if is_last else changes.cut_from
-                continue
-            copied = copies[number]
-            starts, places = {record.phy_offset for record in copied}, {place_of(record) for record in copied}
-            left = [each for each in positions if each.place not in places and each.start not in starts]
-            before, behind = surroundings.of(damage)
-            for start, stop, records in _pieces(damage, copied):
-                if records and damage.mapped_file is not None:
-                    changes.write_copies(damage.mapped_file, records)
-                    before = Neighbour(records[-1].store_timestamp, BIT_PROP_CRC if records[-1].property_crc else 0)
-                elif start < changes.cut_from:
-                    at_end = damage.ended_by == "file-end" and stop == damage.stop and stop % log.queue.file_size == 0
-                    where = range_between(start, stop, (before, behind), to_file_end=at_end)
-                    # places of unknown position are marked as early as possible
-                    lost_here = [each for each in left if each.start < stop or stop == damage.stop]
-                    left = [each for each in left if each not in lost_here]
-                    place_bridge = changes.place_in_new_files if damage.mapped_file is None else changes.place_bridge
-                    place_bridge(where, lost_here)
+            filling.fill(number, damage)
     done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
     for start, own in by_record(done).items():
         changes.write_edits(start, own[0].stop, own)
@@ -317,6 +285,62 @@ def keep_everything(
     changes.place_displaced()
     changes.mend_files()
     return changes
+
+
+class _Filling:
+    """What takes the place of each damaged range: its end mark, the records as they were, or a bridge around copies."""
+
+    def __init__(
+        self, changes: LogChanges, reader: LogReader, copies: list[list[Record]], *, bridge: bool, mend_bits: bool
+    ) -> None:
+        self._changes, self._reader, self._copies, self._bridge = changes, reader, copies, bridge
+        self._mend_bits, self._analysis = mend_bits, changes.analysis
+        self._surroundings = Surroundings(changes.analysis.log)
+
+    def fill(self, number: int, damage: Damage) -> None:
+        """Add what fills one damaged range up to where the log is cut."""
+        # the last message of the log stays if it can be restored; otherwise it belongs to the dirty tail
+        is_last = damage.start == self._changes.cut_from
+        if damage.start > self._changes.cut_from or (damage.mapped_file is None and (is_last or not self._bridge)):
+            return
+        if not is_last and damage.mapped_file is not None:
+            _check_allowed(damage, self._bridge)
+            if number in self._analysis.end_marks:
+                self._changes.write_end_mark(damage, damage.mapped_file)
+                return
+        positions = self._analysis.losses.by_damage[number]
+        if not self._restores(damage, positions, is_last=is_last):
+            self._build(damage, positions, self._copies[number])
+
+    def _restores(self, damage: Damage, positions: list[LostPosition], *, is_last: bool) -> bool:
+        """Restore all records that stood there, if every one of them can be determined; return whether it can."""
+        content = content_of(self._reader, damage) if positions or self._mend_bits else None
+        restored = [] if content is None else restoring_edits(
+            content, damage.start, positions, bits=self._mend_bits)
+        if restored:
+            self._changes.write_edits(damage.start, damage.stop, restored)
+            self._changes.cut_from = damage.stop if is_last else self._changes.cut_from
+        return bool(restored)
+
+    def _build(self, damage: Damage, positions: list[LostPosition], copied: list[Record]) -> None:
+        """Write the copies that another file has, and bridges between them."""
+        size = self._analysis.log.queue.file_size
+        starts, places = {record.phy_offset for record in copied}, {place_of(record) for record in copied}
+        left = [each for each in positions if each.place not in places and each.start not in starts]
+        before, behind = self._surroundings.of(damage)
+        for start, stop, records in _pieces(damage, copied):
+            if records and damage.mapped_file is not None:
+                self._changes.write_copies(damage.mapped_file, records)
+                before = Neighbour(records[-1].store_timestamp, BIT_PROP_CRC if records[-1].property_crc else 0)
+            elif start < self._changes.cut_from:
+                at_end = damage.ended_by == "file-end" and stop == damage.stop and stop % size == 0
+                where = range_between(start, stop, (before, behind), to_file_end=at_end)
+                # places of unknown position are marked as early as possible
+                lost_here = [each for each in left if each.start < stop or stop == damage.stop]
+                left = [each for each in left if each not in lost_here]
+                in_file = damage.mapped_file is not None
+                place_bridge = self._changes.place_bridge if in_file else self._changes.place_in_new_files
+                place_bridge(where, lost_here)
 
 
 def _pieces(damage: Damage, copies: list[Record]) -> Iterator[tuple[int, int, list[Record]]]:

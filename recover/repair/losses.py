@@ -20,6 +20,7 @@ from recover.findings.model import Finding, count
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
+from recover.predict.timers import TIMER_SIZE, TIMERLOG, timer_file_size, timer_size_is_told
 from recover.reading.books import Claimed
 from recover.reading.lost import Surroundings, held_records, record_count
 from recover.reading.reading import Reading
@@ -43,6 +44,8 @@ def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
     sizes = unknown_sizes(store) if makes(store.consumequeue_dir) else {}
     if makes(store.consumequeue_ext_dir) and not store.ext_file_size_is_told:
         sizes["mappedFileSizeConsumeQueueExt"] = store.ext_file_size
+    if makes(store.root / TIMERLOG) and not timer_size_is_told(store):
+        sizes[TIMER_SIZE] = timer_file_size(store)
     return sizes
 
 

@@ -26,7 +26,7 @@ from recover.findings.model import Finding
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.predict.delivers import Books, TimerMessage, timer_messages
-from recover.predict.timers import PRECISION_MS, timer_check, timer_log
+from recover.predict.timers import PRECISION_MS, timer_check, timer_file_size, timer_log
 from recover.store.config_files import Topics
 from recover.store.store import Store
 
@@ -51,17 +51,8 @@ def timer_steps(store: Store, log: LogView, topics: Topics) -> list[Step]:
     with LogReader(log.queue) as reader:
         messages, last = timer_messages(Books(store, log, topics, 0), reader)
     newest = log.tally.newest_timestamp // PRECISION_MS * PRECISION_MS
-    units = [*_units(messages, last, newest, file_size(store))]
+    units = [*_units(messages, last, newest, timer_file_size(store))]
     return [*_steps(store, units, last.queue_offset + 1 if last is not None else 0, newest)]
-
-
-def file_size(store: Store) -> int:
-    """The length of timerlog files: of those that are there, or as set, or the default."""
-    stated = store.options.settings.get("mappedFileSizeTimerLog", "")
-    known = timer_log(store)
-    if stated.isdecimal():
-        return int(stated)
-    return known.file_size if known.files and known.file_size > timer.TIMER_LOG_UNIT.size else timer.LOG_FILE_SIZE
 
 
 def _units(
@@ -90,7 +81,7 @@ def _unit(message: TimerMessage, previous: int, magic: int, written: int, due: i
 
 
 def _steps(store: Store, units: list[timer.TimerLogUnit], queue_end: int, newest: int) -> Iterator[Step]:
-    size = file_size(store)
+    size = timer_file_size(store)
     files = timer.encode_log(units, size) if units else []
     names = [f"{TIMERLOG}/{offset_to_name(number * size)}" for number in range(len(files))]
     there = [store.relative(file.path) for file in timer_log(store).files]

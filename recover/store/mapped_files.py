@@ -11,8 +11,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.basics import offset_in_name
+from recover.store.reader import ClosedFile, FileReader
 from recover.store.reading import DANGLING, FILE, FOLDER
-from recover.store.source import existing_entries
+from recover.store.source import existing_entries, open_file
 
 
 class MappedFile(Struct, frozen=True):
@@ -21,6 +22,15 @@ class MappedFile(Struct, frozen=True):
     path: Path
     file_from_offset: int
     length: int
+
+    def open(self) -> FileReader:
+        """Open the file; if the system does not open it, each read of it fails. `FileNotFoundError` if it is gone."""
+        try:
+            return open_file(self.path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            return ClosedFile(self.path, self.length, error)
 
     @property
     def end(self) -> int:

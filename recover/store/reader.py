@@ -143,6 +143,35 @@ AHEAD = 10 * BLOCK
 """The buffer of a scan, and 8 MiB after it."""
 
 
+class ClosedFile(FileReader):
+    """A file that the system does not open, of a known length: each read of it fails, and all of it is one range."""
+
+    def __init__(self, path: Path, length: int, cause: OSError) -> None:
+        self.path = path
+        self._length = length
+        self._cause = cause
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def failure(self) -> ReadFailure:
+        """The failure to read all of it."""
+        return ReadFailure(self.path, 0, self._length, 0, self._cause)
+
+    def read(self, offset: int, length: int) -> bytes:
+        raise ReadFailure(self.path, offset, length, 0, self._cause)
+
+    def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
+        got = min(len(buffer), max(0, self._length - offset))
+        buffer[:got] = bytes(got)
+        return got, [self.failure]
+
+    def close(self) -> None:
+        pass
+
+
 class LocalFile(FileReader):
     """A local regular file. `OSError` if there is none, or something else."""
 
@@ -232,7 +261,7 @@ class LocalFile(FileReader):
             os.preadv(self.descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:
+        except (OSError, NotImplementedError):  # of a kernel, or of a C library that Python was built for
             # leave read-ahead to the kernel
             self._advise(0, os.POSIX_FADV_NORMAL, 0)
             self._tells = False

@@ -101,7 +101,8 @@ def queues_in_rocksdb(store: Store) -> bool:
     settings = store.options.settings
     kind = settings.get("storeType", "").strip()
     if kind:
-        return kind == ROCKSDB_QUEUES
+        # over queue files without a database it is a change of the setting: what there is, is in the files
+        return kind == ROCKSDB_QUEUES and (not store.queue_folders or bool(rocksdb_queue_folders(store)))
     if settings.get("rocksdbCQDoubleWriteEnable", "").lower() == "true":
         return False
     if store.queue_folders:

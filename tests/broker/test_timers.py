@@ -28,7 +28,8 @@ def test_each_timer_is_delivered_exactly_once(harm: str, release: str, tmp_path:
     name = f"kinds/clean-timers-{release}"
     root = real_store(name, tmp_path)
     HARMS[harm](root)
-    said = mqtool("recover", root, "--yes")
+    size = settings(name)["mappedFileSizeTimerLog"]
+    said = mqtool("recover", root, "--yes", "--set", f"mappedFileSizeTimerLog={size}")
     assert said.code & 0x58 == 0
     with WholeBroker(release, root, settings(name), kill=True) as broker:
         got = broker.act([step("await", "Timed", 40, 30_000), step("sleep", 6_000), step("read", "Timed")])

@@ -629,3 +629,19 @@ def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path
     conf.write_text("# the brokers' defaults\n")
     assert "mappedFileSizeCommitLog" in [item["facts"]["setting"] for item in mqtool(
         "verify", root, "--broker-conf", conf, "--json").found("settings-leave-out-size")]
+
+
+@pytest.mark.parametrize(("head", "code"), [
+    (b"", exits.MESSAGES), (b"<html>", exits.MESSAGES), (b"\0\0\0\x66\xda\xa3\x20\xa7", exits.DERIVED)])
+def test_a_log_of_noise_is_named(head: bytes, code: int, tmp_path: Path) -> None:
+    """Other bytes than records in every log file: inspect and verify name them. What begins like a record
+    may be the very first write of a broker, and only verify asks the queues."""
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    noise = random.Random(5)
+    for file in (root / "commitlog").iterdir():
+        size = file.stat().st_size
+        write_at(file, 0, (head + noise.randbytes(size))[:size])
+    shown = mqtool("inspect", root, "--json")
+    named = {item["file"] for item in shown.document["findings"] if item["severity"] != "info"}
+    assert shown.code & code and "commitlog/00000000000000000000" in named
+    assert mqtool("verify", root).code & exits.MESSAGES

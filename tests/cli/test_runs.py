@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.damage import damage
+from mqtool import exits
 from recover.change.carry_out import apply_plan
 from recover.change.journal import open_runs
 from recover.change.model import Plan, WriteFile, WriteRange, save_plan
@@ -352,3 +354,28 @@ def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
     assert any("runs" in path.parts for path in files)
     said_of = [(answer.stdout + answer.stderr).encode() for answer in answers]
     assert not [text for text in [*(path.read_bytes() for path in files), *said_of] if b"geheim" in text]
+
+
+def test_a_run_with_a_broker_conf_keeps_its_path_in_the_next_commands(tmp_path: Path) -> None:
+    """Not one --set for each of its lines."""
+    root = real_store("clean-5.3.3", tmp_path)
+    conf = tmp_path / "my broker.conf"
+    lines = [f"storePathRootDir={root}", "mappedFileSizeCommitLog=1048576", "mappedFileSizeConsumeQueue=20000",
+             "maxHashSlotNum=500", "maxIndexNum=2000", "enableLmq=true", "brokerName=broker-a"]
+    conf.write_text("\n".join(lines))
+    damage("bit-in-body", root, 3)
+    plan = tmp_path / "plan.json"
+    given = [root, "--broker-conf", conf, "--set", "fileReservedTime=100000"]
+    assert mqtool("recover", *given, "--dry-run", "--plan-out", plan).code == exits.MESSAGES
+    tail = f"{root} --broker-conf '{conf}' --set fileReservedTime=100000"
+    applied = mqtool("apply", plan, "--yes", "--json")
+    assert applied.code & exits.CORRECTED
+    again = [step["command"] for step in applied.document["next"] if "mqtool recover" in step["command"]]
+    assert all(tail in command for command in again)
+    listed = mqtool("journal", root, "--json").document["next"]
+    assert [step["command"] for step in listed] == [f"mqtool verify {tail}"]
+    undone = mqtool("undo", root, "--yes", "--json").document["next"]
+    assert [step["command"] for step in undone] == [f"mqtool verify {tail}"]
+    conf.unlink()
+    listed = mqtool("journal", root, "--json").document["next"]
+    assert "--broker-conf" not in listed[0]["command"] and "--set enableLmq=true" in listed[0]["command"]

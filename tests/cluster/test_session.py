@@ -163,7 +163,7 @@ class TestStarted:
         script.write_text(
             "import os, sys\nfrom pyspark.sql import SparkSession\nfrom mqtool.cli import main\n"
             "spark = SparkSession.builder.master('local[1]').appName('theirs').getOrCreate()\n"
-            "codes = [main(['verify', sys.argv[1], '--engine', 'spark', '--json', *more]) for more in "
+            "codes = [main(['verify', sys.argv[1], '--json', *more]) for more in "
             "([], ['--master', 'local[2]'], ['--conf', 'spark.executor.memory=7g'])]\n"
             "from recover.cluster.session import stop_session\nstop_session()\n"
             "print('codes', codes, spark.range(5).count(), os.listdir(os.environ['TMPDIR']))\n"

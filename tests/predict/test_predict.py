@@ -499,6 +499,39 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
 
 
+@pytest.mark.parametrize(("text", "backup", "sent_back", "forgotten"), [
+    ('{"offsetTable":{}}', '{"offsetTable":{}}', False, False), ('{"offsetTable":{}}', None, False, False),
+    ('{"dataVersion":{"counter":0,"stateVersion":0},"groupTopicMap":{},"offsetTable":{}}', None, False, False),
+    # each of these shows that there were offsets: a backup, consumed messages, a count of changes, topics of a group
+    ('{"offsetTable":{}}', '{"offsetTable":{"TopicA@CG_new":{0:1}}}', False, True),
+    ('{"offsetTable":{}}', None, True, True),
+    ('{"dataVersion":{"counter":1,"stateVersion":0},"offsetTable":{}}', None, False, True),
+    ('{"groupTopicMap":{"CG_new":["TopicA"]},"offsetTable":{}}', None, False, True), ("{}", None, False, True),
+])
+def test_groups_that_never_committed_are_no_forgotten_progress(
+    store: Callable[[str], Path], text: str, backup: str | None, sent_back: bool, forgotten: bool,
+) -> None:
+    """A group is known from its first heartbeat, or from mqadmin updateSubGroup; until it commits, a broker writes an
+    empty table every few seconds."""
+    root = store("clean-plain-4.9.7")
+    group = {"groupName": "CG_new", "consumeEnable": True, "retryQueueNums": 1, "brokerId": 0}
+    (root / "config").mkdir(exist_ok=True)
+    table = {"subscriptionGroupTable": {"CG_new": group}}
+    (root / "config/subscriptionGroup.json").write_text(json.dumps(table))
+    (root / "config/consumerOffset.json").write_text(text)
+    if backup is not None:
+        (root / "config/consumerOffset.json.bak").write_text(backup)
+    if sent_back:
+        queue = min((root / "consumequeue").glob("*/0"))
+        shutil.copytree(queue, root / "consumequeue/%RETRY%CG_new/0")
+    found = ask(root)
+    lost = "config/consumerOffset.json" in found.config_lost
+    assert lost is (forgotten and not sent_back)
+    shown = mqtool("inspect", root, "--json")
+    named = [item["file"] for item in shown.document["findings"] if item["code"].startswith("config-")]
+    assert ("config/consumerOffset.json" in named) is forgotten
+
+
 @pytest.mark.parametrize("written", [
     lambda text: "\ufeff" + text, lambda text: text.replace('"', "'"), lambda text: re.sub(r'"(\w+)":', r"\1:", text),
 ], ids=["byte order mark", "single quotes", "bare keys"])

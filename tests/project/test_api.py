@@ -13,7 +13,7 @@ import pytest
 
 from formats.record import MIN_RECORD_SIZE
 from tests.support.harm import bit
-from tests.support.stores import unpacked
+from tests.support.stores import real_store, unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "api.md"
@@ -65,7 +65,7 @@ def test_records_behind_damage_are_read_and_the_damage_is_named(tmp_path: Path) 
     from recover.log import read_records, scan_log
     from recover.store import Store
 
-    store = unpacked("clean-5.3.3")
+    store = real_store("clean-5.3.3", tmp_path)
     whole = list(read_records(scan_log(Store.open(store))))
     hit = whole[100]
     bit("commitlog/00000000000000000000", hit.phy_offset + MIN_RECORD_SIZE)(store)

@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
 
 from formats.native import build
 from mqtool import version
@@ -58,6 +60,23 @@ def test_wheel_names_its_command_and_carries_the_licence(wheel: zipfile.ZipFile)
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
 def test_every_dependency_has_a_lower_bound(requirement: str) -> None:
     assert ">=" in requirement
+
+
+@pytest.mark.parametrize(("lock", "extra"), [("dev.lock", "dev"), ("local.lock", "")])
+def test_a_lock_names_a_fitting_version_with_its_checksum_of_every_dependency(lock: str, extra: str) -> None:
+    text = (ROOT / "packaging" / lock).read_text()
+    locked = [Requirement(line.rstrip(" \\")) for line in text.splitlines() if "==" in line and line[0] not in " #"]
+    assert text.count("--hash=sha256:") > len(locked)
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
+    wanted += [one for name in ("spark", "connect", "send") if extra for one in PROJECT["optional-dependencies"][name]]
+    for requirement in map(Requirement, wanted):
+        if requirement.name == PROJECT["name"]:
+            continue
+        found = [one for one in locked if canonical(one.name) == canonical(requirement.name)]
+        assert found, f"{requirement}: run make lock"
+        for one in found:
+            (version_of,) = one.specifier
+            assert requirement.specifier.contains(version_of.version), f"{requirement}: run make lock"
 
 
 @pytest.mark.skipif(version() == "unknown", reason="mqtool is not installed")

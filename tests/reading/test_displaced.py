@@ -3,6 +3,7 @@ words and its witnesses put it."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -158,6 +159,23 @@ def test_commands_that_do_not_move_records_take_them_where_they_stand(
     planned = run(command[0], root, *command[1:], "--dry-run").document
     assert "commitlog-displaced-records" not in planned["finding_counts"]
     assert not any(step["kind"] == "write-range" and "commitlog" in step["file"] for step in planned["plan"]["steps"])
+
+
+def test_export_hands_out_displaced_messages(shifted: Callable[..., Path], tmp_path: Path) -> None:
+    root, target = shifted(by=3), tmp_path / "out.ndjson"
+    mqtool("export", root, "-o", target, "--include", "system")
+    found = {json.loads(line)["phy_offset"] for line in target.read_text("utf-8").splitlines()}
+    assert found == whole(MANY, root).anywhere.keys()
+
+
+def test_export_marks_the_topic_that_the_queues_contradict(tmp_path: Path) -> None:
+    root, target = copy_store(unpacked(PLAIN), tmp_path / "store"), tmp_path / "out.ndjson"
+    struck = damage("bit-in-topic-legal", root).facts["phy_offset"]
+    assert run("verify", root).found("commitlog-contradicted-field")
+    mqtool("export", root, "-o", target)
+    messages = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    assert {each["phy_offset"]: each["doubtful"] for each in messages if each["doubtful"]} == {
+        struck: ["topic", "stored_topic"]}
 
 
 @pytest.mark.parametrize(("how", "name", "seed"), sampled(

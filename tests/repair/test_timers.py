@@ -52,6 +52,16 @@ def test_each_waiting_timer_has_one_unit_after_recover(name: str, harm: str, sto
         path: node for path, node in before.items() if path != "."}
 
 
+def test_length_of_a_timerlog_that_nothing_tells_is_an_assumption(store: Callable[[str], Path]) -> None:
+    root = store(STORES[0])
+    HARMS["timerlog-gone"](root)
+    told = mqtool("recover", root, "--dry-run", "--json").document["assumptions"]
+    assert [text for text in told if text.startswith(f"mappedFileSizeTimerLog={100 << 20}:")]
+    said = mqtool("recover", root, "--yes", "--set", "mappedFileSizeTimerLog=1048576", "--json").document
+    assert not any("mappedFileSizeTimerLog" in text for text in said["assumptions"])
+    assert (root / "timerlog" / f"{0:020}").stat().st_size == 1 << 20
+
+
 def test_units_of_many_files_are_chained_and_end_with_a_mark() -> None:
     size = 10 * timer.TIMER_LOG_UNIT.size + timer.TIMER_LOG_BLANK.size
     made = [timer.TimerLogUnit(52, -1, 1, 1000, number, number, 100, 0, 0) for number in range(25)]

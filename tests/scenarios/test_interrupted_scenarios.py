@@ -17,6 +17,7 @@ import pytest
 from fixtures import shapes
 from fixtures.synth import StoreWriter
 from mqtool import exits
+from mqtool.next_steps import START_BROKER
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
@@ -364,6 +365,63 @@ def test_t36_no_permission_to_read_is_8(drill: Start, folder: Path, hidden: str)
 
     with assert_unchanged(store.root):
         assert in_a_child(work) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root makes a file that it may not read itself")
+def test_t36_one_unreadable_log_file_is_a_finding_and_the_rest_is_judged(drill: Start, folder: Path) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    store.strike("index-unit-hash")
+    load_everything(folder)
+    folder.chmod(0o755)
+    store.root.parent.chmod(0o755)
+    file = sorted((store.root / "commitlog").iterdir())[3]
+    whole = mqtool("verify", store.root, "--json").document
+    file.chmod(0)
+    name = f"commitlog/{file.name}"
+
+    def work() -> None:
+        without_rights()
+        checked = mqtool("verify", store.root, "--json")
+        (found,) = checked.found("commitlog-unreadable")
+        assert (found["file"], found["offset"], found["facts"]["wanted"]) == (name, 0, file.stat().st_size)
+        assert "Run as the user" in found["remedy"], found
+        # its messages count as damaged, and everything else is judged: no message is left out or named missing
+        assert checked.code & exits.OPERATIONAL and checked.code & exits.MESSAGES and not checked.code & exits.BUG
+        assert not checked.found("commitlog-missing-file")
+        assert {"index-wrong-units", "index-wrong-chain"} & checked.codes
+        (damage,) = checked.document["commitlog"]["damaged"]
+        assert (damage["start"], damage["reason"]) == (int(file.name), "unreadable")
+        log = checked.document["commitlog"]
+        assert log["messages"] + log["damaged_messages"] == whole["commitlog"]["messages"]
+        played = mqtool("predict", store.root, "--broker", "5.3.3", "--json")
+        assert played.code & exits.UNSUPPORTED and played.found("commitlog-unreadable"), played
+        assert START_BROKER not in [step["command"] for step in played.document["next"]]
+        assert mqtool("recover", store.root, "--dry-run").code & exits.OPERATIONAL
+
+    with assert_unchanged(store.root):
+        assert in_a_child(work) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root makes a file that it may not read itself")
+def test_t36_a_last_log_file_that_cannot_be_opened_does_not_end_inspect(drill: Start, folder: Path) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    load_everything(folder)
+    folder.chmod(0o755)
+    store.root.parent.chmod(0o755)
+    file = max((store.root / "commitlog").iterdir())
+    file.chmod(0)
+
+    def work() -> None:
+        without_rights()
+        shown = mqtool("inspect", store.root, "--json")
+        (found,) = shown.found("commitlog-unreadable")
+        assert found["file"] == f"commitlog/{file.name}" and shown.code & exits.OPERATIONAL
+        assert shown.document["offsets"]["log_end"] <= int(file.name) and shown.document["topics"]
+        # the recovery of a start reads the last files: nothing is known of it
+        played = mqtool("predict", store.root, "--broker", "5.3.3", "--json")
+        assert played.document["starts"] is None and played.code & exits.UNSUPPORTED, played
+
+    assert in_a_child(work) == 0
 
 
 def test_t36_store_behind_symbolic_links(broken: Drill, folder: Path) -> None:

@@ -35,7 +35,7 @@ def _short_retention(root: Path) -> tuple[str, ...]:
 
 def _other_offsets(root: Path) -> tuple[str, ...]:
     """The settings select the file of consumer offsets that has none."""
-    return ("--set", "enableLmq=false")
+    return ("--broker", "4.9.7", "--set", "enableLmq=true")
 
 
 AROUND = [pytest.param(_closed_log_file, marks=AS_ROOT), _short_retention, _other_offsets]
@@ -48,7 +48,7 @@ def _named(result: Result) -> list[str]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A sound store with several log files."""
-    return real_store("clean-5.3.3", tmp_path)
+    return real_store("clean-4.5.1", tmp_path)
 
 
 @pytest.mark.parametrize("surround", AROUND)
@@ -82,7 +82,7 @@ def test_a_repair_says_first_what_keeps_the_broker_from_starting(
     if surround is _closed_log_file and done.code & exits.OPERATIONAL:
         pytest.skip("NOT RUN: recover acts as the store's user, who may not read the file")
     assert done.code & exits.CORRECTED
-    expected = {_closed_log_file: "chown", _short_retention: "fileReservedTime=", _other_offsets: "enableLmq=true"}
+    expected = {_closed_log_file: "chown", _short_retention: "fileReservedTime", _other_offsets: "enableLmq=false"}
     assert expected[surround] in _named(done)[0], _named(done)
 
 
@@ -90,3 +90,65 @@ def test_a_repair_ends_with_the_start_where_it_costs_nothing(root: Path) -> None
     damage("bit-in-body", root, 3)
     done = mqtool("recover", root, "--yes", "--json")
     assert _named(done)[0] == START_BROKER
+
+
+# --- After a kill the start itself may be the repair.
+
+
+@pytest.mark.parametrize("name", ["killed-manyfiles-4.9.7", "killed-manyfiles-5.5.0", "killed-5.5.0"])
+def test_what_a_kill_leaves_is_restored_by_the_start_where_predict_says_so(name: str, tmp_path: Path) -> None:
+    """The last messages of the log are in no queue yet: verify says what predict says, and not only "recover"."""
+    root = real_store(name, tmp_path)
+    damage("queue-behind", root, 3)
+    checked = mqtool("verify", root, "--json")
+    assert checked.code == exits.DERIVED and checked.notable == {"abort-present", "consumequeue-missing-units"}
+    played = mqtool("predict", root, "--json")
+    if played.code:
+        assert START_BROKER not in _named(checked), played
+        return
+    assert _named(checked) == [START_BROKER, f"mqtool recover {root} --dry-run"]
+    assert "restores what the kill left, at no cost" in checked.document["next"][0]["why"]
+
+
+def test_some_start_after_a_kill_is_the_repair(tmp_path: Path) -> None:
+    root = real_store("killed-manyfiles-5.5.0", tmp_path)
+    damage("queue-behind", root, 3)
+    assert _named(mqtool("verify", root, "--json"))[0] == START_BROKER
+
+
+def test_index_entries_that_no_start_writes_again_are_not_restored_by_it(tmp_path: Path) -> None:
+    """A start indexes only what it dispatches; older entries of a lost file stay missing."""
+    root = real_store("killed-manyfiles-5.5.0", tmp_path)
+    damage("index-middle-missing", root, 3)
+    checked = mqtool("verify", root, "--json")
+    assert checked.notable == {"abort-present", "index-missing-units"}
+    assert START_BROKER not in _named(checked)
+
+
+# --- A change of settings is a question, answered from what brokers do.
+
+
+@pytest.mark.parametrize(("setting", "code", "named"), [
+    ("storeType=defaultRocksDB", exits.MESSAGES, "settings-select-other-queues"),
+    ("mappedFileSizeConsumeQueue=4000", exits.MESSAGES, "settings-contradict-files"),
+    ("mappedFileSizeCommitLog=2097152", exits.MESSAGES, "settings-contradict-files"),
+    ("enableLmq=true", exits.MESSAGES, "config-other-offsets"),
+    ("forceVerifyPropCRC=true", exits.MESSAGES, "settings-would-truncate"), ("enabledAppendPropCRC=true", 0, ""),
+])
+def test_a_change_of_settings_is_answered(setting: str, code: int, named: str, root: Path) -> None:
+    """4 and never 64: the files that a broker with that setting does not read, or refuses, are there."""
+    played = mqtool("predict", root, "--broker", "5.3.3", "--set", setting, "--json")
+    assert played.code == code
+    assert not named or played.found(named)
+    assert (START_BROKER in _named(played)) is not bool(code)
+
+
+def test_queues_in_files_are_not_read_with_queues_in_rocksdb(root: Path) -> None:
+    """From 5.2.0 on the setting selects an empty database; older releases do not know it."""
+    new, old = (mqtool("predict", root, "--broker", broker, "--set", "storeType=defaultRocksDB", "--json").document
+                for broker in ("5.3.3", "4.9.7"))
+    before = mqtool("predict", root, "--broker", "5.3.3", "--json").document
+    ends = {name: stop for name, (_, stop) in before["queues"].items() if stop}
+    assert {name: high for name, high, low in new["lowered_queues"] if low == 0} == ends
+    assert new["starts"] is True and "does not read the" in new["reason"]
+    assert (old["exit_code"], old["lowered_queues"]) == (0, [])

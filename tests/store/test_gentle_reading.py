@@ -62,6 +62,22 @@ def test_a_pass_over_a_file_leaves_the_page_cache_as_it_was(
     assert sorted(system.dropped) == sorted(set(range(30)) - cached)
 
 
+@pytest.mark.parametrize("error", [OSError(95, "no"), NotImplementedError("flags unavailable on this platform")])
+def test_where_the_kernel_or_the_c_library_cannot_tell_what_is_cached_reading_goes_on_with_the_kernels_read_ahead(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python's `preadv` has no flags if it was built for a glibc before 2.26."""
+    def unable(*_: object) -> int:
+        raise error
+
+    (tmp_path / "f").write_bytes(b"x")
+    system = _System(monkeypatch, set())
+    monkeypatch.setattr(os, "preadv", unable)
+    _pass_over(tmp_path / "f", 30)
+    assert system.advice[-1] == os.POSIX_FADV_NORMAL
+    assert not system.dropped and os.POSIX_FADV_WILLNEED not in system.advice
+
+
 def test_no_more_is_read_than_the_rate_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
 
