@@ -132,7 +132,8 @@ def require(extra: str, what: str) -> None:
     """Refuse (8) unless the packages of an extra are installed: `what` needs them. Imports none of them."""
     missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
     if missing:
-        raise Refusal(f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed",
+        names = ", ".join(missing[:-1]) + " and " * bool(missing[1:]) + missing[-1]
+        raise Refusal(f"{what} needs {names}, which {'are' if missing[1:] else 'is'} not installed",
                       f"Install it: pip install 'mqtool[{extra}]'", extra=extra, packages=missing)
 
 

@@ -403,9 +403,11 @@ class Topics(Struct, dict=True):
     def absent(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the topics that neither a readable topics.json nor consumequeue/ has. LMQ queues are in no table; if
         no queue is left at all, the folder of one is no sign either."""
+        if self.include_deleted or self.configured is None:
+            return frozenset()
         logged = {*topics}
         users = self.users(logged)
-        if self.include_deleted or self.configured is None or (users and users.isdisjoint(self.configured)):
+        if users and users.isdisjoint(self.configured):
             return frozenset()
         gone = logged - self.folders - ALWAYS_LIVE - self.configured.keys()
         return frozenset(topic for topic in gone if not topic.startswith(LMQ_PREFIX)

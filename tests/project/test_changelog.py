@@ -6,13 +6,14 @@ import datetime
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "changelog"
-UNRELEASED = sorted((FOLDER / "unreleased").glob("*"))
+UNRELEASED = sorted((FOLDER / "unreleased").glob("[!.]*"))
 PROMISE = "Date: 2027-01-31\n\nWhat it promises.\n"
 
 
@@ -37,6 +38,7 @@ def test_the_changelog_is_what_its_files_give_and_every_unreleased_change_has_th
     done = _release(copy, newest)
     assert not done.returncode, done.stderr
     assert (copy / "CHANGELOG.md").read_text() == (ROOT / "CHANGELOG.md").read_text()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == newest
 
 
 def test_a_release_takes_every_change_once_by_kind_and_issue_and_leaves_none(copy: Path) -> None:
@@ -45,10 +47,10 @@ def test_a_release_takes_every_change_once_by_kind_and_issue_and_leaves_none(cop
     (unreleased / "0000-two.md").write_text("Kind: Added\n\nA thing of no issue.\n")
     (copy / "changelog" / "99.0.0").mkdir()
     (copy / "changelog" / "99.0.0" / "summary.md").write_text(PROMISE)
-    expected = len(list(unreleased.iterdir()))
+    expected = len(list(unreleased.glob("[!.]*")))
     done = _release(copy, "99.0.0")
     assert not done.returncode, done.stderr
-    assert not list(unreleased.iterdir())
+    assert not list(unreleased.glob("[!.]*"))
     text = (copy / "CHANGELOG.md").read_text()
     newest, older = text.split("\n## ")[1:3]
     assert newest.startswith("99.0.0 - 2027-01-31\n\nWhat it promises.\n")

@@ -24,6 +24,7 @@ mount --bind "$root" "$root"
 mount --bind "$app" "$root/app"
 mount --bind "$data" "$root/data"
 mount -t proc proc "$root/proc"
+mount -t tmpfs tmpfs "$root/tmp"
 mount -o remount,ro,bind "$root"
 mount -o remount,ro,bind "$root/app"
 exec env -i HOME=/root PATH=/usr/bin:/usr/sbin:/bin chroot --userspec=%(user)d:%(user)d "$root" "$@"
@@ -48,7 +49,7 @@ def bare_root(folder: Path, release: str) -> Path:
         pytest.skip(f"NOT RUN in a root of {release}: {done.stderr[-300:]}")
     root = folder / "root"
     subprocess.run(["dpkg-deb", "-x", next(folder.glob("libc6_*.deb")), root], check=True)
-    for name in ("app", "data", "proc", "root"):
+    for name in ("app", "data", "proc", "root", "tmp"):
         (root / name).mkdir(exist_ok=True)
     (root / "root").chmod(0o700)
     return root
@@ -56,7 +57,7 @@ def bare_root(folder: Path, release: str) -> Path:
 
 def run_inside(root: Path, app: Path, data: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a root, as nobody, without network. `app` is there as /app, read-only as the root itself;
-    `data` as /data, the only place that can be written. HOME is root's."""
+    `data` as /data, and an empty /tmp: the only places that can be written. HOME is root's."""
     return subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", _ENTER % {"user": NOBODY}, "sh", root, app, data,
          *command], capture_output=True, text=True, timeout=300)
