@@ -61,7 +61,7 @@ def _language(arguments: Sequence[str]) -> str | None:
     """The language that a command line asks for; a document is English."""
     if "--json" in arguments:
         return "en"
-    given = [word.partition("=")[2] or after for word, after in zip(arguments, [*arguments[1:], ""], strict=True)
+    given = [word.partition("=")[2] or after for word, after in zip(arguments, [*arguments[1:], ""], strict=False)
              if word == "--lang" or word.startswith("--lang=")]
     return given[-1] if given and given[-1] in LANGUAGES else None
 

@@ -24,21 +24,14 @@ from mqtool.declared import OutputOptions, argument, flag, option, parse_size
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import human_size
-from recover.broker.settings import load_settings, log_folder_names
-from recover.broker.versions import NEWEST_COMPARED
-from recover.change.model import refuse_existing
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import READS, shell_line, without_secrets
-from recover.log.scan import Engine, KnownLog, LocalEngine
-from recover.look.live import settled
-from recover.reading.facts import ScanOptions
-from recover.store.columns import DEFAULT_MEMORY
-from recover.store.reader import set_rate
-from recover.store.source import is_remote, refuse_change, remote_root
-from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from recover.cluster.session import SparkSettings
+    from recover.log.scan import Engine, KnownLog
+    from recover.reading.facts import ScanOptions
+    from recover.store.store import Store, StoreOptions
 
 PARTS, BROKER, _ENGINE = "Parts and sizes (inferred where not given)", "Broker settings", "Engine"
 CHANGE = "Before anything is changed"
@@ -55,6 +48,8 @@ HAND_OVER = 256 << 30
 def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     """The commitlog's folders according to the settings (MessageStoreConfig); empty if it is only the store's own. In a
     copy, folders below the configured root are taken below its own root."""
+    from recover.broker.settings import log_folder_names
+
     home = settings.get("storePathRootDir", "").strip()
     folders: list[Path] = []
     for folder in map(Path, log_folder_names(settings)):
@@ -82,6 +77,9 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
         """The settings of --broker-conf and --set, by the broker's own names."""
         if not (self.broker_conf or self.settings):
             return {}
+        from recover.broker.settings import load_settings
+        from recover.broker.versions import NEWEST_COMPARED
+
         return dict(load_settings(NEWEST_COMPARED, self.broker_conf, self.settings or ()).given)
 
     @property
@@ -112,6 +110,8 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
 
     def options(self) -> StoreOptions:
         """The options in the form that `recover` takes."""
+        from recover.store.store import StoreOptions
+
         return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
 
 
@@ -131,6 +131,10 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     @property
     def root(self) -> Path:
         """The store root; one on s3:// or hdfs:// is read where it is."""
+        if "://" not in self.store:
+            return Path(self.store)
+        from recover.store.source import is_remote, remote_root
+
         return remote_root(self.store) if is_remote(self.store) else Path(self.store)
 
     def options(self) -> StoreOptions:
@@ -142,10 +146,14 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
 
     def open(self) -> Store:
         """Open the store; `NotAStore` (16) if there is none."""
+        from recover.store.store import Store
+
         return Store.open(self.root, self.options())
 
     def settled(self, engine: EngineChoice) -> Store:
         """Open the store for a scan: frozen as it is now if a broker writes to it and this process scans."""
+        from recover.look.live import settled
+
         return self.open() if engine.on_spark else settled(self.open())
 
 
@@ -197,6 +205,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     def scanner(self, out: Printer, size: int, *, rebuilds: bool = False) -> Engine:
         """Return the engine for `recover`, after applying --rate-limit and --nice to this process; starts Spark for a
         log of `size` > 0 bytes. One that `rebuilds` may keep what it scans, to build files from it."""
+        from recover.log.scan import LocalEngine
+        from recover.store.reader import set_rate
+
         if self.rate_limit is not None:
             set_rate(self.rate_limit)
         if self.nice:
@@ -225,6 +236,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         rebuilds: bool = False, known: KnownLog | None = None,
     ) -> Iterator[ScanOptions]:
         """Yield the scan options, with a progress line while the block runs. `known`: an earlier scan of the log."""
+        from recover.reading.facts import ScanOptions
+        from recover.store.columns import DEFAULT_MEMORY
+
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
@@ -324,8 +338,11 @@ class Command:
         parts = [part for group in groups if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
-        if store is not None and is_remote(store) and name not in READS and not values.get("output"):
-            refuse_change(store)
+        if store is not None and "://" in store and name not in READS and not values.get("output"):
+            from recover.store.source import is_remote, refuse_change
+
+            if is_remote(store):
+                refuse_change(store)
         for group in groups:
             if isinstance(group, StoreChoice):
                 out.given = given.with_log_of_conf(group.options())
@@ -337,11 +354,15 @@ class Command:
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:
     """Check, before any long work, that a file can be written at the end: `UsageRefusal` (16) inside a store that is
     only read, or in a missing folder; `Refusal` (8) if it exists."""
+    from recover.change.model import refuse_existing
+
     outside_store(target, [root], parts)
     refuse_existing(target)
 
 
 def _is_place(word: str) -> bool:
+    from recover.store.source import is_remote
+
     return is_remote(word) or (bool(word) and Path(word).exists())
 
 

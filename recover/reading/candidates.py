@@ -9,7 +9,7 @@
    which no checksum covers, shows that these are foreign: then the outer one is none.
 
 Places that intact records of the log hold are not searched for: a copy of such a record is explained by it. A record
-that is in two parts is no candidate (`recover.reading.contested` joins the parts of one).
+that is in two parts is no candidate.
 """
 
 from __future__ import annotations

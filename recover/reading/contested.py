@@ -8,10 +8,9 @@
    there a unit must name one of the run, or the run must fill its place exactly.
 4. A unit that names other bytes of the place denies the candidate, unless another one names it.
 5. Two candidates for one place: the one with more witnesses; the same bytes count once; a tie leaves the place dead.
-6. A record in two parts: what follows the run before it, up to some sector, and from there on what precedes the run
-   behind it, if just one such division makes whole records.
 
-A message that nothing names, alone in a file that is no part of the log, is not placed.
+A record in two parts is no candidate, and stays damage. Nor is a message placed that nothing names, alone among foreign
+bytes.
 """
 
 from __future__ import annotations

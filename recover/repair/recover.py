@@ -39,6 +39,7 @@ from recover.repair.losses import (
     refuse_unread,
 )
 from recover.repair.rebuild import PARTS, derived_steps
+from recover.repair.rounds import settled
 from recover.repair.timers import is_broken, timer_steps
 from recover.store.config_files import ConfigText
 from recover.store.store import BATCHCONSUMEQUEUE, CONSUMEQUEUE, Store
@@ -66,11 +67,20 @@ class RecoverOptions(Struct, frozen=True):
 
 
 def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | None = None) -> RecoverPlan:
-    """Plan the repair of a store; `before` is its complete verify report (verified here if not given).
+    """Plan the repair of a store, after which a second one has nothing to do; `before` is its complete verify report
+    (verified here if not given).
 
     `Refusal` (8) where nothing safe can be done.
     """
-    before = before or verify(store, options.scan)
+    made = _plan_once(store, options, before or verify(store, options.scan))
+    if options.policy != "keep":
+        return made
+    # what a plan would leave is read by this process alone
+    scan = ScanOptions(options.scan.memory, options.scan.include_deleted)
+    return settled(store, made, lambda planned: _plan_once(planned, options, verify(planned, scan)))
+
+
+def _plan_once(store: Store, options: RecoverOptions, before: VerifyReport) -> RecoverPlan:
     check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(

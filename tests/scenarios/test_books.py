@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from formats import checkpoint as checkpoints
 from mqtool import exits
+from recover.change.model import InPlace, Install, Plan, Step, WriteRange, ZeroRange
+from recover.repair.planned import planned_store
+from recover.repair.rounds import merged
+from recover.store.source import open_file
+from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
+from tests.support.trees import assert_unchanged
+from tests.torture.hunt import bit_rot
 
 # --- The end of the log is missing -------------------------------------------------------------------------------
 
@@ -114,3 +123,43 @@ def test_groups_of_a_topic_that_was_created_again_are_no_evidence(tmp_path: Path
     table = {f"T@{group}": {"0": 9} for group in ("one", "other")}
     (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     assert claimed(root)[1] is None
+
+
+# --- A second recover has nothing to do --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "seed"), [("killed-lmq-4.9.7", 5), ("clean-v2-5.5.0", 0)])
+def test_a_second_recover_has_nothing_to_do_after_bit_rot(drill: Start, name: str, seed: int) -> None:
+    store = drill(name)
+    bit_rot(store.root, random.Random(f"{name}{seed}"), 8e-4)
+    done = store.run("recover", "--yes", "--max-loss", "all")
+    assert done.document["applied"]
+    with assert_unchanged(store.root):
+        assert not store.run("recover", "--yes", "--max-loss", "all").document.get("applied")
+
+
+@given(st.data())
+def test_the_steps_of_two_rounds_leave_what_one_after_the_other_leaves(data: st.DataObject) -> None:
+    store = Store.open(unpacked("clean-plain-4.9.7"))
+    path, name = store.commitlog.files[0].path, store.relative(store.commitlog.files[0].path)
+    size = path.stat().st_size
+
+    def steps(replaces: bool) -> list[Step]:
+        found: list[Step] = []
+        if replaces and data.draw(st.booleans()):
+            return [Install(name, data.draw(st.binary(max_size=200)).ljust(size, b"\1"))]
+        ends = sorted(data.draw(st.lists(st.integers(0, 2_000), min_size=2, max_size=8, unique=True)))
+        for start, stop in zip(ends[::2], ends[1::2], strict=False):
+            new = b"n" * (stop - start)
+            found.append(ZeroRange(name, start, stop) if data.draw(st.booleans()) else WriteRange(name, start, new))
+        return found
+
+    first, then = steps(replaces=True), steps(replaces=True)
+    wanted = path.read_bytes()
+    for step in [*first, *then]:
+        content = b"".join(step.new_bytes()) if isinstance(step, InPlace) else b"".join(step.content.chunks())
+        wanted = wanted[:step.start] + content + wanted[step.stop:] if isinstance(step, InPlace) else content
+    joined = merged(store, first, then)
+    Plan("recover", joined)  # no step touches what another one wrote
+    with planned_store(store, joined) as (_, planned), open_file(planned(path)) as reader:
+        assert reader.read(0, reader.length) == wanted

@@ -32,7 +32,7 @@ STORES = (
     "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-lmq-4.9.7", "clean-5.3.3", "killed-5.5.0", "clean-4.5.1",
     "clean-propcrc-5.3.3", "killed-manyfiles-5.5.0", "killed-v2-ipv6-5.3.3", "clean-restarts-5.5.0",
 )
-AREAS = ("log", "files", "queue", "index", "checkpoint", "crash", "witness")
+AREAS = ("log", "files", "queue", "index", "checkpoint", "crash", "witness", "displaced", "snapshot")
 PAGE = 4096
 Place = tuple[str, int, int]
 Strike = Callable[[Path, random.Random], str]
@@ -369,8 +369,24 @@ def older_records_at_the_end(root: Path, rng: random.Random, back: int | None = 
     return f"{written} older records after the end, {back} ms older"
 
 
+def bit_rot(root: Path, rng: random.Random, rate: float = 1e-4) -> str:
+    """Single bits flipped all over a store, about one in 1 / `rate` bytes."""
+    flips = 0
+    for path in sorted(root.rglob("*")):
+        content = bytearray(path.read_bytes() if path.is_file() and path.name not in ("lock", "abort") else b"")
+        used = len(content.rstrip(b"\0"))
+        each = used * rate
+        count = sum(rng.random() < rate for _ in range(used)) if used < 3000 else round(rng.gauss(each, each ** .5))
+        for _ in range(count):
+            content[rng.randrange(used)] ^= 1 << rng.randrange(8)
+        if count > 0:
+            path.write_bytes(content)
+            flips += count
+    return f"{flips} bits flipped all over the store"
+
+
 STRIKES: dict[str, Strike] = {
     each.__name__: each for each in (
-        stale_page, first_record_bit, renamed_file, foreign_file, older_records_at_the_end,
+        stale_page, first_record_bit, renamed_file, foreign_file, older_records_at_the_end, bit_rot,
     )
 }
