@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gettext
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from fixtures.damage import damage
 from mqtool import words
 from mqtool.commands import COMMANDS
+from recover.findings.model import CODES, finding
 from tests.cli.runner import mqtool
-from tests.support.catalogue import catalogue
+from tests.support.catalogue import catalogue, texts
 from tests.support.stores import real_store
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,13 @@ def names(text: str) -> set[str]:
 def commands(text: str) -> list[tuple[str, str]]:
     return sorted(word for word in re.findall(r"mqtool ([a-z-]+)|(--[a-z-]+)", text)
                   if word[1] or word[0] in COMMANDS)
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_text_has_a_translation_and_no_translation_is_stale(language: str) -> None:
+    known = {(item.context, item.id): item.string for item in catalogue(language) if item.id}
+    assert [text for text in texts() if not known.get(text)] == [], "python -m tests.support.catalogue lists them"
+    assert sorted(map(str, known.keys() - set(texts()))) == []
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -45,6 +54,26 @@ def test_the_catalogue_that_is_read_is_the_one_that_is_written(language: str) ->
         if item.id and item.string and isinstance(item.id, str):
             found = read.pgettext(item.context, item.id) if item.context else read.gettext(item.id)
             assert found == item.string
+
+
+def sentence(text: str) -> str:
+    """The letters of a message without its facts and paths."""
+    return re.sub(r"\{[^}]*\}|\S*/\S*|\W", "", text)
+
+
+@pytest.fixture
+def chinese() -> Iterator[None]:
+    words.speak("zh_CN")
+    yield
+    words.speak("en")
+
+
+@pytest.mark.usefixtures("chinese")
+@pytest.mark.parametrize("code", [name for name, code in CODES.items() if sentence(code.message)])
+def test_a_finding_is_told_in_chinese_from_its_facts(code: str) -> None:
+    facts = {name: 7 for name in names(CODES[code].message + (CODES[code].one or "")) - {"file", "offset"}}
+    message, _ = words.told(finding(code, "commitlog", 4, **{**facts, "count": 2}))
+    assert CHINESE.search(message) and "{" not in message.replace("{store}", "").replace("{typed}", "")
 
 
 @pytest.fixture(scope="module")
