@@ -167,6 +167,7 @@ KNOWN = {
 }
 NAMES_FILE = "setting_names.txt"
 """The names of all settings of 4.5.1 to 5.5.0, as `fixtures/lab/setting_names.py` reads them from the classes."""
+_NEARLY = 0.85
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -259,13 +260,11 @@ def every_name() -> frozenset[str]:
 
 
 def _check_name(name: str) -> None:
-    """Raise `UsageRefusal` for a name that no broker has. A configuration file may hold such lines: brokers ignore
-    them."""
-    if name in every_name():
-        return
-    near = get_close_matches(name, every_name(), 1)
-    raise UsageRefusal(f"--set {name}: no broker has a setting of this name",
-                       f"Did you mean {near[0]}?" if near else "Names are those of the broker's configuration file.")
+    """Raise `UsageRefusal` for a name that is nearly that of a setting. Any other is noted as unknown: plug-ins and
+    later releases have settings of their own, and brokers ignore what they do not know."""
+    near = [] if name in every_name() else get_close_matches(name, every_name(), 1, _NEARLY)
+    if near:
+        raise UsageRefusal(f"--set {name}: no broker has a setting of this name", f"Did you mean {near[0]}?")
 
 
 def _check_type(name: str, value: str) -> None:
