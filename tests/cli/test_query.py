@@ -290,7 +290,7 @@ def test_a_damaged_message_is_said_to_be_damaged_and_where(way: str, tmp_path: P
     assert (found["phy_offset"], found["reason"]) == (place, "bad-body-crc")
     assert "damaged" in result.document["summary"] and str(place) in result.document["summary"]
     (said,) = [line for line in mqtool("query", store, *search).stdout.splitlines() if "(exit 0" in line]
-    assert said.endswith("(exit 0)")
+    assert said.endswith("(exit 0: complete)")
     inspect, verify = result.document["next"]
     assert mqtool(*shlex.split(inspect["command"])[1:]).code == 4
     assert verify["command"] == f"mqtool verify {store}"
