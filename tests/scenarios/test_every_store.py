@@ -199,7 +199,6 @@ DAMAGES = [
     (PLAIN, 0, "commitlog-damaged-record", ("properties-zeroed",)),
     (PLAIN, 0, "commitlog-damaged-range", ("size-zero", "size-negative", "size-huge", "size-one-less")),
     (MANY_FILES, 3, "commitlog-damaged-range", ("page-zeroed",)),
-    (MANY_FILES, 0, "commitlog-damaged-range", ("pages-swapped",)),
     (LMQ, 0, "commitlog-damaged-range", ("bit-in-size", "bit-in-properties-length")),
     (MANY_FILES, 0, "commitlog-damaged-end-mark", (
         "blank-zeroed", "blank-bad-magic", "blank-too-large", "blank-too-small")),
@@ -389,8 +388,11 @@ def test_an_export_holds_exactly_the_intact_records(
     name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
     root, out = store(name), tmp_path / "out.ndjson"
+    before = by_reader(root)
     strike(recipe, root, 3)
     due = by_reader(root)
+    # whole records that stand elsewhere come out, too, as they were stored; the reader looks only where they belong
+    elsewhere = before if recipe == "pages-swapped" or RECIPES[recipe].area == "displaced" else {}
     with assert_unchanged(root):
         result = mqtool("export", root, *log_options(root), "-o", out, "--include", "stale,superseded,system", "--json")
     if not due and result.code in (8, 16):
@@ -402,8 +404,9 @@ def test_an_export_holds_exactly_the_intact_records(
     assert len(got) == len(lines)
     # the reader takes no text that is no UTF-8; brokers do, where no checksum speaks against it
     doubtful = {at for at in got.keys() - due.keys() if "\ufffd" in str(got[at]["properties"])}
-    assert got.keys() - doubtful == due.keys()
-    for at, record in due.items():
+    moved = {at: record for at, record in elsewhere.items() if at in got and at not in due}
+    assert got.keys() - doubtful - moved.keys() == due.keys()
+    for at, record in {**moved, **due}.items():
         line = got[at]
         assert (line["stored_topic"], line["stored_queue"], line["queue_offset"], line["store_time"], line["size"]) == (
             record.topic, record.queue_id, record.queue_offset, record.store_time, record.size)
