@@ -362,6 +362,7 @@ class State(NamedTuple):
     steps: Callable[[Scene], list[Step]]
 
 
+_PLACES, _WAITING = ("commitlog-misnamed-file", "commitlog-displaced-records"), "start-skips-waiting"
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
     State("inspected undone part", lambda it: True, _verify),
@@ -371,6 +372,9 @@ STATES: tuple[State, ...] = (
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
     State("checked predicted nothing changed", _stopped, Scene.by_hand),
+    # what waits is judged anew once the log stands where it belongs
+    State("predicted", lambda it: bool(it.named(*_PLACES)) and {item.code for item in _settings(it)} == {_WAITING},
+          _dry_runs),
     State("predicted checked changed nothing", lambda it: bool(_settings(it)),
           lambda it: [it.remedy(item) for item in _settings(it)]),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
@@ -383,7 +387,7 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file", "commitlog-displaced-records")), _dry_runs),
+    State("predicted", lambda it: bool(it.named(*_PLACES)), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
