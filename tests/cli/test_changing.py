@@ -278,8 +278,9 @@ def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> Non
 
 def test_a_start_that_only_deletes_files_is_said_to_lose_no_message() -> None:
     result = mqtool("predict", unpacked("killed-5.5.0"), "--broker", "5.3.3")
-    assert result.code == exits.CLEAN
-    assert "Broker 5.3.3 would start and lose no message, but delete 2 files" in result.stdout
+    assert result.code == exits.DERIVED  # delayed messages come a second time
+    line = " ".join(result.stdout.split())
+    assert "5.3.3 would start and lose no message, but " in line and "delete 2 files" in line
 
 
 def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing(damaged: Path, tmp_path: Path) -> None:
