@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fixtures.damage import Damage, NotApplicable
+from fixtures.damage import RECIPES, Damage, NotApplicable
 from fixtures.lab.observe import SOUND, reference
 from fixtures.lab.packed import settings
 from fixtures.lab.report import Delivered, OracleReport
