@@ -51,9 +51,9 @@ def load(name: str, entry: Entry) -> Any:
                 epilog="\n".join(lines), rich_help_panel=_(entry.panel))(command)
     built: Any = typer.main.get_command(one)
     for parameter in built.params:
-        for name in ("help", "rich_help_panel"):
-            if getattr(parameter, name, None):
-                setattr(parameter, name, _(getattr(parameter, name)))
+        for text in ("help", "rich_help_panel"):
+            if getattr(parameter, text, None):
+                setattr(parameter, text, _(getattr(parameter, text)))
     return built
 
 
