@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from mqtool.options import command, flag, option
 from mqtool.printer import Printer, facts
 from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import check_target, remote_folder, sources_of
+from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
@@ -26,7 +25,7 @@ from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
-from recover.store.source import is_remote
+from recover.store.source import is_remote, remote_root
 from recover.store.store import Store
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
@@ -256,18 +255,17 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
             lambda store, _, before: plan_rebuild(store, options, before))
     store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
-    if not is_remote(what.output):
-        check_target(sources_of(store), Path(what.output))
+    output = remote_root(what.output) if is_remote(what.output) else Path(what.output)
+    check_target(sources_of(store), output)
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if change.consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
                     next_steps(out.scene("planned")))
         return exits.CLEAN
     place = what.output
-    with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \
-            change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+    with change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:
-        done = write_rebuild(store, structs.replace(options, scan=scan), folder, interrupted=interrupted)
+        done = write_rebuild(store, structs.replace(options, scan=scan), output, interrupted=interrupted)
     out.found(done.findings)
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})
