@@ -236,6 +236,13 @@ def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[t
 # --- The services.
 
 
+def keeps_for_later(log: LogView) -> bool:
+    """Whether the log has messages that services of brokers deliver."""
+    topics = {topic_text(topic) for topic, _ in log.queues}
+    return not topics.isdisjoint((TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF)) or any(
+        topic.startswith(REVIVE_TOPIC) for topic in topics)
+
+
 def events(books: Books, settings: BrokerSettings, states: States) -> Iterator[Event]:
     """Yield what a broker of these settings does with each message that its services hold, once its queues are as in
     `states`."""
