@@ -5,6 +5,7 @@ stands at its place and is delivered, a second recover changes nothing, verify r
 broker that can read the store is predicted to start and lose nothing, and undo restores every byte. Where nothing is
 left of a log file, recover has to refuse; then it is run once more with --max-loss all, and judged likewise, but for
 the messages that the refusal said would be lost.
+Two of five seeds are correlated damage, as real media do it: one cause that reaches many records or several parts.
 With `brokers`, real ones start on what every Nth seed left behind, and have to deliver what the plain reader finds.
 """
 
@@ -32,7 +33,9 @@ STORES = (
     "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-lmq-4.9.7", "clean-5.3.3", "killed-5.5.0", "clean-4.5.1",
     "clean-propcrc-5.3.3", "killed-manyfiles-5.5.0", "killed-v2-ipv6-5.3.3", "clean-restarts-5.5.0",
 )
-AREAS = ("log", "files", "queue", "index", "checkpoint", "crash", "witness", "displaced", "snapshot")
+AREAS = ("log", "files", "queue", "index", "checkpoint", "crash", "witness")
+CORRELATED = ("displaced", "snapshot")
+"""Areas of recipes with one cause for much damage; `bit_rot` is another one."""
 PAGE = 4096
 Place = tuple[str, int, int]
 Strike = Callable[[Path, random.Random], str]
@@ -46,11 +49,13 @@ BY_CONTRACT = "refused by contract"
 class Outcome:
     """One case: what was done to which store, how it ended, and what is wrong with that.
 
-    `refusal`: why recover refused; `asked`: how many real brokers were started on what it left.
+    `correlated`: whether the first damage is of that class. `refusal`: why recover refused; `asked`: how many real
+    brokers were started on what it left.
     """
 
     store: str
     seed: int
+    correlated: bool = False
     damages: list[str] = field(default_factory=list)
     end: str = ""
     wrong: list[str] = field(default_factory=list)
@@ -65,7 +70,8 @@ class Outcome:
 
 @dataclass
 class Tally:
-    """Counts of all cases; those that ended badly, and those that recover refused though no log file was missing."""
+    """Counts of all cases, by class and end; those that ended badly, and those that recover refused though no log file
+    was missing."""
 
     ends: Counter[str] = field(default_factory=Counter)
     asked: int = 0
@@ -74,7 +80,7 @@ class Tally:
 
     def add(self, outcome: Outcome) -> None:
         """Count one case."""
-        self.ends[outcome.end] += 1
+        self.ends[f"{'correlated' if outcome.correlated else 'single'}: {outcome.end}"] += 1
         self.asked += outcome.asked
         if outcome.end == REFUSED:
             self.refused.append(str(outcome))
@@ -92,14 +98,18 @@ def hunt(stores: tuple[str, ...], seeds: range, folder: Path, brokers: int = 0) 
 def case(name: str, seed: int, folder: Path, *, brokers: bool = False) -> Outcome:
     """One store, one to three damages, the whole way."""
     rng = random.Random(f"{name}/{seed}")
-    outcome = Outcome(name, seed)
+    outcome = Outcome(name, seed, correlated=seed % 5 in (1, 3))
     root = copy_store(unpacked(name), folder / f"{name}-{seed}")
     try:
         wanted = rng.choice((1, 1, 2, 3))
         for _ in range(20):
             if len(outcome.damages) == wanted:
                 break
-            kind = rng.choice(sorted(STRIKES)) if rng.random() < 0.4 else rng.choice(_recipes())
+            if outcome.correlated and not outcome.damages:
+                kind = rng.choice((*_recipes(CORRELATED), bit_rot.__name__))
+            else:
+                kind = rng.choice(sorted(STRIKES.keys() - {bit_rot.__name__})
+                                  if rng.random() < 0.3 else _recipes(AREAS))
             try:
                 outcome.damages.append(STRIKES[kind](root, rng) if kind in STRIKES else _by_recipe(kind, root, rng))
             except (NotApplicable, LookupError, OSError, ValueError):
@@ -111,8 +121,8 @@ def case(name: str, seed: int, folder: Path, *, brokers: bool = False) -> Outcom
 
 
 @cache
-def _recipes() -> tuple[str, ...]:
-    return tuple(sorted(name for name, entry in RECIPES.items() if entry.area in AREAS))
+def _recipes(areas: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(name for name, entry in RECIPES.items() if entry.area in areas))
 
 
 def _by_recipe(kind: str, root: Path, rng: random.Random) -> str:
