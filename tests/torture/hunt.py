@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fixtures.damage import RECIPES, NotApplicable, damage
 from fixtures.lab.packed import settings
@@ -182,6 +183,24 @@ def _has_lost_its_first(root: Path) -> bool:
     return min(plain.log_files(root), default=0) > 0
 
 
+def _names_what_is_lost(root: Path) -> bool:
+    """Whether any part of the store but the log says that messages followed its last one: an entry of queues or index,
+    or progress and checkpoint. If all parts are from before that, nothing can tell."""
+    records = plain.records(root)
+    end = max((record.phy_offset + record.size for record in records), default=0)
+    read = Counter({(record.topic, record.queue_id): record.queue_offset + 1 for record in records})
+    heads = [plain.INDEX_HEAD.unpack_from(path.read_bytes().ljust(plain.INDEX_HEAD.size, b"\0"))
+             for path in root.glob("index/*")]
+    named = [*(unit.phy_offset for unit in plain.units(root).values()), *(head[3] for head in heads)]
+    said = plain.checkpoint((root / "checkpoint").read_bytes() if (root / "checkpoint").exists() else b"")
+    later = max([*said.values()][:3]) > max((record.store_time for record in records), default=0)
+    path = root / "config" / "consumerOffset.json"
+    table: Any = (plain.config(path.read_bytes()) if path.exists() else None) or {}
+    ahead = any(offset > read[name.partition("@")[0], int(queue)] for name, queues in table.get(
+        "offsetTable", {}).items() for queue, offset in queues.items())
+    return any(offset >= end for offset in named) or (later and ahead)
+
+
 def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     """Verify, recover, verify, recover, predict and undo a damaged copy of the outcome's store; note how it ended."""
     name, wrong = outcome.store, outcome.wrong
@@ -208,7 +227,7 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     given_up = 0
     has_lost_a_file = _has_lost_a_file(name, left)
     is_told = first.code & (exits.DERIVED if _has_lost_its_first(root) else exits.MESSAGES)
-    if has_lost_a_file and len(outcome.damages) == 1 and not is_told:
+    if has_lost_a_file and len(outcome.damages) == 1 and not is_told and _names_what_is_lost(root):
         wrong.append(f"a log file is lost, and verify ends with {first.code}")
     done = run("recover", "--yes")
     if done.code & exits.OPERATIONAL and not done.code & exits.BUG:
