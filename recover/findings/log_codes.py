@@ -402,7 +402,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-held-elsewhere", "error",
-        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --from SOURCE"),
+        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
         one="the message at {first} is damaged or missing here, and whole in {source}",
         meaning="A log named with --from has intact records for places of this log that hold none. It is the same log: the records around "
         "them are the same byte for byte, or queues of this store name them.",
