@@ -274,7 +274,8 @@ class Change(Struct):
         if self.output is None:
             Places(root, folders).check_plan(plan)
             try:
-                with acting(root, folders, as_root=choice.consent.as_root, beside=[journal] if journal else []) as owner:
+                beside = [] if journal is None else [journal]
+                with acting(root, folders, as_root=choice.consent.as_root, beside=beside) as owner:
                     say_owner(out, owner)
                     check_changeable(root.absolute(), (), beside=journal)
                     show_room(out, root, plan, journal)

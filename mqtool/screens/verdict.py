@@ -124,10 +124,7 @@ def _costs(document: dict[str, Any]) -> list[str]:
     unreachable, lowered, light = (
         document[name] for name in ("unreachable_messages", "lowered_queues", "missing_lmq_units"))
     misaligned, reused = 0 if unreachable else document["misaligned_units"], document["duplicated_offsets"]
-    lost, entry, rows = document["lost_messages"], (C_("queue entry"), "queue entries"), document["delivers"]
-    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
-    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
-    skipped = sum(row["skipped"] for row in rows) - given_up
+    lost, entry = document["lost_messages"], (C_("queue entry"), "queue entries")
     told = (
         (lost, N_("delete {n} (cut at {cut:,})"), count(lost, "intact message")),
         (unreachable, N_("not deliver {n} (no queue entry)"), count(unreachable, "message")),
@@ -136,12 +133,27 @@ def _costs(document: dict[str, Any]) -> list[str]:
         (lowered, N_("lower the max offset of {n}"), count(len(lowered), "queue")),
         (light, N_("leave out {n} of LMQ queues, whose consumers do not get the messages"), count(light, *entry)),
         (document["config_lost"], N_("forget content of {n}"), ", ".join(document["config_lost"])),
+    )
+    return [*(_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number),
+            *_deliveries(document["delivers"])]
+
+
+def delivers_line(rows: Sequence[dict[str, Any]]) -> str:
+    """What a start delivers, in words that follow "would"; empty if that is nothing."""
+    return listed(_deliveries(rows))
+
+
+def _deliveries(rows: Sequence[dict[str, Any]]) -> list[str]:
+    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
+    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
+    skipped = sum(row["skipped"] for row in rows) - given_up
+    told = (
         (skipped, N_("never deliver {n}"), count(skipped, "waiting message")),
         (given_up, N_("give up {n}"), count(given_up, "half message")),
         (again, N_("deliver {n} a second time"), count(again, "message")),
         (now, N_("deliver or ask for {n} at once"), count(now, "overdue message")),
     )
-    return [_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number]
+    return [_(text).format(n=n) for number, text, n in told if number]
 
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:

@@ -398,7 +398,8 @@ def test_undo_data_go_where_journal_says_and_undo_finds_them(store: Path, tmp_pa
     done = mqtool("recover", store, "--yes", "--journal", place)
     data, = place.iterdir()
     assert str(data) in done.stderr
-    assert not [path for path in (store / ".mqtool").rglob("*") if path.parent.name in ("staged", "preimages", "retired")]
+    folders = {"staged", "preimages", "retired"}
+    assert not [path for path in (store / ".mqtool").rglob("*") if path.parent.name in folders]
     assert mqtool("journal", store, "--json").document["runs"][0]["undo_data"] == str(data)
     away = place.rename(tmp_path / "not-mounted")
     with assert_unchanged(store):
