@@ -170,8 +170,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
-        "--memory", "Upper bound for a scan's rows in memory, at least 1M (default: 256M). A verify takes 70 MB beside "
-        "them, and 12 MB for each further thread.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
+        "--memory", "Upper bound for a scan's rows in memory, at least 1M (default: 256M). A verify takes 80 MB beside "
+        "them, and 10 MB for each further thread.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None

@@ -157,7 +157,7 @@ def test_t37_memory_does_not_grow_with_the_log(folder: Path) -> None:
         assert code == 0, stderr
         peaks.append(peak)
     assert peaks[1] < peaks[0] + (16 << 20)
-    assert max(peaks) < (70 + 12 + 1.05) * 1e6, "what the help says of a verify with two threads"
+    assert max(peaks) < (80 + 10 + 1.05) * 1e6, "what the help says of a verify with two threads"
 
 
 @pytest.mark.parametrize("queues", [2_000, pytest.param(20_000, marks=pytest.mark.deep)])
