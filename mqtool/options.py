@@ -304,6 +304,23 @@ class WriteChoice(ConsentChoice, frozen=True, kw_only=True):
         "(default: write as that user).", CHANGE)] = False
 
 
+class UndoChoice(WriteChoice, frozen=True, kw_only=True):
+    """The same for a change with a plan of its own, and where the data go that undo needs."""
+
+    journal: Annotated[Path | None, option(
+        "--journal", "Keep the undo data in a new folder of DIR, such as one on another disk (default: in "
+        "STORE/.mqtool/); undo and resume find them there.", CHANGE, metavar="DIR")] = None
+
+    def check_journal(self, roots: Iterable[Path | str]) -> None:
+        """`UsageRefusal` (16) unless the folder for undo data exists outside of the store and its parts."""
+        if self.journal is None:
+            return
+        outside_store(self.journal, map(Path, roots))
+        if not self.journal.is_dir():
+            raise UsageRefusal(f"there is no folder {self.journal}", "Create it first (is its disk mounted?), or name "
+                               "another place.")
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 

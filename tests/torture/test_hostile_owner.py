@@ -73,6 +73,24 @@ def _recover(root: Path) -> tuple[object, ...]:
     return "recover", root, "--yes"
 
 
+def _aside(root: Path) -> tuple[object, ...]:
+    place = root.with_name("undo")
+    place.mkdir(exist_ok=True)
+    give(place)
+    return "recover", root, "--yes", "--journal", place
+
+
+def _undo_aside(root: Path) -> tuple[object, ...]:
+    assert not mqtool(*_aside(root)).code & exits.OPERATIONAL
+    assert owners(root.with_name("undo")) == {OWNER}
+    return "undo", root, "--yes"
+
+
+def _prune_aside(root: Path) -> tuple[object, ...]:
+    _undo_aside(root)
+    return "journal", root, "--prune", "--yes"
+
+
 def _rebuild(root: Path) -> tuple[object, ...]:
     return "rebuild", root, "--yes"
 
@@ -115,7 +133,8 @@ def _export(root: Path) -> tuple[object, ...]:
     return "export", root, "--format", "store", "-o", root.with_name("out")
 
 
-_COMMANDS = (_recover, _rebuild, _truncate, _undo, _resume, _apply, _copy, _beside, _export)
+_COMMANDS = (
+    _recover, _aside, _undo_aside, _prune_aside, _rebuild, _truncate, _undo, _resume, _apply, _copy, _beside, _export)
 
 
 @pytest.mark.parametrize("tries", [1, pytest.param(_TRIES * len(SWAPS), marks=pytest.mark.long)])
@@ -272,6 +291,25 @@ def test_what_the_owner_may_not_do_is_refused_with_the_command(store: Path) -> N
         assert_same_tree(before, tree_digest(store))
         os.chown(path, OWNER, OWNER)
     assert not mqtool(*_recover(store)).code & exits.OPERATIONAL
+
+
+def test_a_folder_for_undo_data_that_the_owner_cannot_write_is_refused_with_the_command(
+    store: Path, folder: Path
+) -> None:
+    place = folder / "undo"
+    place.mkdir()
+    words = ("recover", store, "--yes", "--journal", place)
+    before = tree_digest(store)
+    refused = mqtool(*words)
+    assert refused.code & exits.OPERATIONAL and f"chown -h {OWNER}:{OWNER} {place}" in refused.stderr
+    assert tree_digest(store) == before and not list(place.iterdir())
+    subprocess.run(["chown", "-h", f"{OWNER}:{OWNER}", place], check=True)
+    assert not mqtool(*words).code & exits.OPERATIONAL
+    assert owners(place) == {OWNER}
+    assert mqtool("undo", store, "--yes").code == 0
+    give(store.parent, 0)
+    refused = mqtool(*words, "--as-root")
+    assert refused.code & exits.OPERATIONAL and str(place) in refused.stderr
 
 
 def test_a_run_that_root_wrote_itself_is_handed_over_with_the_command(store: Path) -> None:
