@@ -23,8 +23,8 @@ _NONE = 77
 _PARTS = ("mqtool", "formats", "recover", "packaging", "pyproject.toml", "hatch_build.py", "README.md")
 
 
-def released(*, folder: bool) -> None:
-    """Make dist/."""
+def released(*, folder: bool) -> int:
+    """Make dist/; return the exit code."""
     made = wheels(fresh(DIST))
     if folder:
         made += archives(made[1], DIST)
@@ -34,6 +34,7 @@ def released(*, folder: bool) -> None:
     write_sums(made, DIST / "SHA256SUMS")
     for path in made:
         print(f"{path.stat().st_size / 1e6:8.1f} MB  {path.relative_to(ROOT)}")
+    return 0
 
 
 def tested(target: Path) -> int:
