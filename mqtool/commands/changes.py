@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,19 +13,23 @@ from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, next_steps
 from mqtool.options import command, flag, option
 from mqtool.printer import Printer, facts
+from mqtool.screens.verdict import delivers_line
 from mqtool.text import clean, count, human_size
+from mqtool.words import _
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import check_target, remote_folder, sources_of
+from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
+from recover.check import log as check_log
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
+from recover.predict.delivers import Books, keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
-from recover.store.source import is_remote
+from recover.store.source import is_remote, remote_root
 from recover.store.store import Store
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
@@ -107,24 +110,30 @@ def recover(
         settings, assumed = asked()
         made = plan_recover(opened, structs.replace(options, settings=settings), before)
         prediction = made.prediction
-        rows = _groups(before.analysis, settings)
+        rows, delivers = waiting["before"] = _waiting(before.analysis, settings)
         out.answer(
             policy=how.policy, mode=prediction.mode if prediction else how.mode,
             start_file=prediction.start_file if prediction else None,
             groups=rows, groups_after=None if made.plan.steps else rows,
+            delivers=delivers, delivers_after=None if made.plan.steps else delivers,
         )
         made.assumptions += assumed
         loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
-    def show_groups(settings: BrokerSettings, analysis: Reading) -> None:
-        rows = _groups(analysis, settings)
-        out.answer(groups_after=rows)
+    def show_start(settings: BrokerSettings, analysis: Reading) -> None:
+        rows, delivers = _waiting(analysis, settings)
+        out.answer(groups_after=rows, delivers_after=delivers)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
+        before, after = (delivers_line(some) for some in (waiting["before"][1], delivers))
+        if after:
+            out.say(_("the start will {what}; before the repair it would {before}").format(what=after, before=before)
+                    if before not in ("", after) else _("the start will {what}").format(what=after))
 
-    return Change(out, change, output, how.include_deleted, options.max_loss, show_groups,
+    waiting: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
                   in_place=options.policy == "broker").run(plan)
 
 
@@ -141,8 +150,14 @@ def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
     return structs.replace(change, store=structs.replace(change.store, store=str(target)))
 
 
-def _groups(analysis: Reading, settings: BrokerSettings) -> list[dict[str, Any]]:
-    return to_builtins(groups_of(analysis, settings).rows) if has_offsets(analysis.store) else []
+def _waiting(analysis: Reading, settings: BrokerSettings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of groups, and of what the services of a broker deliver at a start now."""
+    offsets = has_offsets(analysis.store)
+    if not offsets and not keeps_for_later(analysis.log):
+        return [], []
+    books = Books(analysis.store, analysis.by_names, analysis.topics, check_log.now_ms())
+    found = groups_of(analysis, settings, books=books)
+    return to_builtins(found.rows) if offsets else [], found.prediction.json()["delivers"]
 
 
 # --- truncate ------------------------------------------------------------------------------------
@@ -256,18 +271,17 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
             lambda store, _, before: plan_rebuild(store, options, before))
     store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
-    if not is_remote(what.output):
-        check_target(sources_of(store), Path(what.output))
+    output = remote_root(what.output) if is_remote(what.output) else Path(what.output)
+    check_target(sources_of(store), output)
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if change.consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
                     next_steps(out.scene("planned")))
         return exits.CLEAN
     place = what.output
-    with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \
-            change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+    with change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:
-        done = write_rebuild(store, structs.replace(options, scan=scan), folder, interrupted=interrupted)
+        done = write_rebuild(store, structs.replace(options, scan=scan), output, interrupted=interrupted)
     out.found(done.findings)
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})

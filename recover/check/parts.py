@@ -591,7 +591,7 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
-    if whole and store.commitlog.files and judged and has_timer(store):
+    if whole and store.commitlog.files and judged:
         findings.extend(check_timer(store, analysis.log))
     return findings
 
@@ -599,11 +599,6 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
 def earlier_runs(store: Store) -> list[Finding]:
     """Findings about the runs in the store's journal, if it has one."""
     return run_findings(store.root, store.options.folders) if has_journal(store.root) else []
-
-
-def has_timer(store: Store) -> bool:
-    """Whether the store has any timer file; config/timercheck alone is enough."""
-    return any(store.root.glob("timer*")) or (store.config_dir / "timercheck").exists()
 
 
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.predict.dispatch import Key
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.timers import PRECISION_MS, start_timer
+from recover.predict.timers import PRECISION_MS, TimerStart, start_timer
 from recover.store.config_files import Topics, topic_text
 from recover.store.derived_files import ExtFiles
 from recover.store.store import Store
@@ -170,14 +170,16 @@ class Books:
             self._held[phy_offset] = None if record is None else _held(record)
         return self._held[phy_offset]
 
-    def delivered(self, reader: LogReader, held: Iterable[_Held]) -> set[int]:
-        """The offsets of those that the log holds where they would be delivered, stored later."""
+    def delivered(self, reader: LogReader, held: Iterable[_Held], *, earlier: bool = False) -> set[int]:
+        """The offsets of those that the log holds where they would be delivered, stored later (`earlier`: at any time
+        since their birth)."""
         by_topic: dict[str, list[_Held]] = defaultdict(list)
         for item in held:
             by_topic[item.identity[0]].append(item)
         return {item.phy_offset for topic, items in by_topic.items()
-                for copies in [self._copies_of(reader, topic, min(item.stored for item in items))]
-                for item in items if copies.get(item.identity, -1) > item.phy_offset}
+                for copies in [self._copies_of(reader, topic, min(
+                    min(item.stored, item.born - _LAG_MS) if earlier else item.stored for item in items))]
+                for item in items if copies.get(item.identity, -1) > (-1 if earlier else item.phy_offset)}
 
     def _copies_of(self, reader: LogReader, topic: str, since: int) -> dict[Identity, int]:
         """The last offset of each message of a topic that was stored at `since` (ms) or later."""
@@ -234,6 +236,13 @@ def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[t
 
 
 # --- The services.
+
+
+def keeps_for_later(log: LogView) -> bool:
+    """Whether the log has messages that services of brokers deliver."""
+    topics = {topic_text(topic) for topic, _ in log.queues}
+    return not topics.isdisjoint((TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF)) or any(
+        topic.startswith(REVIVE_TOPIC) for topic in topics)
 
 
 def events(books: Books, settings: BrokerSettings, states: States) -> Iterator[Event]:
@@ -312,6 +321,21 @@ def _delayed(books: Books, reader: LogReader, settings: BrokerSettings, states: 
             yield _event("delay", "pending", held, place, deliver, level=level)
 
 
+class _Found(NamedTuple):
+    """A timer message that a start finds: in its queue, or by a unit of the timerlog. `due`: ms, of a unit that is
+    rolled on (`rolls`) the next roll."""
+
+    held: _Held
+    due: int
+    by_unit: bool
+    rolls: bool
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """What recalls name it by: unique key and second."""
+        return self.held.key, self.due // PRECISION_MS
+
+
 def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
     state = states.get((TOPIC_TIMER, 0))
     if state is None or not (settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")):
@@ -322,34 +346,38 @@ def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: S
         return None if held is None else held.queue_offset
 
     loaded = start_timer(books.store, state, books.now, queue_offset_at)
+    all_of = [*_found(books, reader, state, loaded)]
+    recalled = {(name, one.due // PRECISION_MS) for one in all_of if (name := _recalled_by(one.held)) is not None}
+    found = [one for one in all_of if one.name not in recalled and _recalled_by(one.held) is None
+             and not _revives(one.held)]
+    known = books.delivered(reader, [one.held for one in found])
+    place, seen = f"{TOPIC_TIMER}/0", set(known)
+    for held, due, by_unit, rolls in found:
+        if not by_unit or due // PRECISION_MS * PRECISION_MS >= loaded.read_from:
+            # a message that is rolled on is stored once more in the timer's own queue
+            pending = due > books.now or rolls
+            yield _event("timer", _once(held, seen, pending=pending), held, place, _out_time(held) or due)
+        elif held.phy_offset not in known and not rolls:
+            yield _event("timer", "skipped", held, place, due)
+
+
+def _found(books: Books, reader: LogReader, state: QueueState, loaded: TimerStart) -> Iterator[_Found]:
     units = loaded.units
     near = units.due >= min(loaded.delivered, books.log.tally.newest_timestamp) - _LAG_MS
-    waiting: list[tuple[_Held, int, int]] = []
     for due, phy_offset, size, magic in zip(*(column[near].tolist() for column in units[1:]), strict=True):
         held = books.held(reader, phy_offset, size)
         if held is not None:
-            waiting.append((held, due, magic))
-    from_queue = [(held, _out_time(held)) for _, phy_offset, size, _ in _units(state, loaded.queue_from)
-                  if (held := books.held(reader, phy_offset, size)) is not None]
-    recalled = {(held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2], due // PRECISION_MS)
-                for held, due in [*((held, due) for held, due, _ in waiting), *from_queue]
-                if props.TIMER_DEL_UNIQKEY in held.values}
-    known = books.delivered(reader, [*(held for held, _, _ in waiting), *(held for held, _ in from_queue)])
-    place, seen = f"{TOPIC_TIMER}/0", set(known)
-    for held, due, magic in waiting:
-        if (held.key, due // PRECISION_MS) in recalled or props.TIMER_DEL_UNIQKEY in held.values or _revives(held):
-            continue
-        if due // PRECISION_MS * PRECISION_MS < loaded.read_from:
-            if held.phy_offset not in known and not magic & timer.MAGIC_ROLL:
-                yield _event("timer", "skipped", held, place, due)
-            continue
-        # a message that is rolled on is stored once more in the timer's own queue
-        pending = due > books.now or bool(magic & timer.MAGIC_ROLL)
-        yield _event("timer", _once(held, seen, pending=pending), held, place, _out_time(held) or due)
-    for held, due in from_queue:
-        if (held.key, due // PRECISION_MS) not in recalled and props.TIMER_DEL_UNIQKEY not in held.values \
-                and not _revives(held):
-            yield _event("timer", _once(held, seen, pending=due > books.now), held, place, due)
+            yield _Found(held, due, by_unit=True, rolls=bool(magic & timer.MAGIC_ROLL))
+    for _, phy_offset, size, _ in _units(state, loaded.queue_from):
+        held = books.held(reader, phy_offset, size)
+        if held is not None:
+            yield _Found(held, _out_time(held), by_unit=False, rolls=False)
+
+
+def _recalled_by(held: _Held) -> str | None:
+    """The unique key of the timer message that this one takes back; None if it takes back none."""
+    name = held.values.get(props.TIMER_DEL_UNIQKEY)
+    return None if name is None else name.rpartition("+")[2]
 
 
 class TimerMessage(NamedTuple):
@@ -382,7 +410,7 @@ def timer_messages(books: Books, reader: LogReader) -> tuple[list[TimerMessage],
 
 def _timer_message(held: _Held, size: int) -> TimerMessage:
     return TimerMessage(_out_time(held), held.phy_offset, size, held.queue_offset, held.identity[0],
-                        props.TIMER_DEL_UNIQKEY in held.values)
+                        _recalled_by(held) is not None)
 
 
 def _timers_in(
@@ -402,8 +430,8 @@ def _timers_in(
                 continue
             if last is None or held.queue_offset > last[0].queue_offset:
                 last = held, size
-            if props.TIMER_DEL_UNIQKEY in held.values:
-                key = held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]
+            key = _recalled_by(held)
+            if key is not None:
                 recalls[key, _out_time(held) // PRECISION_MS] = held, size
             else:
                 found[held.identity] = held, size
@@ -434,7 +462,8 @@ def _half(books: Books, reader: LogReader, settings: BrokerSettings, states: Sta
     when = books.now + settings.number("transactionCheckInterval")
     open_ones = [held for number, phy_offset, size, _ in _units(state, first)
                  if number not in ended and (held := books.held(reader, phy_offset, size)) is not None]
-    known = books.delivered(reader, open_ones)
+    # a check stores a half message again, also behind its commit
+    known = books.delivered(reader, open_ones, earlier=True)
     as_half = [held._replace(identity=(TOPIC_HALF, 0, *held.identity[2:])) for held in open_ones]
     known |= books.delivered(reader, as_half)
     waits = False

@@ -49,12 +49,11 @@ from recover.check.parts import (
     Needed,
     check_owners,
     foreign_findings,
-    has_timer,
     needed_parts,
     queue_types,
     units_of_older_log,
 )
-from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
+from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, has_timer, waiting_timers
 from recover.derived.expected import deleted_topics
 from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity

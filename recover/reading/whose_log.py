@@ -200,7 +200,7 @@ def _bridged_by_units(log: LogView, named: dict[int, int], led_to_old: Collectio
             if at < gap.stop == scan.file_end and named.get(gap.stop, 0) - gap.stop + BLANK_SIZE > gap.stop - at:
                 at = gap.stop
             if at == gap.stop and at in led_to_old:
-                yield from run
+                yield from (each for each in run if not each.bridged_by_units)
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> Iterator[Range]:

@@ -498,6 +498,49 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="mqtool-fetch")
 
 
+# --- Writing to a server: into an empty place only, each object under a name of its own until it is complete.
+
+
+def is_empty(place: StorePath) -> bool:
+    """Whether nothing is at a place on a server. `OSError` if it cannot be asked, as for a bucket that is not there."""
+    from pyarrow.fs import FileSelector
+
+    files, root = _at(place)
+    return not files.get_file_info(FileSelector(root, allow_not_found=True))
+
+
+def send(file: Path, to: StorePath) -> None:
+    """Upload a local file, or everything in a local folder. `OSError`."""
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    files, path = _at(to)
+    copy_files(str(file), path, source_filesystem=LocalFileSystem(), destination_filesystem=files)
+
+
+def move_objects(pairs: Iterable[tuple[StorePath, StorePath]]) -> None:
+    """Give objects their names, several at a time, without a byte through this machine. `OSError`."""
+    def move(pair: tuple[StorePath, StorePath]) -> None:
+        (files, source), (_, target) = map(_at, pair)
+        files.move(source, target)
+
+    for _ in _pool().map(move, pairs):
+        pass
+
+
+def remove_below(place: StorePath) -> None:
+    """Remove everything below a place on a server. `OSError`."""
+    files, path = _at(place)
+    files.delete_dir_contents(path, missing_dir_ok=True)
+
+
+def _at(path: StorePath) -> tuple[Any, str]:
+    """Return the pyarrow file system of a path on a server, and the name there."""
+    tree = path.tree
+    assert isinstance(tree, RemoteTree)
+    files, root = tree.system
+    return files, "/".join(filter(None, (root.rstrip("/"), path.within)))
+
+
 class RemoteFile(FileReader):
     """One object, read by ranges. A network failure is no bad sector: `Refusal` (8), not zeros."""
 

@@ -302,7 +302,7 @@ def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
         def write(self, folder: Path, contents: Any, interrupted: Any) -> dict[str, tuple[str, int, int]]:
             (name,) = contents
             lines = [line for content in (whole, part)
-                     for line in Stager(str(folder), {"key": name}, sync=False)([("key", [(0, content)])])]
+                     for line in Stager(folder, {"key": name}, sync=False)([("key", [(0, content)])])]
             assert isinstance(lines[0], dict)
             return lines[0]
 

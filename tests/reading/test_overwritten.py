@@ -219,6 +219,20 @@ def test_newer_file_of_another_log_makes_no_other_files_stale(tmp_path: Path, na
     assert (outcome.end, outcome.wrong) == (BY_CONTRACT, [])
 
 
+def test_damage_after_a_newer_file_of_another_log_costs_no_file_of_this_one(tmp_path: Path) -> None:
+    """The newer records make all after them older by their time, and entries fill the damage among these."""
+    name, damaged = "00000000000000000000", "00000000000000131072"
+    root = copy_store(unpacked(STORE), tmp_path / "store")
+    (root / "commitlog" / name).write_bytes((unpacked("clean-restarts-5.5.0") / "commitlog" / name).read_bytes())
+    path = root / "commitlog" / damaged
+    record = [*plain.chain(path.read_bytes(), int(damaged))][10]
+    write_at(path, record.phy_offset - int(damaged) + record.size // 2, b"damage")
+    assert [item["file"] for item in run("verify", root).found("commitlog-other-log")] == [f"commitlog/{name}"]
+    outcome = Outcome(STORE, 0)
+    judged(outcome, root)
+    assert (outcome.end, outcome.wrong) == (BY_CONTRACT, [])
+
+
 @pytest.mark.parametrize("number", [3, 4])
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_queue_is_filled_up_to_the_offsets_of_another_log(number: int, tmp_path: Path, *, whole: bool) -> None:
