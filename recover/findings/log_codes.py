@@ -156,6 +156,20 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "commitlog-begin-missing", "error",
+        "the log begins at {start}, and {count:message} before it were not read yet, by {by}; retention has not deleted them: the first "
+        "message left ({first:time}) is not {hours} h older than the newest ({newest:time})",
+        FIND_FILES + "If they were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        meaning="The log does not begin at 0, no broker with this retention (`fileReservedTime`, 72 h unless stated) deleted the files "
+        "before it because of their age, and consumers or delay levels stopped at messages in them.",
+        cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, or they were deleted by hand; or a full "
+        "disk or a shorter retention than stated let the broker delete them.",
+        broker="It starts; these groups continue at the first message left, and never see those before it.",
+        action="Look for the files before the broker starts. If they are meant to be gone, confirm it with "
+        "`--set fileReservedTime=H`; 0 accepts any first file.",
+        leads="find",
+    ),
+    Code(
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
         "do not start the broker, is this the log's disk?",
