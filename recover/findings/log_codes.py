@@ -415,6 +415,27 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Do not start the broker. `mqtool recover` writes them to their place, and undo reverts that.",
     ),
     Code(
+        "commitlog-held-elsewhere", "error",
+        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
+        one="the message at {first} is damaged or missing here, and whole in {source}",
+        meaning="A log named with --from has intact records for places of this log that hold none. It is the same log: the records around "
+        "them are the same byte for byte, or queues of this store name them.",
+        cause="Damage or loss in this store; the other one is a replica or a backup, or was found on the disk.",
+        broker=_CUTS,
+        action="`mqtool recover --from` writes them to their place, and undo reverts that.",
+        bits={"start": MESSAGES},
+    ),
+    Code(
+        "commitlog-unconfirmed-records", "info",
+        "{count} whole records claim places that no message of the log holds, but too little bears them out", "",
+        one="a whole record claims a place that no message of the log holds, but too little bears it out",
+        meaning="Bytes that are no part of the log, or a log named with --from, hold whole records that say a damaged or missing place. Nothing else "
+        "names them there, or other records claim the same place with as much evidence.",
+        cause="Remains of another log or of an earlier use of the disk; copies that differ; or queues and index that were lost with the log.",
+        broker="It does not see them.",
+        action="`mqtool export` of the file that holds them shows them. If the log named with --from is the right one, add `--from-unanchored`.",
+    ),
+    Code(
         "commitlog-needs-newer-broker", "info",
         "{what} from {start} on: a broker older than {version} would cut the log there", "",
         meaning="The log holds records in a form that older releases do not know, or is in several folders, or the configuration has a blank after its path.",
