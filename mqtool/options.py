@@ -38,6 +38,8 @@ CHANGE = "Before anything is changed"
 _GENTLE = 15
 _LEAST_RATE = 64 << 10
 """Bytes a second: one read takes 16 s at this rate."""
+LEAST_MEMORY = 1 << 20
+"""Bytes: with fewer, a process takes as much as with so many."""
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -168,8 +170,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
-        "--memory", "Upper bound for a scan's rows in memory (default: 256M); a verify takes some 140 MB beside them.",
-        _ENGINE, metavar="SIZE", parser=parse_size)] = None
+        "--memory", "Upper bound for a scan's rows in memory, at least 1M (default: 256M). A verify takes 80 MB beside "
+        "them, and 10 MB for each further thread.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
@@ -200,6 +202,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
             raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
                                "Write bytes a second, or 64K, 50M, 1G.")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise UsageRefusal(f"--memory {self.memory}: at least {human_size(LEAST_MEMORY)} is needed; with less, no "
+                               "command would take less memory", "Write bytes, or 16M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
@@ -329,6 +334,23 @@ class WriteChoice(ConsentChoice, frozen=True, kw_only=True):
         "(default: write as that user).", CHANGE)] = False
 
 
+class UndoChoice(WriteChoice, frozen=True, kw_only=True):
+    """The same for a change with a plan of its own, and where the data go that undo needs."""
+
+    journal: Annotated[Path | None, option(
+        "--journal", "Keep the undo data in a new folder of DIR, such as one on another disk (default: in "
+        "STORE/.mqtool/); undo and resume find them there.", CHANGE, metavar="DIR")] = None
+
+    def check_journal(self, roots: Iterable[Path | str]) -> None:
+        """`UsageRefusal` (16) unless the folder for undo data exists outside of the store and its parts."""
+        if self.journal is None:
+            return
+        outside_store(self.journal, map(Path, roots))
+        if not self.journal.is_dir():
+            raise UsageRefusal(f"there is no folder {self.journal}", "Create it first (is its disk mounted?), or name "
+                               "another place.")
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 
@@ -359,7 +381,8 @@ class Command:
             beside = values[self._beside_store]
             if not beside or _is_place(beside):
                 values = {**values, "store": beside, self._beside_store: values["store"]}
-        if self._has_store and not values["store"]:
+        # a recover may make a store of other sources alone
+        if self._has_store and not values["store"] and not (values.get("sources") and values.get("output")):
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
         groups: list[Struct] = []
