@@ -59,9 +59,9 @@ class Code(Struct, frozen=True):
     """A kind of finding: its name, its severity, and the texts of `explain`.
 
     `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
-    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1, and `none` where
-    the fact `messages` is 0. `bits`: exit bits by question, where they are not those that the severity implies; "start"
-    is that of "verify" unless stated.
+    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1, and `none`
+    where the fact `messages` is 0. `bits`: exit bits by question, where they are not those that the severity implies;
+    "start" is that of "verify" unless stated.
 
     `leads` is the next step after a finding whose remedy is not recover:
     "stop": recover refuses on it, so there is no other next step (as with every finding of exit bit 8);
