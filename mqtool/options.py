@@ -38,6 +38,8 @@ CHANGE = "Before anything is changed"
 _GENTLE = 15
 _LEAST_RATE = 64 << 10
 """Bytes a second: one read takes 16 s at this rate."""
+LEAST_MEMORY = 1 << 20
+"""Bytes: with fewer, a process takes as much as with so many."""
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -168,8 +170,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
-        "--memory", "Upper bound for a scan's rows in memory (default: 256M); a verify takes some 140 MB beside them.",
-        _ENGINE, metavar="SIZE", parser=parse_size)] = None
+        "--memory", "Upper bound for a scan's rows in memory, at least 1M (default: 256M). A verify takes 80 MB beside "
+        "them, and 10 MB for each further thread.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
@@ -195,6 +197,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
             raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
                                "Write bytes a second, or 64K, 50M, 1G.")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise UsageRefusal(f"--memory {self.memory}: at least {human_size(LEAST_MEMORY)} is needed; with less, no "
+                               "command would take less memory", "Write bytes, or 16M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",

@@ -21,16 +21,20 @@ from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.check import log as check_log
 from recover.check.report import VerifyReport
+from recover.export.sources import open_sources, scan_source
 from recover.findings.code import UsageRefusal
+from recover.log.scan import LocalEngine
 from recover.predict.delivers import Books, keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
+from recover.reading.further import Further
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.columns import DEFAULT_MEMORY
 from recover.store.source import is_remote, remote_root
-from recover.store.store import Store
+from recover.store.store import Store, StoreOptions
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
 
@@ -61,6 +65,14 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
     offsets_from: Annotated[Path | None, option(
         "--offsets-from", "Raise committed offsets to those of another consumerOffset.json, as after a failover: never "
         "back, never past the end of a queue.", _HOW, metavar="FILE")] = None
+    sources: Annotated[list[str] | None, option(
+        "--from", "Take what is damaged or missing from here, where it is the same log: a replica's or backup's store, "
+        "a folder of log files, a log file, an image of a disk; repeat for several. It is only read.", _HOW,
+        metavar="SOURCE")] = None
+    extend: Annotated[bool, flag(
+        "--extend", "Also take what continues the log past its end.", _HOW)] = False
+    unanchored: Annotated[bool, flag(
+        "--from-unanchored", "Also where the records around the damage differ, or the source has none.", _HOW)] = False
     include_deleted: Annotated[bool, flag(
         "--include-deleted", "Also rebuild queues of deleted topics.", _HOW)] = False
     output: Annotated[Path | None, option(
@@ -77,6 +89,7 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         ("/data/store --mend-bits", "also restore messages that one flipped bit explains"),
         ("/data/store --offsets-from /mnt/slave/config/consumerOffset.json",
          "also raise offsets that a failover set back"),
+        ("/data/store --from /mnt/slave/store --dry-run", "what a replica has of the damaged and missing messages"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is not touched"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
@@ -118,6 +131,9 @@ def recover(
             delivers=delivers, delivers_after=None if made.plan.steps else delivers,
         )
         made.assumptions += assumed
+        if beyond := before.analysis.facts.search.beyond:
+            out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
+                      "takes them if they continue it").format(count=count(beyond, "message")))
         loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
@@ -134,7 +150,32 @@ def recover(
 
     waiting: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
     return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
-                  in_place=options.policy == "broker").run(plan)
+                  in_place=options.policy == "broker", further=_further(out, change, how)).run(plan)
+
+
+def _further(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Further:
+    """The logs of --from, each scanned."""
+    for wrong, what, remedy in (
+        (not how.sources and how.extend, "--extend without --from", "Name the source that has more: --from SOURCE."),
+        (not how.sources and how.unanchored, "--from-unanchored without --from", "Name a source: --from SOURCE."),
+        (how.sources and how.policy == "broker", "--from with --policy broker",
+         "A broker takes no message from elsewhere: leave out one of them."),
+    ):
+        if wrong:
+            raise UsageRefusal(what, remedy)
+    logs = []
+    options = StoreOptions(mapped_file_size=change.store.mapped_file_size)
+    for place in how.sources or ():
+        path = remote_root(place) if is_remote(place) else Path(place)
+        if not is_remote(place) and path.resolve() == change.store.root.resolve():
+            raise UsageRefusal(f"--from {place}: this is the store itself", "Name a replica, a backup or an image.")
+        for source in open_sources([path], options):
+            with out.progress("scanning", source.size) as progress:
+                scanned = scan_source(source, LocalEngine(change.engine.thread_count),
+                                      memory=change.engine.memory or DEFAULT_MEMORY, progress=progress)
+            out.say(*(clean(line) for line in scanned.unread))
+            logs.append(scanned.log)
+    return Further(tuple(logs), how.extend, how.unanchored)
 
 
 def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:

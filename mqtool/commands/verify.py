@@ -69,6 +69,8 @@ def verify(
     if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
         line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
             oldest=refused[0], reason=refused[1].rstrip(".?"), rest=line)
+    if unstated := [f"{item.facts['setting']}=false" for item in report.findings if item.code == "part-unstated"]:
+        line += "; " + _("provided that it has {settings}").format(settings=" ".join(unstated))
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
     out.summary(line, next_steps(out.scene(

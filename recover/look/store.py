@@ -45,7 +45,7 @@ from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import ReadFailure
 from recover.store.source import bytes_on_disk, files_below, names_in, open_file, read_small
-from recover.store.store import COMMITLOG, Store, has_journal, logs_beside_remedy, queue_ends
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store, has_journal, logs_beside_remedy, queue_ends
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- Traces that releases leave, and those that are missing: which broker ran last.
@@ -281,8 +281,11 @@ class StoreReport:
         self.pointers = pointers = Pointers(store)
         geometry = index_geometry(store) if pointers.index_files else None
         slots, entries = (geometry.slots, geometry.entries) if geometry else (None, None)
-        self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
-                      "index_slots": slots, "index_entries": entries}
+        self.elsewhere = held_elsewhere(store)
+        # of what is kept elsewhere no file tells a size, and none is assumed
+        log = store.mapped_file_size if store.commitlog.files or COMMITLOG not in self.elsewhere else None
+        queue = store.queue_file_size if store.queue_folders or CONSUMEQUEUE not in self.elsewhere else None
+        self.sizes = {"mapped_file_size": log, "queue_file_size": queue, "index_slots": slots, "index_entries": entries}
         self.root, self.parts = str(store.root), list_parts(store)
         self.generation = Generation(store, pointers.checkpoint)
         self.exit_state, self.config = exit_state(store), config_health(store)

@@ -76,6 +76,10 @@ class Tree:
         """Return the path of the file over which this one is laid; None for a file of its own."""
         return None
 
+    def origin(self, name: str, position: int) -> tuple[Path, int] | None:
+        """Return the file that holds a byte of this one, and its position there; None for this file itself."""
+        return None
+
 
 class LocalTree(Tree):
     """The local file system. Names are paths relative to its root."""
@@ -211,6 +215,14 @@ def open_file(path: Path | str) -> FileReader:
     opened = path.tree.open(path.within)
     opened.path = path
     return opened
+
+
+def origin_of(path: Path, position: int) -> tuple[Path, int]:
+    """Return the file on the disk, or on a server, that holds a byte of the file at `path`, and its position there."""
+    found = path.tree.origin(path.within, position) if isinstance(path, StorePath) else None
+    if found is None and isinstance(path, StorePath) and (below := path.below or path.behind) is not None:
+        return origin_of(below, position)
+    return (path, position) if found is None else found
 
 
 def read_small(path: Path, limit: int) -> bytes:

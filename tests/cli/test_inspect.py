@@ -55,6 +55,23 @@ def test_every_real_store_is_told_on_one_screen(name: str) -> None:
     assert all(item["state"] == "whole" for item in document["config"])
 
 
+@pytest.mark.parametrize(("name", "said", "unsaid"), [
+    ("clean-dledger-5.3.3", "in dledger-n0, which is not", "log files are missing"),
+    ("clean-mixed-5.3.3", "in dledger-n0, which is not", "log files are missing"),
+    ("clean-rocksdb-5.3.3", "queue unknown (consume queues in", "(assumed)"),
+])
+def test_what_is_kept_elsewhere_is_not_missing_and_has_no_assumed_size(name: str, said: str, unsaid: str) -> None:
+    store = unpacked(f"kinds/{name}")
+    screen = mqtool("inspect", store)
+    assert said in screen.stdout and unsaid not in screen.stdout
+    sizes = mqtool("inspect", store, "--json").document["sizes"]
+    told = {"clean-dledger-5.3.3": (None, 20_000), "clean-mixed-5.3.3": (1 << 20, 20_000),
+            "clean-rocksdb-5.3.3": (1 << 20, None)}[name]
+    assert (sizes["mapped_file_size"], sizes["queue_file_size"]) == told
+    if name == "clean-dledger-5.3.3":
+        assert not any(line.startswith("commitlog ") for line in screen.stdout.splitlines()), "nothing is missing"
+
+
 @pytest.mark.parametrize("name", [
     "clean-mixed-5.3.3", "killed-mixed-5.3.3", "clean-dledger-4.9.7", "killed-batch-5.5.0", "killed-pop-5.5.0",
 ])

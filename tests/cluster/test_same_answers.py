@@ -123,7 +123,7 @@ def sent(root: Path, *arguments: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("topics", "queues"), [(2, 2), (40, 10)])
+@pytest.mark.parametrize(("topics", "queues"), [pytest.param(2, 2, marks=pytest.mark.long), (40, 10)])
 def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     topics: int, queues: int, tmp_path: Path,
 ) -> None:
@@ -140,8 +140,10 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "split", "messages"), [(40, 83_003, 16_000), (1, 16 << 20, 44_000)],
-                         ids=["8 rows", "44,000 rows"])
+@pytest.mark.parametrize(("queues", "split", "messages"), [
+    pytest.param(40, 83_003, 16_000, id="8 rows"),
+    pytest.param(1, 16 << 20, 44_000, id="44,000 rows", marks=pytest.mark.long),
+])
 def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
     queues: int, split: int, messages: int, tmp_path: Path,
 ) -> None:
