@@ -351,7 +351,8 @@ class Command:
             beside = values[self._beside_store]
             if not beside or _is_place(beside):
                 values = {**values, "store": beside, self._beside_store: values["store"]}
-        if self._has_store and not values["store"]:
+        # a recover may make a store of other sources alone
+        if self._has_store and not values["store"] and not (values.get("sources") and values.get("output")):
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
         groups: list[Struct] = []

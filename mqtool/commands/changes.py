@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BESIDE_BROKER, BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
+from mqtool.changing import (
+    BESIDE_BROKER,
+    BITS,
+    Asked,
+    Change,
+    ChangeChoice,
+    ZoneChoice,
+    ask,
+    conclude,
+    copy_with_progress,
+    parse_loss,
+)
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, next_steps
 from mqtool.options import command, flag, option
-from mqtool.printer import Printer, facts
+from mqtool.printer import Printer, facts, outside_store
 from mqtool.screens.verdict import delivers_line
 from mqtool.text import clean, count, human_size
 from mqtool.words import _
 from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
+from recover.change.model import Plan
 from recover.check import log as check_log
 from recover.check.report import VerifyReport
-from recover.export.sources import open_sources, scan_source
+from recover.export.joined import joined
+from recover.export.select import Wanted
+from recover.export.sources import Scanned, open_sources, scan_source
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.predict.delivers import Books, keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
+from recover.reading.facts import ScanOptions
 from recover.reading.further import Further
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
+from recover.repair.new_store import write_store
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.columns import DEFAULT_MEMORY
@@ -91,6 +108,7 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
          "also raise offsets that a failover set back"),
         ("/data/store --from /mnt/slave/store --dry-run", "what a replica has of the damaged and missing messages"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is not touched"),
+        ("--from /backup/disk.img --output /data/store", "a store of what an image of a lost disk holds"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
     bits=BITS,
@@ -108,8 +126,11 @@ def recover(
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     if how.mend_bits and how.policy == "broker":
         raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
-    loss.check(change.store.root, change.store.parts)
+    _check_sources(how)
     output = how.output
+    if not change.store.store and output is not None:
+        return _carved(out, change, how, output)
+    loss.check(change.store.root, change.store.parts)
     if is_remote(change.store.store) and output is not None:
         change, output = _fetched(out, change, output), None
 
@@ -149,12 +170,13 @@ def recover(
                     if before not in ("", after) else _("the start will {what}").format(what=after))
 
     waiting: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    further = Further(tuple(scanned.log for scanned in _scanned(out, change, how)), how.extend, how.unanchored)
     return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
-                  in_place=options.policy == "broker", further=_further(out, change, how)).run(plan)
+                  in_place=options.policy == "broker", further=further).run(plan)
 
 
-def _further(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Further:
-    """The logs of --from, each scanned."""
+def _check_sources(how: RecoverChoice) -> None:
+    """Usage errors (16) for options of --from that contradict others."""
     for wrong, what, remedy in (
         (not how.sources and how.extend, "--extend without --from", "Name the source that has more: --from SOURCE."),
         (not how.sources and how.unanchored, "--from-unanchored without --from", "Name a source: --from SOURCE."),
@@ -163,19 +185,53 @@ def _further(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Further:
     ):
         if wrong:
             raise UsageRefusal(what, remedy)
-    logs = []
+
+
+def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator[Scanned]:
+    """Yield each log of --from, scanned."""
     options = StoreOptions(mapped_file_size=change.store.mapped_file_size)
     for place in how.sources or ():
         path = remote_root(place) if is_remote(place) else Path(place)
-        if not is_remote(place) and path.resolve() == change.store.root.resolve():
+        if change.store.store and not is_remote(place) and path.resolve() == change.store.root.resolve():
             raise UsageRefusal(f"--from {place}: this is the store itself", "Name a replica, a backup or an image.")
         for source in open_sources([path], options):
             with out.progress("scanning", source.size) as progress:
                 scanned = scan_source(source, LocalEngine(change.engine.thread_count),
                                       memory=change.engine.memory or DEFAULT_MEMORY, progress=progress)
             out.say(*(clean(line) for line in scanned.unread))
-            logs.append(scanned.log)
-    return Further(tuple(logs), how.extend, how.unanchored)
+            yield scanned
+
+
+def _carved(out: Printer, change: ChangeChoice, how: RecoverChoice, target: Path) -> int:
+    """Make a store of what the sources of --from hold, without any other."""
+    outside_store(target, [Path(place) for place in how.sources or () if not is_remote(place)])
+    pieces = [*_scanned(out, change, how)]
+    scanned, is_guess, left = joined(
+        pieces, change.store.mapped_file_size or 0, memory=change.engine.memory or DEFAULT_MEMORY)
+    found, size = scanned.log.tally.messages, scanned.log.queue.file_size
+    assumed = [f"--mapped-file-size {size}: a log file has that length"] if is_guess else []
+    out.answer(mode=None, policy=None, start_file=None, plan=None, applied=False, journal=None, output=str(target),
+               messages=found, left_out=left, assumptions=assumed, verify=None)
+    out.say(*(f"assumed: {line}" for line in assumed))
+    if left:
+        out.say(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+    if change.consent.dry_run:
+        out.summary(_("Dry run, nothing was written: {found} would be put together").format(
+            found=count(found, "message")))
+        return exits.CLEAN
+    ask(f"Make a store of {count(found, 'message')} in {clean(target)}?", yes=change.consent.yes)
+    with out.progress("writing", scanned.source.size) as progress, exits.between_steps() as interrupted:
+        made = write_store(
+            scanned, Wanted(include=frozenset({"system"})), target, ScanOptions(engine=LocalEngine(
+                change.engine.thread_count)), change.store.broker.given(), note=out.say, progress=progress,
+            interrupted=interrupted)
+    out.given = Given(str(target), out.given.options, copy=True)
+    out.answer(applied=True, bridged_positions=made.bridged)
+    store = Store.open(target, structs.replace(change.store.options(), mapped_file_size=size))
+    code = conclude(
+        out, store, change.engine, Plan("recover", (), summary={"assumed_settings": made.assumed_settings}),
+        _("{found} put together in {place}").format(found=count(found, "message"), place=clean(target)), undo=False)
+    return code | (exits.MESSAGES if made.bridged or scanned.log.damaged or left else 0)
 
 
 def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:

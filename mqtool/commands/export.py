@@ -20,6 +20,7 @@ from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argum
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.export.damaged import damaged_messages
+from recover.export.joined import joined
 from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
@@ -173,7 +174,7 @@ def export(
             raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
         engine = run.engine = structs.replace(engine, engine="local")
     if where.format == "store" and target is not None:
-        run.write_store(sources, target)
+        run.write_store(sources, target, where.mapped_file_size)
     elif where.format == "parquet" and engine.on_spark and target is not None:
         run.write_on_spark(sources, target)
     elif target is None:
@@ -328,14 +329,29 @@ class _Export(Reading):
             self.counts, self.size = export_on_spark(
                 self.engine.spark_settings(), scanned, wanted, target, note=self.missed, progress=progress)
 
-    def write_store(self, sources: list[Source], target: Path) -> None:
-        """Write a store of the wanted messages of one source."""
-        if len(sources) != 1:
-            raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: name one.")
-        if sources[0].in_pieces:
-            raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
-                               "Set --mapped-file-size if the piece begins where a log file did.")
-        scanned, wanted = self.scanned_source(sources[0])
+    def joined(self, pieces: list[Scanned], mapped_file_size: int | None) -> Scanned:
+        """The log that these pieces make; says what is assumed and what is left out."""
+        scanned, is_guess, left = joined(
+            pieces, mapped_file_size or 0, memory=self.engine.memory or DEFAULT_MEMORY)
+        if is_guess:
+            size = f"--mapped-file-size {scanned.log.queue.file_size}: a log file has that length"
+            self.assumed.append(size)
+            self.notes.append(f"assumed: {size}")
+        if left:
+            self.missed(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+        return scanned
+
+    def write_store(self, sources: list[Source], target: Path, mapped_file_size: int | None) -> None:
+        """Write a store of the wanted messages of one source, or of the log that pieces make."""
+        if len(sources) == 1 and not sources[0].in_pieces:
+            scanned, wanted = self.scanned_source(sources[0])
+        elif any(source.store is not None for source in sources):
+            raise UsageRefusal("several sources with --format store, and one of them is a store",
+                               "Name the store alone: `mqtool recover` with --from takes from other copies of its log.")
+        else:
+            pieces = [self.scanned_source(source)[0] for source in sources]
+            wanted = self.scanned_source(sources[0])[1]
+            scanned = self.joined(pieces, mapped_file_size)
         # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF, TOPIC_ROCKSDB_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
@@ -343,6 +359,7 @@ class _Export(Reading):
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
             made = write_store(scanned, wanted, target, scan, self.broker.given(), note=self.missed,
                                progress=progress, interrupted=interrupted)
+        self.damaged_ranges = len(scanned.log.damaged)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
             self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "

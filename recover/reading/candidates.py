@@ -290,10 +290,11 @@ class _Search:
         return self.queues.setdefault(key, len(self.queues))
 
 
-def runs_of(rows: Rows) -> Iterator[Rows]:
-    """Cut rows, ascending by place, into runs that are adjacent both in their source and in the log."""
+def runs_of(rows: Rows, file_size: int) -> Iterator[Rows]:
+    """Cut rows, ascending by place, into runs that are adjacent both in their source and in one file of the log."""
     if rows.size:
         same = (rows["source"][1:] == rows["source"][:-1]) & (
             rows["position"][1:] == rows["position"][:-1] + rows["size"][:-1]) & (
-            rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1])
+            rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1]) & (
+            rows["phy_offset"][1:] // file_size == rows["phy_offset"][:-1] // file_size)
         yield from np.split(rows, np.flatnonzero(~same) + 1)

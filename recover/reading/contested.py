@@ -57,7 +57,7 @@ def decide(found: Candidates, dead: Dead, log: LogView, store: Store | None) -> 
     left.append(rows[weights < 2])
     rows, weights = rows[weights >= 2], weights[weights >= 2]
     order = np.argsort(rows["phy_offset"], kind="stable")
-    wins = _winners(found, rows[order], weights[order])
+    wins = winners(found, rows[order], weights[order])
     left.append(rows[order][~wins])
     return Decision(rows[order][wins], np.concatenate(left))
 
@@ -158,7 +158,7 @@ def _fits_queue(found: Candidates, rows: Rows, log: LogView) -> Rows:
     return fits
 
 
-def _winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
+def winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
     """Which of these candidates, ascending by place, have it to themselves, or more witnesses than all others there
     (bool array)."""
     wins = np.ones(rows.size, dtype=bool)
@@ -175,7 +175,7 @@ def _winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
 
 
 def _contest(found: Candidates, rows: Rows, weights: Rows) -> Rows:
-    """`_winners` of candidates that overlap one another."""
+    """`winners` of candidates that overlap one another."""
     wins = np.zeros(rows.size, dtype=bool)
     denied = np.zeros(rows.size, dtype=bool)
     end = rows["phy_offset"] + rows["size"]

@@ -110,12 +110,13 @@ def displaced_in(
         decision = decide(found, dead, log, store)
         search.beyond = beyond(decision.left, log)
         search.left = int((decision.left["queue"] >= 0).sum()) - search.beyond
-        yield from _runs(log, found, decision.placed)
+        yield from runs_in(log, found, decision.placed)
 
 
-def _runs(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
+def runs_in(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
+    """Yield the runs of candidates that belong where they say, ascending by their place."""
     size = log.queue.file_size
-    for run in runs_of(rows):
+    for run in runs_of(rows, size):
         start, last = int(run["phy_offset"][0]), run[-1]
         mapped_file = log.queue.find(start) or _missing(log, start // size * size)
         yield Placed(mapped_file, start, int(last["phy_offset"] + last["size"]),
