@@ -197,6 +197,12 @@ def status_of(mode: int, size: int, mtime_ns: int) -> os.stat_result:
     return os.stat_result((mode, 0, 0, 1, 0, 0, size, seconds, seconds, seconds), times)
 
 
+def bytes_on_disk(status: os.stat_result) -> int:
+    """The bytes that a file holds on its disk, without its holes; its length where that is not known."""
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512
+
+
 def missing(path: object) -> FileNotFoundError:
     """Return the error for a name that does not exist."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
