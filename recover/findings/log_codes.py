@@ -180,6 +180,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "wrong path: it began a new log, and deleted the queues; only index files still name the messages.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+        none="the log is unreadable; the queues list {lost:message}, the index {index_units:entry|entries}: do not start the broker, "
+        "is this the log's disk?",
         leads="stop",
     ),
     Code(

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
+from recover.broker.versions import NEWEST_OF_LINES
 from recover.change.lock import holder_of
 from recover.check import log as check_log
 from recover.check.config import guesses
@@ -138,6 +139,19 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
         [structs.replace(item, severity="info", bits=0) for item in mends],
         [*unstated_parts(store, checked.analysis.topics)] if settings.version.has_reached(_POP_IN_ROCKSDB) else [],
     )
+
+
+def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
+    """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
+    store, view = checked.analysis.store, checked.analysis.by_names
+    own = settings_of_options(store)
+    reasons = []
+    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+        found = predict(store, view, BrokerSettings(version, own.given))
+        if found.starts or found.reason is None:
+            return None
+        reasons.append(found.reason)
+    return str(own.version), reasons[0]
 
 
 def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None = None) -> Answer | None:

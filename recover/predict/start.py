@@ -582,7 +582,7 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
     if settings.knows("timerWheelEnable") and has_timer(store):
         for item in check_timer(store, log):
             if item.severity != "info":
-                yield f"timer: {item.message}"
+                yield f"timer messages: {item.message}"
 
 
 def assumptions(store: Store, first_file: list[Finding], settings: BrokerSettings) -> Iterator[str]:
