@@ -22,7 +22,7 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.predict.timers import TIMER_SIZE, TIMERLOG, timer_file_size, timer_size_is_told
 from recover.reading.books import Claimed
-from recover.reading.lost import Surroundings, held_records, record_count
+from recover.reading.lost import Surroundings, record_count
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
@@ -109,7 +109,7 @@ def loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: 
                 and (*position.key, position.queue_offset) not in places]
         for position in left:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
-        untold = held_records(damage, positions) - record_count(positions)
+        untold = analysis.account.untold(number)
         if untold and number not in analysis.end_marks:
             statement.add(None, None, None, times, damage.reason, untold)
     return statement.entries()
@@ -255,11 +255,9 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
 
     `Refusal` (8) if `max_loss` is less than the total of all of them: derived files are judged without these messages.
     """
-    missing = [
-        (damage, max(1, held_records(damage, positions)))
-        for damage, positions in zip(report.analysis.log.damaged, report.analysis.losses.all_by_damage, strict=True)
-        if damage.reason == MISSING_FILE
-    ]
+    account = report.analysis.account
+    missing = [(damage, max(1, account.in_range(number))) for number, damage in enumerate(account.log.damaged)
+               if damage.reason == MISSING_FILE]
     total = sum(messages for _, messages in missing)
     if max_loss is not None and total > max_loss:
         ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])

@@ -12,7 +12,6 @@ from recover.broker.settings import BrokerSettings
 from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
 from recover.change.places import can_be_retired, foreign_folders
 from recover.check.config import ConfigReport
-from recover.check.log import damaged_messages
 from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
@@ -148,7 +147,7 @@ def _planned(
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
-        left += damaged_messages(analysis.log, analysis.losses, analysis.end_marks, before=cut)
+        left += analysis.account.damaged(before=cut)
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.log.valid_to,
         left_messages=left, given_up_messages=given_up, cut_from=cut, abort_stays_for=_needs_a_start(before),
