@@ -90,7 +90,24 @@ class RecoverPlan(Struct):
     abort_stays_for: list[str] = field(default_factory=list)
 
 
-def loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+def stated_losses(
+    before: VerifyReport, bridged: Sequence[dict[str, Any]] = (), cut: int | None = None, drops: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return all that is lost, an entry per queue and cause: to damage, by what is written over both witnesses of a
+    message, after the end of the log, and by a plan that `drops` the messages from an offset on.
+
+    A plan that only cuts at `cut` leaves the damage before it as it is.
+    """
+    analysis = before.analysis
+    altered = (record for record in before.altered if cut is None or record.phy_offset < cut)
+    return [
+        *_loss_of_damage(analysis, bridged, cut or 0), *_loss_of_altered(altered), *loss_of_unproven(analysis)[1],
+        *_loss_of_claimed(before.claimed, analysis.log),
+        *(() if drops is None else _loss_of_rows(analysis.log, drops)),
+    ]
+
+
+def _loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: int) -> list[dict[str, Any]]:
     """Return an entry per queue for messages lost to damage from `begin` on; times (ms) are those of adjacent records.
 
     Messages of unknown queue have an entry without topic and queue.
@@ -131,7 +148,7 @@ def loss_of_unproven(
     return record_count(positions) + indexed, statement.entries()
 
 
-def loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, Any]]:
+def _loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, Any]]:
     """Return an entry per queue for the messages after the end of the log of which only consumers' progress is left."""
     statement, last = Statement(), log.tally.last_timestamp
     for each in claimed:
@@ -139,7 +156,7 @@ def loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, 
     return statement.entries()
 
 
-def loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
+def _loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return an entry per queue for the messages of which only units still hold the tag and the keys: a repair makes
     these match the record."""
     statement = Statement()
@@ -176,7 +193,7 @@ class Statement:
         return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
 
 
-def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
+def _loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     """Return an entry per queue for the intact messages that a cut at `cut_from` drops."""
     statement = Statement()
     for split in (split for split in log.splits() if split.summary is None or split.summary.end > cut_from):
