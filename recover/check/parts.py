@@ -428,7 +428,7 @@ def remains_findings(store: Store, analysis: Reading, index: IndexReport | None)
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
     log, lost = analysis.log, analysis.account.total
     # after damage is bridged, a small log may consist of the bridge alone
-    units = 0 if lost or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
+    units = 0 if analysis.account.by_units or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
     units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)

@@ -82,6 +82,11 @@ class Account(Struct, frozen=True, eq=False, dict=True):
         return sum(self._named) + self.after_end
 
     @property
+    def by_units(self) -> int:
+        """The number of those that queues name, or that are missing between the records of a queue."""
+        return sum(map(record_count, [*self.losses.all_by_damage, self.losses.unproven]))
+
+    @property
     def after_end(self) -> int:
         """The number of messages that units or the index name after the end of the log, where no damage is noted."""
         return record_count(self.losses.unproven) + self.losses.indexed
