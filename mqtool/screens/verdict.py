@@ -8,9 +8,10 @@ from typing import Any
 
 from mqtool import exits
 from mqtool.printer import Printer, Shown, Table, Text, table
-from mqtool.text import count, exact_size, human_seconds, human_size, human_time
+from mqtool.text import clean, count, exact_size, human_seconds, human_size, human_time
 from mqtool.words import C_, N_, _, listed
 from recover.change.model import Plan, Retire, Step
+from recover.change.places import Room
 from recover.repair.losses import RecoverPlan
 from recover.repair.plan_cost import lost_by
 
@@ -123,10 +124,7 @@ def _costs(document: dict[str, Any]) -> list[str]:
     unreachable, lowered, light = (
         document[name] for name in ("unreachable_messages", "lowered_queues", "missing_lmq_units"))
     misaligned, reused = 0 if unreachable else document["misaligned_units"], document["duplicated_offsets"]
-    lost, entry, rows = document["lost_messages"], (C_("queue entry"), "queue entries"), document["delivers"]
-    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
-    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
-    skipped = sum(row["skipped"] for row in rows) - given_up
+    lost, entry = document["lost_messages"], (C_("queue entry"), "queue entries")
     told = (
         (lost, N_("delete {n} (cut at {cut:,})"), count(lost, "intact message")),
         (unreachable, N_("not deliver {n} (no queue entry)"), count(unreachable, "message")),
@@ -135,12 +133,27 @@ def _costs(document: dict[str, Any]) -> list[str]:
         (lowered, N_("lower the max offset of {n}"), count(len(lowered), "queue")),
         (light, N_("leave out {n} of LMQ queues, whose consumers do not get the messages"), count(light, *entry)),
         (document["config_lost"], N_("forget content of {n}"), ", ".join(document["config_lost"])),
+    )
+    return [*(_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number),
+            *_deliveries(document["delivers"])]
+
+
+def delivers_line(rows: Sequence[dict[str, Any]]) -> str:
+    """What a start delivers, in words that follow "would"; empty if that is nothing."""
+    return listed(_deliveries(rows))
+
+
+def _deliveries(rows: Sequence[dict[str, Any]]) -> list[str]:
+    again, now = (sum(row[name] for row in rows) for name in ("again", "now"))
+    given_up = sum(row["skipped"] for row in rows if row["kind"] == "half")
+    skipped = sum(row["skipped"] for row in rows) - given_up
+    told = (
         (skipped, N_("never deliver {n}"), count(skipped, "waiting message")),
         (given_up, N_("give up {n}"), count(given_up, "half message")),
         (again, N_("deliver {n} a second time"), count(again, "message")),
         (now, N_("deliver or ask for {n} at once"), count(now, "overdue message")),
     )
-    return [_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number]
+    return [_(text).format(n=n) for number, text, n in told if number]
 
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:
@@ -182,6 +195,14 @@ def show_plan(out: Printer, plan: Plan) -> None:
         out.show(table("config files", ["file", "what is done", "*why"], rows))
     lost = loss_statement(plan.loss, plan.summary.get("index_units", 0))
     out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), lost)
+
+
+def room_text(room: Room) -> str:
+    """What a plan needs on one file system."""
+    told = N_("undo data: {undo} in {place}; {needed} are needed there, {free} are free") if room.undo else \
+        N_("{needed} are needed on the disk of {place}, {free} are free")
+    return _(told).format(place=clean(room.place), undo=human_size(room.undo), needed=human_size(room.needed),
+                          free=human_size(room.free))
 
 
 def steps_table(steps: Sequence[Step]) -> Table:

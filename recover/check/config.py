@@ -30,7 +30,7 @@ from recover.store.config_files import (
     topic_text,
 )
 from recover.store.source import names_in, read_small
-from recover.store.store import CONFIG, Store
+from recover.store.store import COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 
 # --- Consumer offsets and delay offsets against the queues that they refer to.
@@ -99,7 +99,8 @@ class ConfigReport:
         self.findings += other_offsets(store, self.pairs, store.options.settings)
         self.ranges: dict[QueueKey, range] = {}
         self.counted_otherwise: frozenset[str] = frozenset()
-        if not store.commitlog.files:
+        if not store.commitlog.files or COMMITLOG in analysis.elsewhere:
+            # where queues end is in a log that is not read
             return
         self.store, self.ranges = store, queue_ranges(analysis)
         pairs = {pair.name: pair for pair in self.pairs}
@@ -141,7 +142,7 @@ class ConfigReport:
              "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, otherwise to "
              "its end"),
             ("consumer-offset-below-min", below, "begins at", "min",
-             "the consumer continues at the first message left; those before it have expired"),
+             "the consumer continues at the first message left; those before it are no longer in the log"),
         ):
             if odd:
                 found.append(finding(

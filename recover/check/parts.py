@@ -32,7 +32,7 @@ from recover.broker.settings import KNOWN, BrokerSettings, java_integer
 from recover.broker.versions import DUP_INFO_CHECKED, NEWEST_COMPARED, BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
-from recover.check.config import TOPICS_FILE, config_databases
+from recover.check.config import OFFSET_FILES, TOPICS_FILE, config_databases
 from recover.check.log import first_timestamp, needs_newer_broker
 from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
 from recover.derived.index_check import IndexReport
@@ -146,6 +146,20 @@ def _by_setting(store: Store) -> Iterator[Needed]:
         if value in store.options.settings.get(setting, "").lower() and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
                          f"{setting} states that it is in use; without it, {lost} would be lost", True)
+
+
+_POPPED = "kvStore"
+
+
+def unstated_parts(store: Store, topics: Topics) -> Iterator[Finding]:
+    """Yield an info for the part of POP consumers if it is not here, no setting says whether it was, and groups have
+    pulled messages from a release that may have kept it (5.4.0 and later note that, POP or not)."""
+    setting, value, lost = _BY_SETTING[_POPPED]
+    if setting in store.options.settings or store.options.conf or store.path(_POPPED).exists():
+        return
+    offsets = (pair.chosen.value for pair in topics.pairs if pair.name in OFFSET_FILES and pair.chosen is not None)
+    if any(isinstance(value, dict) and value.get("pullOffsetTable") for value in offsets):
+        yield finding("part-unstated", _POPPED, None, part=_POPPED, setting=setting, value=value, lost=lost)
 
 
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
@@ -561,13 +575,14 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
+        findings.extend(unstated_parts(store, analysis.topics))
         # recover creates a missing topics.json with the types that the folders show
         if analysis.topics.configured is not None and not queues_in_rocksdb(store):
             findings.extend(queue_types(store, analysis.topics))
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
-    if whole and store.commitlog.files and judged and has_timer(store):
+    if whole and store.commitlog.files and judged:
         findings.extend(check_timer(store, analysis.log))
     return findings
 
@@ -575,11 +590,6 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
 def earlier_runs(store: Store) -> list[Finding]:
     """Findings about the runs in the store's journal, if it has one."""
     return run_findings(store.root, store.options.folders) if has_journal(store.root) else []
-
-
-def has_timer(store: Store) -> bool:
-    """Whether the store has any timer file; config/timercheck alone is enough."""
-    return any(store.root.glob("timer*")) or (store.config_dir / "timercheck").exists()
 
 
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:

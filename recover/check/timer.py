@@ -79,7 +79,10 @@ class _State(Struct):
 
 
 def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
-    """Findings about timerlog, timerwheel and timercheck; none if these do not exist."""
+    """Findings about timerlog, timerwheel and timercheck."""
+    if not has_timer(store):
+        yield from _all_gone(store, log)
+        return
     try:
         yield from check_files(store)
         queue = _timerlog(store)
@@ -106,6 +109,22 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
     except OSError as error:
         part = store.relative(Path(error.filename))
         yield finding("part-unreadable", part, None, part=part, error=error.strerror)
+
+
+def has_timer(store: Store) -> bool:
+    """Whether the store has any timer file; config/timercheck alone is enough."""
+    return any(store.root.glob("timer*")) or (store.config_dir / _CHECK).exists()
+
+
+def _all_gone(store: Store, log: LogView) -> Iterator[Finding]:
+    """A log with timer messages, without any timer file: a broker reads the queue from its first message on."""
+    if (TIMER_TOPIC, 0) not in log.queues or store.options.settings.get("timerRocksDBEnable", "").lower() == "true":
+        return
+    number = sum(rows.size for rows in _timer_rows(log))
+    if number:
+        yield finding("timer-check-wrong", CHECK_FILE, None, units=number, problem=(
+            f"is missing, as are timerlog and timerwheel, but the log holds {count(number, 'timer message')}: a start "
+            "delivers once more those that were delivered"))
 
 
 def _too_low(check: timer.TimerCheck) -> Iterator[Finding]:

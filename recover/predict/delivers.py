@@ -18,6 +18,7 @@ Not played: a damaged timer, timers and transactions in RocksDB, popped messages
 from __future__ import annotations
 
 import json
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -29,6 +30,7 @@ from formats import properties as props, timer
 from formats.config.tables import read_consumer_offsets, read_delay_offsets
 from formats.properties import OFFSET_DIGITS, QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record import SERVICE_TOPICS, TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.layout import HEAD
 from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker import versions
@@ -40,7 +42,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.predict.dispatch import Key
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.timers import PRECISION_MS, start_timer
+from recover.predict.timers import PRECISION_MS, TimerStart, start_timer
 from recover.store.config_files import Topics, topic_text
 from recover.store.derived_files import ExtFiles
 from recover.store.store import Store
@@ -48,6 +50,9 @@ from recover.store.store import Store
 Kind = Literal["delay", "timer", "half", "revive"]
 Outcome = Literal["again", "now", "pending", "skipped"]
 Identity = tuple[str, int, str, int, int, int]
+_Head = tuple[int, int]
+_HEAD = struct.Struct(f">{HEAD.offset('body_crc')}xi{HEAD.offset('born_timestamp') - HEAD.offset('body_crc') - 4}xq")
+"""The body CRC and the born timestamp (ms) of a record: at the same places in every layout."""
 States = Mapping[Key, QueueState]
 
 HALF_GROUP = "CID_RMQ_SYS_TRANS"
@@ -141,6 +146,14 @@ def _kinds(rows: list[Row], outcome: str) -> str:
 # --- Records, and where the log holds them a second time.
 
 
+class _Sought(NamedTuple):
+    """What was looked for in a topic: the heads, since when (ms), and the last offset of each message found."""
+
+    heads: set[_Head]
+    since: int
+    found: dict[Identity, int]
+
+
 class _Held(NamedTuple):
     """One record of a service's queue: where its message belongs, how it is known again, and its properties."""
 
@@ -153,6 +166,11 @@ class _Held(NamedTuple):
     values: dict[str, str]
     body: bytes
 
+    @property
+    def head(self) -> _Head:
+        """What a copy of it has in its head, too."""
+        return self.identity[-1], self.born
+
 
 class Books:
     """The log of a store as services of brokers read it at a time `now` (ms). Keeps what it has read, so that several
@@ -161,7 +179,7 @@ class Books:
     def __init__(self, store: Store, log: LogView, topics: Topics, now: int) -> None:
         self.store, self.log, self.topics, self.now = store, log, topics, now
         self._held: dict[int, _Held | None] = {}
-        self._copies: dict[str, tuple[int, dict[Identity, int]]] = {}
+        self._copies: dict[str, _Sought] = {}
 
     def held(self, reader: LogReader, phy_offset: int, size: int) -> _Held | None:
         """The record of this size there; None if there is none that a broker could read."""
@@ -170,31 +188,36 @@ class Books:
             self._held[phy_offset] = None if record is None else _held(record)
         return self._held[phy_offset]
 
-    def delivered(self, reader: LogReader, held: Iterable[_Held]) -> set[int]:
-        """The offsets of those that the log holds where they would be delivered, stored later."""
+    def delivered(self, reader: LogReader, held: Iterable[_Held], *, earlier: bool = False) -> set[int]:
+        """The offsets of those that the log holds where they would be delivered, stored later (`earlier`: at any time
+        since their birth)."""
         by_topic: dict[str, list[_Held]] = defaultdict(list)
         for item in held:
             by_topic[item.identity[0]].append(item)
         return {item.phy_offset for topic, items in by_topic.items()
-                for copies in [self._copies_of(reader, topic, min(item.stored for item in items))]
-                for item in items if copies.get(item.identity, -1) > item.phy_offset}
+                for copies in [self._copies_of(reader, topic, {item.head for item in items}, min(
+                    min(item.stored, item.born - _LAG_MS) if earlier else item.stored for item in items))]
+                for item in items if copies.get(item.identity, -1) > (-1 if earlier else item.phy_offset)}
 
-    def _copies_of(self, reader: LogReader, topic: str, since: int) -> dict[Identity, int]:
-        """The last offset of each message of a topic that was stored at `since` (ms) or later."""
-        known = self._copies.get(topic)
-        if known is not None and known[0] <= since:
-            return known[1]
+    def _copies_of(self, reader: LogReader, topic: str, heads: set[_Head], since: int) -> dict[Identity, int]:
+        """The last offset of each message of a topic that has one of these heads and was stored at `since` (ms) or
+        later. Of all others only the head is read: a log has few messages that were delayed, and millions beside."""
+        sought = self._copies.get(topic)
+        if sought is not None and sought.since <= since and heads <= sought.heads:
+            return sought.found
+        if sought is not None:
+            heads, since = heads | sought.heads, min(since, sought.since)
         numbers = [number for number, (name, _) in enumerate(self.log.queues) if topic_text(name) == topic]
         copies: dict[Identity, int] = {}
         for split in self.log.splits_of(numbers) if numbers else ():
             rows = split.records
             rows = rows[np.isin(rows["queue"], numbers) & (rows["store_timestamp"] >= since)
                         & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
-            for row in rows:
-                record = reader.find(int(row["phy_offset"]), int(row["size"]))
+            for phy_offset, size in zip(rows["phy_offset"].tolist(), rows["size"].tolist(), strict=True):
+                record = reader.find(phy_offset, size) if _head_at(reader, phy_offset) in heads else None
                 if record is not None:
                     copies[_identity(record, topic, record.queue_id, record.reconsume_times)] = record.phy_offset
-        self._copies[topic] = since, copies
+        self._copies[topic] = _Sought(heads, since, copies)
         return copies
 
     def offset(self, settings: BrokerSettings, topic: str, group: str, queue: int) -> int:
@@ -222,6 +245,16 @@ def _identity(record: Record, topic: str, queue: int, times: int) -> Identity:
     return topic, queue, record.uniq_key or "", record.born_timestamp, times, record.body_crc
 
 
+def _head_at(reader: LogReader, phy_offset: int) -> _Head | None:
+    """The body CRC and the birth of the record there; None where the log cannot be read."""
+    try:
+        content = reader.read(phy_offset, _HEAD.size)
+    except OSError:
+        return None
+    crc, born = _HEAD.unpack(content) if len(content) == _HEAD.size else (0, 0)
+    return crc, born
+
+
 def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[tuple[int, int, int, int]]:
     """(queue offset, phy offset, size, tags code) from `first` on, before `last`."""
     for queue_file in state.files:
@@ -234,6 +267,13 @@ def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[t
 
 
 # --- The services.
+
+
+def keeps_for_later(log: LogView) -> bool:
+    """Whether the log has messages that services of brokers deliver."""
+    topics = {topic_text(topic) for topic, _ in log.queues}
+    return not topics.isdisjoint((TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF)) or any(
+        topic.startswith(REVIVE_TOPIC) for topic in topics)
 
 
 def events(books: Books, settings: BrokerSettings, states: States) -> Iterator[Event]:
@@ -312,6 +352,21 @@ def _delayed(books: Books, reader: LogReader, settings: BrokerSettings, states: 
             yield _event("delay", "pending", held, place, deliver, level=level)
 
 
+class _Found(NamedTuple):
+    """A timer message that a start finds: in its queue, or by a unit of the timerlog. `due`: ms, of a unit that is
+    rolled on (`rolls`) the next roll."""
+
+    held: _Held
+    due: int
+    by_unit: bool
+    rolls: bool
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """What recalls name it by: unique key and second."""
+        return self.held.key, self.due // PRECISION_MS
+
+
 def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
     state = states.get((TOPIC_TIMER, 0))
     if state is None or not (settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")):
@@ -322,34 +377,38 @@ def _timers(books: Books, reader: LogReader, settings: BrokerSettings, states: S
         return None if held is None else held.queue_offset
 
     loaded = start_timer(books.store, state, books.now, queue_offset_at)
+    all_of = [*_found(books, reader, state, loaded)]
+    recalled = {(name, one.due // PRECISION_MS) for one in all_of if (name := _recalled_by(one.held)) is not None}
+    found = [one for one in all_of if one.name not in recalled and _recalled_by(one.held) is None
+             and not _revives(one.held)]
+    known = books.delivered(reader, [one.held for one in found])
+    place, seen = f"{TOPIC_TIMER}/0", set(known)
+    for held, due, by_unit, rolls in found:
+        if not by_unit or due // PRECISION_MS * PRECISION_MS >= loaded.read_from:
+            # a message that is rolled on is stored once more in the timer's own queue
+            pending = due > books.now or rolls
+            yield _event("timer", _once(held, seen, pending=pending), held, place, _out_time(held) or due)
+        elif held.phy_offset not in known and not rolls:
+            yield _event("timer", "skipped", held, place, due)
+
+
+def _found(books: Books, reader: LogReader, state: QueueState, loaded: TimerStart) -> Iterator[_Found]:
     units = loaded.units
     near = units.due >= min(loaded.delivered, books.log.tally.newest_timestamp) - _LAG_MS
-    waiting: list[tuple[_Held, int, int]] = []
     for due, phy_offset, size, magic in zip(*(column[near].tolist() for column in units[1:]), strict=True):
         held = books.held(reader, phy_offset, size)
         if held is not None:
-            waiting.append((held, due, magic))
-    from_queue = [(held, _out_time(held)) for _, phy_offset, size, _ in _units(state, loaded.queue_from)
-                  if (held := books.held(reader, phy_offset, size)) is not None]
-    recalled = {(held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2], due // PRECISION_MS)
-                for held, due in [*((held, due) for held, due, _ in waiting), *from_queue]
-                if props.TIMER_DEL_UNIQKEY in held.values}
-    known = books.delivered(reader, [*(held for held, _, _ in waiting), *(held for held, _ in from_queue)])
-    place, seen = f"{TOPIC_TIMER}/0", set(known)
-    for held, due, magic in waiting:
-        if (held.key, due // PRECISION_MS) in recalled or props.TIMER_DEL_UNIQKEY in held.values or _revives(held):
-            continue
-        if due // PRECISION_MS * PRECISION_MS < loaded.read_from:
-            if held.phy_offset not in known and not magic & timer.MAGIC_ROLL:
-                yield _event("timer", "skipped", held, place, due)
-            continue
-        # a message that is rolled on is stored once more in the timer's own queue
-        pending = due > books.now or bool(magic & timer.MAGIC_ROLL)
-        yield _event("timer", _once(held, seen, pending=pending), held, place, _out_time(held) or due)
-    for held, due in from_queue:
-        if (held.key, due // PRECISION_MS) not in recalled and props.TIMER_DEL_UNIQKEY not in held.values \
-                and not _revives(held):
-            yield _event("timer", _once(held, seen, pending=due > books.now), held, place, due)
+            yield _Found(held, due, by_unit=True, rolls=bool(magic & timer.MAGIC_ROLL))
+    for _, phy_offset, size, _ in _units(state, loaded.queue_from):
+        held = books.held(reader, phy_offset, size)
+        if held is not None:
+            yield _Found(held, _out_time(held), by_unit=False, rolls=False)
+
+
+def _recalled_by(held: _Held) -> str | None:
+    """The unique key of the timer message that this one takes back; None if it takes back none."""
+    name = held.values.get(props.TIMER_DEL_UNIQKEY)
+    return None if name is None else name.rpartition("+")[2]
 
 
 class TimerMessage(NamedTuple):
@@ -382,7 +441,7 @@ def timer_messages(books: Books, reader: LogReader) -> tuple[list[TimerMessage],
 
 def _timer_message(held: _Held, size: int) -> TimerMessage:
     return TimerMessage(_out_time(held), held.phy_offset, size, held.queue_offset, held.identity[0],
-                        props.TIMER_DEL_UNIQKEY in held.values)
+                        _recalled_by(held) is not None)
 
 
 def _timers_in(
@@ -402,8 +461,8 @@ def _timers_in(
                 continue
             if last is None or held.queue_offset > last[0].queue_offset:
                 last = held, size
-            if props.TIMER_DEL_UNIQKEY in held.values:
-                key = held.values[props.TIMER_DEL_UNIQKEY].rpartition("+")[2]
+            key = _recalled_by(held)
+            if key is not None:
                 recalls[key, _out_time(held) // PRECISION_MS] = held, size
             else:
                 found[held.identity] = held, size
@@ -434,7 +493,8 @@ def _half(books: Books, reader: LogReader, settings: BrokerSettings, states: Sta
     when = books.now + settings.number("transactionCheckInterval")
     open_ones = [held for number, phy_offset, size, _ in _units(state, first)
                  if number not in ended and (held := books.held(reader, phy_offset, size)) is not None]
-    known = books.delivered(reader, open_ones)
+    # a check stores a half message again, also behind its commit
+    known = books.delivered(reader, open_ones, earlier=True)
     as_half = [held._replace(identity=(TOPIC_HALF, 0, *held.identity[2:])) for held in open_ones]
     known |= books.delivered(reader, as_half)
     waits = False

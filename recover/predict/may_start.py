@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
+from recover.broker.versions import NEWEST_OF_LINES
 from recover.change.lock import holder_of
 from recover.check import log as check_log
 from recover.check.config import guesses
@@ -27,6 +28,7 @@ from recover.check.parts import (
     lock_findings,
     settings_findings,
     too_old_for,
+    unstated_parts,
 )
 from recover.check.report import VerifyReport
 from recover.derived.index_files import index_ends
@@ -44,6 +46,8 @@ _LEFT_BY_A_KILL = frozenset({_ABORT, "consumequeue-missing-units", "index-missin
 _LEFT_OUT = "settings-leave-out-size"
 _COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
                     "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
+_POP_IN_ROCKSDB = "5.3.0"
+_IN_QUEUES = frozenset({"start-leaves-unreachable", "start-reuses-offsets"})
 
 
 class Answer(Struct):
@@ -52,7 +56,8 @@ class Answer(Struct):
     `findings`: all of the start. `exit_code`: 0 it costs nothing, 2 only what comes back from the log, 4 do not start,
     64 cannot say. `reason`: the first cause of 4 in words. `expiring`: log files that it deletes by a default of
     `fileReservedTime`, which the broker need not have. `damaged`: the log has damaged messages, or damage before intact
-    ones.
+    ones. `mends`: records with a wrong field, which `recover --mend-bits` corrects.
+    `unstated`: parts that are not here, of which the answer assumes that this broker does not have them.
     """
 
     prediction: Prediction
@@ -61,6 +66,8 @@ class Answer(Struct):
     reason: str | None
     expiring: list[Finding]
     damaged: bool
+    mends: list[Finding] = []
+    unstated: list[Finding] = []
 
     @property
     def may_start(self) -> bool:
@@ -71,18 +78,20 @@ class Answer(Struct):
     def assumptions(self) -> list[str]:
         return [*self.prediction.assumptions, *(
             f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
-            for item in self.expiring)]
+            for item in self.expiring), *(f"{item.facts['setting']}=false: {item.message}" for item in self.unstated)]
 
     @property
     def assumed(self) -> list[str]:
         """Settings that the broker must have for this answer."""
-        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring]
+        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring] + [
+            f"{item.facts['setting']}=false" for item in self.unstated]
 
     def leads(self) -> list[Finding]:
         """The findings that lead on: with part of the log missing, no start is recommended, not even on a copy, because
         the missing part comes first."""
         missing = bool(self.prediction.incomplete)
-        return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring]
+        return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring
+                ] + self.mends
 
 
 def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = None) -> Answer:
@@ -101,14 +110,22 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     # a broker knows nothing of a run, and would start on a half-changed store
     runs = [judged(item, "start") for item in earlier_runs(store)]
     displaced = [*displaced_findings(store, checked.analysis.placed)]
+    # a missing begin is part of the prediction
+    begins_late = [item for item in first_file_findings(store, view, checked.analysis.topics)
+                   if item.severity == "warning"]
     beside = [*stated, *expiring, *runs, *displaced]
     found = [
-        *prediction.findings(), *(item for item in first_file_findings(store, view) if item.severity != "info"),
+        *prediction.findings(), *begins_late,
         *lock_findings(store, holder_of(store), with_abort=False), *_remains(checked, prediction), *stated, *expiring,
         *guesses(checked.analysis.topics.pairs), *settings_findings(store, view),
         *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
         *displaced,
     ]
+    # a record in a wrong queue has no entry there: no rebuild of the queues makes it right
+    mends = [item for item in checked.findings if item.repaired_by == "mend-bits" and item.severity != "info"]
+    mended = sum(item.facts.get("count", 1) for item in mends)
+    if 0 < prediction.unreachable_messages <= mended:
+        found = [structs.replace(item, remedy=mends[0].remedy) if item.code in _IN_QUEUES else item for item in found]
     causes = [item for item in [*stated, *runs, *expiring] if item.bits & MESSAGES]
     code = prediction.exit_code | FindingList(beside).bits
     return Answer(
@@ -119,7 +136,22 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
         [item for item in expiring if not item.bits],
         # a prediction does not count messages that are damaged already
         bool(checked.findings.bits & MESSAGES) or any(item.intact_after for item in view.damaged),
+        [structs.replace(item, severity="info", bits=0) for item in mends],
+        [*unstated_parts(store, checked.analysis.topics)] if settings.version.has_reached(_POP_IN_ROCKSDB) else [],
     )
+
+
+def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
+    """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
+    store, view = checked.analysis.store, checked.analysis.by_names
+    own = settings_of_options(store)
+    reasons = []
+    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+        found = predict(store, view, BrokerSettings(version, own.given))
+        if found.starts or found.reason is None:
+            return None
+        reasons.append(found.reason)
+    return str(own.version), reasons[0]
 
 
 def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None = None) -> Answer | None:

@@ -49,12 +49,11 @@ from recover.check.parts import (
     Needed,
     check_owners,
     foreign_findings,
-    has_timer,
     needed_parts,
     queue_types,
     units_of_older_log,
 )
-from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, waiting_timers
+from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, has_timer, waiting_timers
 from recover.derived.expected import deleted_topics
 from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity
@@ -108,10 +107,11 @@ def predict(
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
-    prediction.assumptions += assumptions(store, view, settings)
+    topics = Topics(store)
+    first_file = [*first_file_findings(store, view, topics)]
+    prediction.assumptions += assumptions(store, first_file, settings)
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
-    topics = Topics(store)
     needed = needed_parts(store, topics, view)
     # predict does not know what the loss of these costs
     prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
@@ -119,6 +119,7 @@ def predict(
     prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
                                for twin in store.commitlog.duplicates]
     prediction.incomplete = incomplete(store, view)
+    prediction.incomplete += [item for item in first_file if item.severity == "error"]
     if counted and not prediction.incomplete:
         prediction.incomplete += missing_end(store, view, topics, index_ends(store))
     configs = config_pairs(store, topics, view, settings)
@@ -581,11 +582,11 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
     if settings.knows("timerWheelEnable") and has_timer(store):
         for item in check_timer(store, log):
             if item.severity != "info":
-                yield f"timer: {item.message}"
+                yield f"timer messages: {item.message}"
 
 
-def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
-    """Assumptions about release, settings, files and the beginning of the log."""
+def assumptions(store: Store, first_file: list[Finding], settings: BrokerSettings) -> Iterator[str]:
+    """Assumptions about release, settings, files and the beginning of the log; `first_file`: the findings about it."""
     version = settings.version
     if version.nearest != version:
         yield f"{version} is unknown and treated like {version.nearest}, the nearest known release"
@@ -610,6 +611,6 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
             yield f"{told}: {', '.join(sorted(names))}"
     if settings.flag("rocksdbCQDoubleWriteEnable"):
         yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
-    for item in first_file_findings(store, log):
-        if item.severity != "info":
+    for item in first_file:
+        if item.severity == "warning":
             yield f"the files before {item.file} are missing on purpose: {item.message}"

@@ -9,6 +9,8 @@ Records, units and gaps between queue offsets are counted in `lost`. Here are th
    too, or another group has read as far. An offset alone can be set by hand.
 3. `missing_end`: that, and entries of the index that name places after the end of the log, for a prediction, which has
    no other evidence.
+4. `unread_before_begin`: progress that stops before the first message of the log witnesses messages that nobody has
+   read yet. Retention takes such messages, too: it counts only where retention cannot have deleted them.
 
 Not protected: messages of which no byte is left outside the log's lost end.
 """
@@ -33,6 +35,7 @@ from recover.reading.end import ZEROED, indexed_after_end
 from recover.reading.lost import INDEXED, Losses, LostPosition, record_count
 from recover.store.columns import Rows, within
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import COMMITLOG, Store, last_unit
 from recover.store.unread import held_elsewhere
 
@@ -168,6 +171,27 @@ def claimed_after_end(store: Store, log: LogView, topics: Topics) -> list[Claime
         if support or (len(names) > 1 and _is_first_life(log, numbers.get(key))):
             found.append(Claimed(key, end, min(stop, end + _MOST), (*names, *sorted(support))))
     return found
+
+
+def unread_before_begin(store: Store, log: LogView, topics: Topics) -> list[Claimed]:
+    """Return the messages before the first one of the log that are not consumed or delivered yet, by queue, and whose
+    progress says so. `OSError` if queues cannot be listed."""
+    if COMMITLOG in held_elsewhere(store) or not log.min_offset:
+        return []
+    tally = log.tally
+    begins = {QueueKey(topic_text(topic), queue_id): int(least)
+              for (topic, queue_id), least, most in zip(log.queues, tally.least, tally.most, strict=True) if most >= 0}
+    behind: dict[QueueKey, dict[str, int]] = defaultdict(dict)
+    queues: dict[QueueKey, MappedFileQueue] | None = None
+    for key, source, offset in _progress(topics):
+        if key not in begins:
+            # of a queue without a message left, its last entry says how many there were
+            queues = queues or {QueueKey(folder.topic, folder.queue_id): queue for folder, queue in store.list_queues()}
+            end, unit = last_unit(queues[key].files, []) if key in queues else (0, None)
+            begins[key] = end if unit is not None and unit.phy_offset < log.min_offset else 0
+        if 0 <= offset < begins[key]:
+            behind[key][source] = offset
+    return [Claimed(key, min(said.values()), begins[key], tuple(sorted(said))) for key, said in sorted(behind.items())]
 
 
 def _ahead(store: Store, log: LogView, topics: Topics) -> dict[QueueKey, tuple[int, dict[str, int]]]:

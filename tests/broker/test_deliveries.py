@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.kinds import Kind, Life, step, write
 from fixtures.lab.toolchain import VERSIONS
+from fixtures.lab.whole import WholeBroker
+from formats.record.message import RETRY_PREFIX
 from tests.broker.deliveries import CONF, Counts, happened
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -61,3 +65,23 @@ def test_broker_delivers_what_was_foretold(name: str, version: str, when: str, t
         old = sum(number - 1 for (each, _, _), number in copies_before.items() if each == topic)
         said = sum(number for (kind, each), number in of(rows, "again").items() if each == topic and kind != "half")
         assert topic.startswith("%RETRY%") or extra == old + said, topic
+
+
+@pytest.mark.parametrize("release", ["5.3.3", "5.5.0"])
+def test_popped_messages_come_to_their_retry_topic_as_foretold(release: str, tmp_path: Path) -> None:
+    """60 popped, half of them without an answer, and a kill; the check points are in the log, not in a kvStore."""
+    life = Life((step("topic", "Popped", 2), step("send", "Popped", 60), step("pop", "Popped", "pops", 60),
+                 step("sleep", 15_000)), killed=True)
+    kind = Kind("pop", release, "popped messages", (life,), (("popConsumerKVServiceEnable", False),), ())
+    root = write(kind, tmp_path / "store")
+    retry = f"{RETRY_PREFIX}pops_Popped"
+    # what a pop hides comes back after a minute
+    at = int(time.time() * 1000) + 90_000
+    said = mqtool("predict", root, "--broker", release, "--at", at, *KEPT, "--json").document["delivers"]
+    foretold = sum(row["again"] + row["now"] for row in said if row["kind"] == "revive")
+    before = sum(record.topic == retry for record in plain.records(root))
+    time.sleep(max(0.0, at / 1000 - time.time() - 60))
+    with WholeBroker(release, root, kind.conf, kill=True) as broker:
+        broker.act([step("await", retry, before + foretold, 100_000), step("sleep", 10_000)])
+    assert sum(record.topic == retry for record in plain.records(root)) - before == foretold
+    assert foretold >= 30

@@ -239,12 +239,16 @@ def test_predict_and_recover_list_the_same_rows(
         damage(recipe, root, 2)
     rows = mqtool("groups", root, "--broker", "5.3.3", "--json").document["groups"]
     assert rows
-    assert mqtool("predict", root, "--broker", "5.3.3", "--json").document["groups"] == rows
+    predicted = mqtool("predict", root, "--broker", "5.3.3", "--json").document
+    assert predicted["groups"] == rows
     planned = mqtool("recover", root, "--broker", "5.3.3", "--dry-run", "--json").document
     assert (planned["groups"], planned["groups_after"]) == (rows, None)
+    assert (planned["delivers"], planned["delivers_after"]) == (predicted["delivers"], None)
     document = mqtool("recover", root, "--broker", "5.3.3", "--yes", "--json").document
     assert document["groups"] == rows
-    assert document["groups_after"] == mqtool("groups", root, "--broker", "5.3.3", "--json").document["groups"]
+    after = mqtool("groups", root, "--broker", "5.3.3", "--json").document
+    assert (document["groups_after"], document["delivers_after"]) == (after["groups"], after["delivers"])
+    assert predicted["delivers"] and any(row["again"] for row in after["delivers"])
     if recipe == "page-zeroed":
         skipped = sum(row["skips"] for row in rows)
         assert sum(row["skips"] for row in document["groups_after"]) <= skipped
@@ -531,8 +535,10 @@ def test_a_real_browser_runs_no_script_of_a_name(tmp_path: Path) -> None:
 @with_browser
 @pytest.mark.parametrize(("name", "recipes"), [
     ("clean-5.3.3", ["consumer-offset-above-max", "page-random", "crash-bit-without-checkpoint"]),
-    ("clean-manyfiles-5.3.3", ["log-middle-missing"]), ("clean-manyfiles-5.3.3", ["log-all-missing"]),
-    ("killed-5.5.0", ["crash-everything-derived"]), ("kinds/clean-rocksdb-5.5.0", ["page-zeroed"]),
+    ("clean-manyfiles-5.3.3", ["log-all-missing"]),
+    *(pytest.param(name, recipes, marks=pytest.mark.long) for name, recipes in [
+        ("clean-manyfiles-5.3.3", ["log-middle-missing"]), ("killed-5.5.0", ["crash-everything-derived"]),
+        ("kinds/clean-rocksdb-5.5.0", ["page-zeroed"])]),
 ])
 def test_the_first_screen_of_a_real_browser_holds_the_three_answers(
     name: str, recipes: list[str], tmp_path: Path,

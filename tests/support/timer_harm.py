@@ -61,4 +61,5 @@ HARMS: dict[str, Callable[[Path], None]] = {
         last_timer_queue_offset=0, master_timer_queue_offset=0)),
     "bits-in-units": lambda root: _in_log(root, _bits),
     "log-cut": lambda root: _in_log(root, _cut),
+    "all-gone": lambda root: _gone(root, "timerlog", "timerwheel", CHECK),
 }
