@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from itertools import groupby, zip_longest
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from recover.findings.model import FindingList
 from recover.look.file import bits_of, inspect_file
 from recover.look.items import Field, FileReport, Item
 from recover.look.store import NO_LOG, Start, StoreReport
+from recover.store.source import bytes_on_disk
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.store.unread import Elsewhere
 
@@ -132,10 +134,10 @@ def _size(size: int | None, held: Elsewhere | None, *, told: bool) -> str:
 
 
 def _parts(report: StoreReport) -> Table:
-    rows = [(part.path, part.files, human_size(part.size), part.what,
+    rows = [(part.path, part.files, human_size(part.size), human_size(part.on_disk), part.what,
              Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts if part.state != "missing" or part.name not in report.elsewhere]
-    return table("parts", ["part", ">files", ">size", "*what", ""], rows)
+    return table("parts", ["part", ">files", ">size", ">on disk", "*what", ""], rows)
 
 
 def _pointers(report: StoreReport) -> Table:
@@ -213,11 +215,21 @@ _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim
 _HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}
 
 
+def _on_disk(path: str) -> int | None:
+    """The bytes that a file of this machine holds on its disk."""
+    try:
+        return bytes_on_disk(os.stat(path))
+    except OSError:
+        return None
+
+
 def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bool) -> int:
     """Show a file and return the exit bits; `chosen`: the user named the offset."""
     out.answer(**report.json())
     pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
                                        ("length", exact_size(report.length))]
+    if (held := _on_disk(report.path)) is not None and held < report.length:
+        pairs.append(("on disk", f"{exact_size(held)}; the rest are holes, which read as zeros"))
     if report.base is not None:
         pairs.append(("starts at", f"{report.base:,}"))
     pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]

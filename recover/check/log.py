@@ -30,6 +30,7 @@ from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ClosedFile, ReadFailure
 from recover.store.reading import FILE
+from recover.store.source import origin_of
 from recover.store.store import COMMITLOG, Store, logs_beside_remedy, named_by_record
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
              *bytes_findings(store, log, lost, analysis.end_marks, untold=bool(untold))]
     if not analysis.settled:
         found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
+    if count := analysis.facts.search.left:
+        found.append(finding("commitlog-unconfirmed-records", "commitlog", count=count))
     for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
@@ -365,14 +368,19 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
 
 
 def displaced_findings(store: Store, placed: Sequence[Placed]) -> Iterator[Finding]:
-    """A finding for each file to which records belong that stand elsewhere; `placed` as in `Analysis`."""
-    for mapped_file, own in groupby(placed, key=lambda run: run.mapped_file):
+    """A finding for each file to which records belong that stand elsewhere, and for each whose records a further log
+    has; `placed` as in `Analysis`."""
+    for (mapped_file, further), own in groupby(
+        sorted(placed, key=lambda run: (run.mapped_file.file_from_offset, run.further)),
+        key=lambda run: (run.mapped_file, run.further),
+    ):
         runs = [*own]
+        source, position = origin_of(runs[0].source, runs[0].position)
         yield finding(
-            "commitlog-displaced-records", store.relative(mapped_file.path),
+            "commitlog-held-elsewhere" if further else "commitlog-displaced-records", store.relative(mapped_file.path),
             runs[0].start - mapped_file.file_from_offset, first=runs[0].start, last=runs[-1].stop,
-            count=sum(run.records for run in runs), runs=len(runs), source=store.relative(runs[0].source),
-            position=runs[0].position, shift=runs[0].position - (runs[0].start - mapped_file.file_from_offset),
+            count=sum(run.records for run in runs), runs=len(runs), source=store.relative(source),
+            position=position, shift=position - (runs[0].start - mapped_file.file_from_offset),
         )
 
 

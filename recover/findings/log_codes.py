@@ -180,6 +180,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "wrong path: it began a new log, and deleted the queues; only index files still name the messages.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+        none="the log is unreadable; the queues list {lost:message}, the index {index_units:entry|entries}: do not start the broker, "
+        "is this the log's disk?",
         leads="stop",
     ),
     Code(
@@ -413,6 +415,27 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "another file.",
         broker=_CUTS,
         action="Do not start the broker. `mqtool recover` writes them to their place, and undo reverts that.",
+    ),
+    Code(
+        "commitlog-held-elsewhere", "error",
+        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
+        one="the message at {first} is damaged or missing here, and whole in {source}",
+        meaning="A log named with --from has intact records for places of this log that hold none. It is the same log: the records around "
+        "them are the same byte for byte, or queues of this store name them.",
+        cause="Damage or loss in this store; the other one is a replica or a backup, or was found on the disk.",
+        broker=_CUTS,
+        action="`mqtool recover --from` writes them to their place, and undo reverts that.",
+        bits={"start": MESSAGES},
+    ),
+    Code(
+        "commitlog-unconfirmed-records", "info",
+        "{count} whole records claim places that no message of the log holds, but too little bears them out", "",
+        one="a whole record claims a place that no message of the log holds, but too little bears it out",
+        meaning="Bytes that are no part of the log, or a log named with --from, hold whole records that say a damaged or missing place. Nothing else "
+        "names them there, or other records claim the same place with as much evidence.",
+        cause="Remains of another log or of an earlier use of the disk; copies that differ; or queues and index that were lost with the log.",
+        broker="It does not see them.",
+        action="`mqtool export` of the file that holds them shows them. If the log named with --from is the right one, add `--from-unanchored`.",
     ),
     Code(
         "commitlog-needs-newer-broker", "info",

@@ -525,7 +525,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}: mqtool does not emulate it",
+        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}",
         "Try the start on a copy of the store.",
         meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
+from recover.broker.versions import NEWEST_OF_LINES
 from recover.check import log as check_log
 from recover.check.parts import OTHER_QUEUES, REMAINS
 from recover.check.report import VerifyReport
@@ -130,6 +131,19 @@ def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) 
     explained = 0 < prediction.unreachable_messages <= sum(item.facts.get("count", 1) for item in mends)
     for item in found:
         yield structs.replace(item, remedy=mends[0].remedy) if explained and item.code in _IN_QUEUES else item
+
+
+def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
+    """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
+    store, view = checked.analysis.store, checked.analysis.by_names
+    own, around = settings_of_options(store), Surroundings(store, view)
+    reasons = []
+    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+        found = predict(store, view, BrokerSettings(version, own.given), around=around)
+        if found.starts or found.reason is None:
+            return None
+        reasons.append(found.reason)
+    return str(own.version), reasons[0]
 
 
 def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None = None) -> Answer | None:

@@ -100,7 +100,7 @@ def predict(
                                      if pair.is_deleted]
     if settings.knows("timerWheelEnable"):
         # the effect on pending messages is not predicted
-        prediction.unsupported += [f"timer: {damage}" for damage in around.timer_damage]
+        prediction.unsupported += [f"timer messages: {damage}" for damage in around.timer_damage]
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()

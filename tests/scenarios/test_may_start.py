@@ -235,7 +235,9 @@ def test_a_part_that_only_a_setting_tells_of_is_named_as_an_assumption(tmp_path:
 
 
 @AS_ROOT
-@pytest.mark.parametrize(("part", "starts", "code"), [("index", True, exits.DERIVED), ("config", False, exits.MESSAGES)])
+@pytest.mark.parametrize(("part", "starts", "code"), [
+    ("index", True, exits.DERIVED), ("config", False, exits.MESSAGES),
+])
 def test_a_start_needs_no_list_of_index_files(part: str, starts: bool, code: int, root: Path) -> None:
     """IndexService.load takes a folder that it cannot list for an empty one, in 4.9.7 as in 5.3.3."""
     for path in (root, *root.rglob("*")):
