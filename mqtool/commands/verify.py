@@ -102,7 +102,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     everything: Annotated[bool, flag(
         "--all", "Also read stores whose listing has not changed since the last run in DIR.", _HOW)] = False
     split_above: Annotated[int | None, option(
-        "--split-above", "Scan larger stores one by one, cut into splits (default: 64G).", _HOW,
+        "--split-above", "Cut larger stores into splits, several stores at a time (default: 16G).", _HOW,
         metavar="SIZE", parser=parse_size)] = None
     master: Annotated[str | None, option(
         "--master",

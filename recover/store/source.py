@@ -256,7 +256,7 @@ def existing_entries(folder: Path) -> list[Entry]:
     try:
         return entries(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ELOOP):
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
         return []
 
@@ -521,17 +521,17 @@ def _pool() -> ThreadPoolExecutor:
 
 def is_empty(place: StorePath) -> bool:
     """Whether nothing is at a place on a server. `OSError` if it cannot be asked, as for a bucket that is not there."""
+    files, root = _at(place)
     from pyarrow.fs import FileSelector
 
-    files, root = _at(place)
     return not files.get_file_info(FileSelector(root, allow_not_found=True))
 
 
 def send(file: Path, to: StorePath) -> None:
     """Upload a local file, or everything in a local folder. `OSError`."""
+    files, path = _at(to)
     from pyarrow.fs import LocalFileSystem, copy_files
 
-    files, path = _at(to)
     copy_files(str(file), path, source_filesystem=LocalFileSystem(), destination_filesystem=files)
 
 

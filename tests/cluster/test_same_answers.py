@@ -3,6 +3,7 @@ driver."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
         home = sent(tmp_path / "s", *part)
         assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part
+    # what it took is told after it ran, as --estimate tells before
+    done = mqtool("verify", tmp_path / "s", "--only", "commitlog", "--json", "--price", "1", *WHOLE)
+    assert done.document["engine"]["core_seconds"] > 0 < done.document["engine"]["all_tasks"]
+    assert re.search(r"Spark took [\d,]+ tasks and .* of a core, at the given price \d", done.stderr)
     before, out = bytes_home(), tmp_path / "out"
     assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
     assert 0 < bytes_home() - before <= A_MESSAGE * messages + A_QUEUE * topics * queues
