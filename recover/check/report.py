@@ -30,7 +30,6 @@ from recover.check.log import (
 from recover.check.parts import (
     PARTS,
     check_other_parts,
-    check_owners,
     check_parts,
     contradicted_settings,
     earlier_runs,
@@ -38,6 +37,7 @@ from recover.check.parts import (
     lock_findings,
     remains_findings,
 )
+from recover.check.rights import check_owners
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
