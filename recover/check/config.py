@@ -19,9 +19,17 @@ from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS
 from recover.log.scan import LogView
 from recover.reading.reading import Reading
 from recover.store.config_files import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    IN_ROCKSDB,
+    LMQ_OFFSETS_FILE,
     LMQ_PREFIX,
+    MAPPING_FILE,
     MARK,
+    OFFSET_FILES,
+    OFFSETS_FILE,
     STATE_TEXT,
+    TOPICS_FILE,
     ConfigPair,
     ConfigText,
     Topics,
@@ -34,16 +42,6 @@ from recover.store.store import COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 
 # --- Consumer offsets and delay offsets against the queues that they refer to.
-
-
-TOPICS_FILE = "topics.json"
-OFFSETS_FILE = "consumerOffset.json"
-LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
-OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
-GROUPS_FILE = "subscriptionGroup.json"
-DELAYS_FILE = "delayOffset.json"
-MAPPING_FILE = "topicQueueMapping.json"
-TIMER_METRICS_FILE = "timermetrics"
 
 
 class AboveMax(Struct, frozen=True):
@@ -254,10 +252,6 @@ _WRITTEN_MS = 60_000
 """After this time a running broker has written delayOffset.json, with the default of flushDelayOffsetInterval."""
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
-IN_ROCKSDB = {
-    TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
-    OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
-}
 
 
 def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
