@@ -41,7 +41,6 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
-from recover.reading.lost import INDEXED, record_count
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import OFFSET_FILES, TOPICS_FILE, Topics, topic_text
@@ -338,29 +337,21 @@ _LOST_PER_MESSAGE = 10
 
 def remains_findings(store: Store, analysis: Reading, index: IndexReport | None) -> Iterator[Finding]:
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
-    log, lost = analysis.log, analysis.losses.records
+    log, lost = analysis.log, analysis.account.total
     # after damage is bridged, a small log may consist of the bridge alone
-    units = 0 if lost or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
+    units = 0 if analysis.account.by_units or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
     units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in analysis.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(analysis, *item.extent),
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=analysis.account.named_in(*item.extent),
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # if nothing in the log is readable, only --max-loss all accepts it as a log
         start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.has_bridge)
-        held = UNKNOWN if alone else _named_in(analysis, start, start + log.queue.file_size)
+        held = UNKNOWN if alone else analysis.account.named_in(start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
-
-
-def _named_in(analysis: Reading, start: int, stop: int) -> int:
-    """How many lost messages anything names in this range of the log."""
-    by_damage = zip(analysis.log.damaged, analysis.losses.by_damage, strict=True)
-    damaged = [(damage, positions) for damage, positions in by_damage if start <= damage.start < stop]
-    indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
-    return max(record_count([position for _, positions in damaged for position in positions]), indexed)
 
 
 def _index_units_behind(index: IndexReport | None) -> int:
