@@ -43,6 +43,7 @@ from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
+from recover.store.reading import kept_open
 from recover.store.store import Store, StoreOptions
 
 BESIDE_BROKER = (
@@ -256,12 +257,13 @@ class Change(Struct):
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
-        try:
-            made = self._made(store, asked, planner)
-        except (Refusal, OSError):
-            refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
-            raise
-        plan = self._stated(store, made, seen)
+        with kept_open():
+            try:
+                made = self._made(store, asked, planner)
+            except (Refusal, OSError):
+                refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
+                raise
+            plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})

@@ -22,7 +22,6 @@ from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.reading.books import unread_before_begin
 from recover.reading.edits import Edit
-from recover.reading.lost import Losses, held_records
 from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
@@ -42,17 +41,6 @@ FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
 _NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that they are missing."
 _HOUR_MS = 3_600_000
-
-
-def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
-    """Return how many messages the damaged ranges (that begin before `before`) held, as far as any evidence is left; at
-    least one where a record ended."""
-    total = 0
-    for number, (damage, positions) in enumerate(zip(log.damaged, losses.all_by_damage, strict=True)):
-        if number in end_marks or (before is not None and damage.start >= before):
-            continue
-        total += held_records(damage, positions)
-    return total
 
 
 def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:

@@ -62,10 +62,10 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-contradicted-properties", "error",
-        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: its queue entry has "
-        "another tag, and the index has other keys", "mqtool query {store} --phy-offset {start}",
-        meaning="The body is intact, but tag and keys match neither the queue entry nor the index, and flipped bits do not explain both. "
-        "No checksum covers the properties of these records.",
+        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: two of "
+        "the tag in its queue entry, the keys in the index and a text that is not UTF-8 say so", "mqtool query {store} --phy-offset {start}",
+        meaning="The body is intact, but two of three witnesses contradict the properties: its queue entry has another tag, the index has "
+        "other keys, or the text is none that a client wrote, and no flipped bit explains it. No checksum covers the properties of these records.",
         cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
         broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
         action="`mqtool recover` leaves the message as it is, changes queue and index to match it, and states it as a loss; "

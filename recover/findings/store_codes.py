@@ -128,7 +128,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "taken to be the owner of most files.",
         cause="A copy or a repair as another user, root for instance.",
         broker="It does not start if its user may not open a file of the log, the queues, the index or the timer, checkpoint or lock for "
-        "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
+        "writing, or list a folder; predict then says 4. An index/ that it may not list counts as empty. It reads the backup of a config file that it may not read, and creates no file in a "
         "folder that it may not write to.",
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
         bits={"start": MESSAGES},

@@ -35,7 +35,6 @@ from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker import versions
 from recover.broker.settings import BrokerSettings, delay_of
-from recover.check.config import DELAYS_FILE, LMQ_OFFSETS_FILE, OFFSET_FILES, OFFSETS_FILE
 from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
@@ -43,7 +42,7 @@ from recover.log.scan import LogView
 from recover.predict.dispatch import Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.timers import PRECISION_MS, TimerStart, start_timer
-from recover.store.config_files import Topics, topic_text
+from recover.store.config_files import DELAYS_FILE, LMQ_OFFSETS_FILE, OFFSET_FILES, OFFSETS_FILE, Topics, topic_text
 from recover.store.derived_files import ExtFiles
 from recover.store.store import Store
 

@@ -232,3 +232,19 @@ def test_a_part_that_only_a_setting_tells_of_is_named_as_an_assumption(tmp_path:
     said = ("--set", "popConsumerKVServiceInit=false")
     assert "popConsumerKVServiceInit" not in mqtool("verify", root, *said, "--json").document["summary"]
     assert mqtool("verify", root, "--set", "popConsumerKVServiceInit=true").code & exits.DERIVED
+
+
+@AS_ROOT
+@pytest.mark.parametrize(("part", "starts", "code"), [
+    ("index", True, exits.DERIVED), ("config", False, exits.MESSAGES),
+])
+def test_a_start_needs_no_list_of_index_files(part: str, starts: bool, code: int, root: Path) -> None:
+    """IndexService.load takes a folder that it cannot list for an empty one, in 4.9.7 as in 5.3.3."""
+    for path in (root, *root.rglob("*")):
+        os.chown(path, _OWNER, _OWNER)
+    os.chown(root / part, 0, 0)
+    (root / part).chmod(0o700)
+    for release in ("4.9.7", "5.3.3"):
+        played = mqtool("predict", root, "--broker", release, "--json")
+        assert (played.document["starts"], played.code) == (starts, code), release
+        assert played.document["next"][0]["command"].startswith("chown")
