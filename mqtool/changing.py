@@ -38,10 +38,12 @@ from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of, settings_of_options
 from recover.predict.may_start import may_start
+from recover.reading.further import Further
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
+from recover.store.reading import kept_open
 from recover.store.store import Store, StoreOptions
 
 BESIDE_BROKER = (
@@ -221,7 +223,7 @@ class Change(Struct):
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
     `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan
-    does not move records, so displaced ones count as damage.
+    does not move records, so displaced ones count as damage. `further`: logs that may hold what the store's lost.
     """
 
     out: Printer
@@ -231,6 +233,7 @@ class Change(Struct):
     max_loss: int | None = 0
     after_verify: Callable[[BrokerSettings, Reading], None] | None = None
     in_place: bool = False
+    further: Further = Further()
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -254,12 +257,13 @@ class Change(Struct):
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
-        try:
-            made = self._made(store, asked, planner)
-        except (Refusal, OSError):
-            refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
-            raise
-        plan = self._stated(store, made, seen)
+        with kept_open():
+            try:
+                made = self._made(store, asked, planner)
+            except (Refusal, OSError):
+                refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
+                raise
+            plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
@@ -313,7 +317,7 @@ class Change(Struct):
         """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
-            before = verify(store, structs.replace(scan, in_place=self.in_place))
+            before = verify(store, structs.replace(scan, in_place=self.in_place, further=self.further))
             out.found(before.findings)
             try:
                 made = planner(store, asked, before)

@@ -99,8 +99,7 @@ class SparkEngine:
                 for failure in found.unreadable:
                     if _is_readable_here(failure):
                         raise unreadable(home.reads.host, path, failure)
-                session.tasks += 1
-                session.size += part.stop - part.start
+                session.count(part.stop - part.start)
                 if not is_again and progress is not None:
                     progress(part.stop - part.start, found.record_count)
         return [scans[number] for number in range(len(parts))]

@@ -29,10 +29,11 @@ from recover.look.query import unread_notes
 from recover.reading.doubts import ORDER, OWNERS, displaced, resolved
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.reading import Reading
+from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile
-from recover.store.source import Tree, mount, open_file, status_of
+from recover.store.source import Tree, mount, open_file, origin_of, status_of
 from recover.store.store import Store, StoreOptions
 
 _LOOK = 8 << 20
@@ -65,13 +66,15 @@ def source_of(store: Store) -> Source:
 
 class Scanned(NamedTuple):
     """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it.
-    `doubted`: the fields that other evidence contradicts, by the physical offset of their record."""
+    `doubted`: the fields that other evidence contradicts, by the physical offset of their record. `earlier`: the
+    identities (uint64, ascending) of the records that each earlier source has."""
 
     source: Source
     log: LogView
     unread: tuple[str, ...]
     by_names: LogView
     doubted: Mapping[int, list[str]] = MappingProxyType({})
+    earlier: tuple[Rows, ...] = ()
 
 
 def open_sources(
@@ -260,6 +263,9 @@ class _Image(Tree):
 
     def __init__(self, path: Path, found: Sequence[Stretch]) -> None:
         self.path, self.parts = path, {str(part.start): part for part in found}
+
+    def origin(self, name: str, position: int) -> tuple[Path, int]:
+        return origin_of(self.path, self.parts[name].start + position)
 
     def status(self, name: str) -> stat_result:
         part = self.parts[name]

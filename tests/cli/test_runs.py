@@ -8,12 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import damage
+from formats.record import HEAD
 from mqtool import exits
 from recover.change.carry_out import apply_plan
 from recover.change.journal import open_runs
@@ -335,6 +337,22 @@ def test_a_plan_file_that_is_there_is_refused_before_the_scan(store: Path, tmp_p
         assert ("exists already" in ran.stderr) != scans and (ran.returncode == 8) != scans, ran.stderr
 
 
+def test_a_plan_opens_each_file_of_the_store_a_few_times(store: Path) -> None:
+    path = store / "commitlog" / "00000000000000000000"
+    content = bytearray(path.read_bytes())
+    content[HEAD.size + 3] ^= 1  # a body
+    path.write_bytes(content)
+    names_what_it_opens = (
+        "import sys; sys.addaudithook(lambda event, args: event == 'open' and print(args[0], file=sys.stderr)); "
+        "from mqtool.cli import main; sys.exit(main())"
+    )
+    ran = subprocess.run([sys.executable, "-c", names_what_it_opens, "recover", store, "--dry-run"],
+                         capture_output=True, text=True)
+    assert ran.returncode == 4, ran.stderr
+    opened = Counter(line for line in ran.stderr.splitlines() if line.startswith(f"{store}/") and Path(line).exists())
+    assert opened[str(path)] and max(opened.values()) <= 8, opened.most_common(5)
+
+
 @pytest.mark.parametrize("said", [("--set", "aclSecretKey=geheim"), ("--set=aclSecretKey=geheim",), None])
 def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...] | None
@@ -421,7 +439,7 @@ def test_pruning_frees_the_room_of_runs_that_have_ended_and_says_what_it_costs(s
     assert done.code == 0 and done.document["applied"] and done.document["runs"][0]["pruned_ms"]
     assert not [path for name in ("staged", "preimages", "retired") for path in (store / ".mqtool").rglob(f"{name}/*")]
     listed = mqtool("journal", store)
-    assert "undo data removed" in listed.stdout and "undo: " not in listed.stdout
+    assert "undo data removed" in " ".join(listed.stdout.split()) and "undo: " not in listed.stdout
     refused = mqtool("undo", store, "--yes")
     assert refused.code == exits.OPERATIONAL and "--prune" in refused.stderr
     assert mqtool("journal", store, "--prune", "--yes", "--json").document["prunes"] == []
