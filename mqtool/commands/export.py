@@ -285,7 +285,7 @@ def _into(
     out.show(table("stores", columns, [tuple(row.values()) for row in stores], _SHOWN, len(stores)))
     out.summary(
         f"{count(messages, 'message')} ({human_size(size)} of log) of {count(len(made.read), 'log file')} written to "
-        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read")
+        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read", clean=False)
     return exits.CLEAN
 
 
