@@ -196,7 +196,8 @@ ROWS: tuple[Row, ...] = (
     Row("queues-before-log", REPAIR, "", "", "[TooSmallCqOffset]",
         r"\[TooSmallCqOffset\] maxPhysicalPosInLogicQueue=",
         "The queues end before the first file of the log: the dispatch begins with that file.",
-        "consumequeue-missing-units", (_QUEUES, _PREDICT)),
+        "consumequeue-missing-units", (_QUEUES, _PREDICT),
+        read=JAR),
     Row("dispatch-error", LOSS, "", "", "dispatch message to consume queue error",
         r"dispatch message to consume queue error",
         "The dispatch could not write to the queues: the broker delivers nothing that was stored since.",
@@ -219,7 +220,7 @@ ROWS: tuple[Row, ...] = (
         r"but [Cc]ommit[Ll]og have not finish to be dispatched, (?:CL: |CommitLog max offset=)\d+",
         "The broker stopped before the last messages of the log had a place in their queues. The next start "
         "dispatches them.",
-        "abort-present", (_PREDICT, _QUEUES), read=JAR),
+        "abort-present", (_PREDICT, _QUEUES)),
     Row("min-offset", REPAIR, "", "", "Exception thrown when correctMinOffset",
         r"Exception thrown when correctMinOffset",
         "A queue file could not be read where the queue's min offset is looked for: the queue may begin too "
@@ -374,7 +375,7 @@ ROWS: tuple[Row, ...] = (
     Row("position-in-no-file", LOSS, "", "", "Offset not matched. Request offset:",
         r"Offset not matched\. Request offset: (?P<offset>\d+)",
         "A queue entry or a reader asks for a position that no file has: the log was cut or lacks a file.",
-        "consumequeue-beyond-log", (_VERIFY, _DRY), read=JAR),
+        "consumequeue-beyond-log", (_VERIFY, _DRY)),
     Row("position-after-written", LOSS, "", "", "request pos invalid",
         r"selectMappedBuffer request pos invalid, request pos: -?\d+",
         "A queue entry leads after the written part of its log file: its message is not there.",
@@ -440,11 +441,11 @@ ROWS: tuple[Row, ...] = (
         "A config file could not be written: committed offsets or topics since the last time are lost with the "
         "process.",
         "config-missing", (_GROUPS, _VERIFY), read=JAR),
-    Row("config-not-written", LOSS, "5.0.0", "", "Failed to persist",
+    Row("config-not-written", NOTE, "5.0.0", "", "Failed to persist",
         r"Failed to persist",
-        "A config file could not be written: committed offsets or topics since the last time are lost with the "
-        "process.",
-        "config-missing", (_GROUPS, _VERIFY), read=JAR),
+        "A config file could not be written. Normal at the first start of 5.5.0, before its folder is "
+        "there; later, what was committed since the last time is lost with the process.",
+        "config-missing", (_GROUPS, _VERIFY)),
     Row("config-deleted", LOSS, "5.5.0", "", "and delete invalid file",
         r"load (?P<file><path>+) failed, and delete invalid file",
         "A config file that cannot be read was deleted; its backup is used, if there is one.",
@@ -502,7 +503,7 @@ ROWS: tuple[Row, ...] = (
         r"correct delay offset \[ delayLevel \d+ \] from -?\d+ to -?\d+",
         "The offset of a delay level did not fit its queue, and was corrected: messages between are delivered "
         "again, or never.",
-        "delay-offset-above-max", (_PREDICT, _PENDING), read=JAR),
+        "delay-offset-above-max", (_PREDICT, _PENDING)),
     Row("replica-differs", FAILURE, "", "", "master pushed offset not equal the max phy offset in slave",
         r"master pushed offset not equal the max phy offset in slave, SLAVE: (?P<offset>\d+) MASTER: \d+",
         "The log of the replica does not end where the master goes on: nothing is replicated any more. One of "
@@ -584,6 +585,18 @@ ROWS: tuple[Row, ...] = (
         r"Timer recheck because of minFirst:\d+ processOffset:\d+",
         "The timerlog begins after the place that the start looks at. Normal.",
         None, (), read=JAR),
+    Row("half-discarded", LOSS, "", "", "MsgExt:MessageExt",
+        r"MsgExt:MessageExt \[",
+        "A half message was checked too often or is too old: it is moved to TRANS_CHECK_MAX_TIME_TOPIC, and nobody "
+        "consumes it.", "start-discards-half", (_PENDING, _PREDICT)),
+    Row("half-op-unreadable", LOSS, "", "", "GetLong error",
+        r"GetLong error",
+        "An op message names several half messages, which releases before 5.0 cannot read: they ask producers again "
+        "about half messages that are ended.", "start-delivers-again", (_PENDING, _PREDICT)),
+    Row("service-offset", REPAIR, "", "", "Offset illegal. GetMessageStatus",
+        r"Offset illegal\. GetMessageStatus=\w+, topic=",
+        "The committed offset of a service of the broker is outside of its queue; the broker corrects it.",
+        "consumer-offset-above-max", (_GROUPS, _PENDING)),
     Row("half-check-stops", LOSS, "", "", "illegal offset read",
         r"illegal offset read: -?\d+, op offset: -?\d+,skip this queue",
         "A committed offset of the half or op queue is negative: half messages of that queue are never checked.",
@@ -592,13 +605,13 @@ ROWS: tuple[Row, ...] = (
         r"The miss op offset=\d+ in queue=.* is illegal, pullResult=",
         "The committed offset of the op queue is outside of it; the broker corrects it, and asks producers "
         "about half messages again.",
-        "consumer-offset-above-max", (_PENDING, _PREDICT), read=JAR),
+        "consumer-offset-above-max", (_PENDING, _PREDICT)),
     Row("half-not-put-back", NOTE, "", "", "PutBackToHalfQueueReturnResult",
         r"PutBackToHalfQueueReturnResult (?:error|write failed)",
         "A half message could not be stored again for a later check; it is tried again.",
-        None, (_PENDING,), read=JAR),
+        None, (_PENDING,)),
     Row("half-channel", NOTE, "", "", "Check transaction failed, channel",
-        r"Check transaction failed, channel is null\. groupId=",
+        r"Check transaction failed, channel (?:is null|table is empty)\. groupId=",
         "No producer of a group is connected that could be asked about its half messages. Normal right after a "
         "start.",
         None, (_PENDING,)),

@@ -156,6 +156,7 @@ RELEASES_READ = sorted({release for lines in LINES.values() for found in lines.v
 IDLE = re.compile(
     r"Over index file capacity|is full, trying to create another|Load default|unregisterBroker|shutdown Reput"
     r"|MessageStoreState transition|correct delay offset|Failed to persist|SSLContext|channel option|createChannel"
+    r"|No new message\. GetMessageStatus|is NO_NEW_MSG, pullResult"
 )
 #: What a log has to say first, by case.
 FIRST = {
