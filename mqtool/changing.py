@@ -16,27 +16,19 @@ from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
 from mqtool.next_steps import ELSEWHERE, Given, next_steps, undo_step
-from mqtool.options import (
-    BROKER,
-    CHANGE,
-    EngineChoice,
-    PartsChoice,
-    StoreChoice,
-    WriteChoice,
-    new_outside_store,
-    option,
-)
-from mqtool.printer import Printer, make_console
-from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
+from mqtool.options import BROKER, CHANGE, EngineChoice, PartsChoice, StoreChoice, UndoChoice, new_outside_store, option
+from mqtool.printer import Printer, Text, make_console
+from mqtool.screens.verdict import losses, plan_document, room_text, show_plan, verify_line
 from mqtool.text import clean, count
 from mqtool.words import N_, _, listed
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
+from recover.change.journal import RunInfo
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan, save_plan
 from recover.change.owner import Owner, acting
-from recover.change.places import Places, check_changeable, check_space
+from recover.change.places import Places, check_changeable, check_space, room_for
 from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
@@ -46,10 +38,12 @@ from recover.log.scan import KnownLog, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of, settings_of_options
 from recover.predict.may_start import may_start
+from recover.reading.further import Further
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
+from recover.store.reading import kept_open
 from recover.store.store import Store, StoreOptions
 
 BESIDE_BROKER = (
@@ -70,7 +64,7 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
 
     store: StoreChoice
     engine: EngineChoice
-    consent: WriteChoice
+    consent: UndoChoice
     plan_out: Annotated[Path | None, option(
         "--plan-out", "Save the plan for `mqtool apply`, outside the store.", CHANGE,
         metavar="FILE")] = None
@@ -79,6 +73,7 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
         """`Refusal`, before any long work, if the plan file could not be written at the end."""
         if self.plan_out is not None:
             new_outside_store(self.plan_out, root, self.store.parts)
+        self.consent.check_journal([root, *self.store.parts])
 
     def save(self, out: Printer, plan: Plan) -> None:
         """Write the plan file, if one was requested, and name the folder that belongs to it."""
@@ -155,6 +150,21 @@ def say_owner(out: Printer, owner: Owner | None) -> None:
         out.say(f"the store belongs to {clean(owner)}, and is changed as that user, not as root")
 
 
+def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> None:
+    """Say what a plan needs on each file system, and where its undo data go. `Refusal` (8) with both figures if that is
+    more than is free."""
+    rooms = room_for(root.absolute(), plan, journal)
+    out.answer(room=to_builtins(rooms))
+    out.show(*(Text(room_text(room)) for room in rooms))
+    check_space(root.absolute(), plan, journal)
+
+
+def say_undo_data(out: Printer, run: RunInfo | None) -> None:
+    """Say where the undo data of a run are, if not in the store."""
+    if run is not None and run.undo_data is not None:
+        out.say(f"the undo data of this run are in {run.undo_data}: undo and resume look for them there")
+
+
 @contextmanager
 def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
     """The arguments `progress` and `interrupted` for running a plan; signals wait for the end of a step."""
@@ -213,7 +223,7 @@ class Change(Struct):
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
     `after_verify` is called with the settings of the plan and the analysis of the last verify. `in_place`: the plan
-    does not move records, so displaced ones count as damage.
+    does not move records, so displaced ones count as damage. `further`: logs that may hold what the store's lost.
     """
 
     out: Printer
@@ -223,6 +233,7 @@ class Change(Struct):
     max_loss: int | None = 0
     after_verify: Callable[[BrokerSettings, Reading], None] | None = None
     in_place: bool = False
+    further: Further = Further()
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
@@ -231,7 +242,11 @@ class Change(Struct):
         store = choice.store.open()
         folders = store.options.folders
         choice.check(root)
+        journal = choice.consent.journal
         if self.output is not None:
+            if journal is not None:
+                raise UsageRefusal("--journal is for a change in place, --output makes a copy",
+                                   "Leave one of them out.")
             check_target(sources_of(store), self.output)
         in_place = self.output is None
         beside_broker = dry and in_place and choice.plan_out is None and not choice.engine.on_spark
@@ -242,12 +257,13 @@ class Change(Struct):
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
-        try:
-            made = self._made(store, asked, planner)
-        except (Refusal, OSError):
-            refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
-            raise
-        plan = self._stated(store, made, seen)
+        with kept_open():
+            try:
+                made = self._made(store, asked, planner)
+            except (Refusal, OSError):
+                refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
+                raise
+            plan = self._stated(store, made, seen)
         code, document = made.before.exit_code, made.before.json()
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
@@ -262,10 +278,11 @@ class Change(Struct):
         if self.output is None:
             Places(root, folders).check_plan(plan)
             try:
-                with acting(root, folders, as_root=choice.consent.as_root) as owner:
+                beside = [] if journal is None else [journal]
+                with acting(root, folders, as_root=choice.consent.as_root, beside=beside) as owner:
                     say_owner(out, owner)
-                    check_changeable(root.absolute(), ())
-                    check_space(root.absolute(), plan)
+                    check_changeable(root.absolute(), (), beside=journal)
+                    show_room(out, root, plan, journal)
             except Refusal as refusal:
                 if not dry:
                     raise
@@ -284,7 +301,8 @@ class Change(Struct):
                 tree.stays = True  # for resume
             with step_by_step(out, "applying") as how:
                 applied = apply_plan(store.root, plan, parts=[] if self.output else folders,
-                                     as_root=choice.consent.as_root and in_place, **how)
+                                     as_root=choice.consent.as_root and in_place, journal=journal, **how)
+        say_undo_data(out, applied)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
         return conclude(
             out, store, choice.engine, plan,
@@ -299,7 +317,7 @@ class Change(Struct):
         """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
-            before = verify(store, structs.replace(scan, in_place=self.in_place))
+            before = verify(store, structs.replace(scan, in_place=self.in_place, further=self.further))
             out.found(before.findings)
             try:
                 made = planner(store, asked, before)

@@ -259,8 +259,8 @@ def _dry_runs(scene: Scene) -> list[Step]:
         steps.append(scene.dry_run(
             "one flipped bit explains damaged messages: --mend-bits restores them", _MEND))
     # findings that only an option repairs do not justify a run without it
-    if scene.phase == "predicted" or any(item not in scene.needs("mend-bits") + scene.needs("clamp")
-                                         for item in scene.repairs()):
+    asked = scene.phase == "predicted" and (bool(scene.code & exits.MESSAGES) or not steps)
+    if asked or any(item not in scene.needs("mend-bits") + scene.needs("clamp") for item in scene.repairs()):
         steps.append(scene.dry_run("shows what a repair would change and what is lost; writes nothing"))
     if scene.needs("clamp"):
         steps.append(scene.dry_run(
@@ -323,11 +323,25 @@ def _apply(scene: Scene) -> list[Step]:
     return steps
 
 
+def _as_predicted(scene: Scene, answer: Answer) -> list[Step]:
+    """What predict would say."""
+    return next_steps(structs.replace(
+        scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
+        assumed=answer.assumed, start=None))
+
+
+def _asked(scene: Scene) -> list[Step]:
+    """Both verify and predict were asked: a store with nothing wrong leads to its start, any other to its repair."""
+    assert scene.start is not None
+    if not scene.code & ~exits.DERIVED:
+        return _as_predicted(scene, scene.start)
+    return next_steps(structs.replace(scene, phase="checked", code=scene.code | scene.start.exit_code, start=None))
+
+
 def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
     """What predict would say after a change that leaves a start out of the question. Of its steps only the work for a
     person: a second recover would have nothing to do."""
-    steps = next_steps(structs.replace(
-        scene, phase="predicted", code=answer.exit_code, findings=answer.leads(), damaged=answer.damaged, start=None))
+    steps = _as_predicted(scene, answer)
     cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
     return [step for step in steps if not step.command.startswith("mqtool")] or [
         Step(NO_START, scene.given.fill(_("broker {broker}: {cause}").format(
@@ -335,16 +349,21 @@ def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
 
 
 def _after_repair(scene: Scene) -> list[Step]:
-    start = _start(scene) if scene.start is None or scene.start.may_start else _not_yet(scene, scene.start)
+    may = scene.start is None or scene.start.may_start
+    start = _start(scene) if scene.start is None or may else _not_yet(scene, scene.start)
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
-    if scene.mendable:
+    find = bool(scene.by_hand(*FIND))
+    steps = hands if find else [*start, *(step for step in hands if step not in start)]
+    left = [] if _MEND in scene.typed else scene.needs("mend-bits")
+    # a message that is still there is mended where it is, one that was bridged only after an undo
+    bridged = scene.mendable - sum(item.facts.get("count", 1) for item in left)
+    if bridged > 0:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
-                          _("restores messages that one flipped bit explains ({n:,}), not bridges").format(
-                              n=scene.mendable)))
-    if scene.needs("mend-bits") and _MEND not in scene.typed:
-        steps.append(scene.dry_run(
-            "flips back the one bit of messages that no client or service can read", _MEND))
+                          _("restores messages that one flipped bit explains ({n:,}), not bridges").format(n=bridged)))
+    if left:
+        mend = scene.dry_run("flips back the one bit of messages that no client or service can read", _MEND)
+        # after a change the start comes first, where it may; a run that changed nothing leads where verify does
+        steps.insert(len(steps) if find or (may and scene.phase == "changed") else 0, mend)
     if scene.needs("clamp") and _CLAMP not in scene.typed:
         steps.append(scene.dry_run("lowers consumer offsets to the end of their queues", _CLAMP))
     return steps
@@ -363,6 +382,13 @@ class State(NamedTuple):
 
 
 _PLACES, _WAITING = ("commitlog-misnamed-file", "commitlog-displaced-records"), "start-skips-waiting"
+
+
+def _only_skips_waiting(scene: Scene) -> bool:
+    """Whether messages that it would never deliver are all that the start costs: with the log repaired, others wait."""
+    return {item.code for item in scene.wrong if item.bits & exits.MESSAGES} == {_WAITING}
+
+
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
     State("inspected undone part", lambda it: True, _verify),
@@ -370,11 +396,9 @@ STATES: tuple[State, ...] = (
           lambda it: [Step(Given(str(item.file)).line("verify"), item.message) for item in it.wrong[:_STORES]]),
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
     State("journal", lambda it: True, _verify),
+    State("asked", lambda it: True, _asked),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
     State("checked predicted nothing changed", _stopped, Scene.by_hand),
-    # what waits is judged anew once the log stands where it belongs
-    State("predicted", lambda it: bool(it.named(*_PLACES)) and {item.code for item in _settings(it)} == {_WAITING},
-          _dry_runs),
     State("predicted checked changed nothing", lambda it: bool(_settings(it)),
           lambda it: [it.remedy(item) for item in _settings(it)]),
     State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
@@ -396,8 +420,10 @@ STATES: tuple[State, ...] = (
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, Scene.by_hand),
+    State("predicted", lambda it: bool(it.needs("mend-bits")) and not it.code & exits.MESSAGES, _dry_runs),
     State("predicted", lambda it: it.damaged and not it.code & exits.MESSAGES, _verify),
     State("predicted", lambda it: not it.code & exits.MESSAGES, _start),
+    State("predicted", _only_skips_waiting, lambda it: it.by_hand(_WAITING)),
     State("predicted", lambda it: True, _dry_runs),
     State("changed nothing", lambda it: it.changes != "recover" and bool(
         [item for item in it.repairs() if item.code not in _LEFT_BY_A_KILL]), _dry_runs),

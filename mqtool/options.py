@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from inspect import Parameter, Signature, signature
@@ -23,7 +23,7 @@ from mqtool import exits
 from mqtool.declared import OutputOptions, argument, flag, option, parse_size
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
-from mqtool.text import human_size
+from mqtool.text import count, human_seconds, human_size
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import READS, shell_line, without_secrets
 
@@ -38,6 +38,8 @@ CHANGE = "Before anything is changed"
 _GENTLE = 15
 _LEAST_RATE = 64 << 10
 """Bytes a second: one read takes 16 s at this rate."""
+LEAST_MEMORY = 1 << 20
+"""Bytes: with fewer, a process takes as much as with so many."""
 HAND_OVER = 256 << 30
 """Bytes of log from which the local engine recommends a cluster. One machine scans less within minutes."""
 
@@ -168,8 +170,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one per core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
-        "--memory", "Upper bound for a scan's rows in memory (default: 256M); a verify takes some 140 MB beside them.",
-        _ENGINE, metavar="SIZE", parser=parse_size)] = None
+        "--memory", "Upper bound for a scan's rows in memory, at least 1M (default: 256M). A verify takes 80 MB beside "
+        "them, and 10 MB for each further thread.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this per second (local engine).",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
@@ -179,6 +181,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         _ENGINE, metavar="URL")] = None
     conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None
+    estimate: Annotated[bool, flag(
+        "--estimate", "Only say what this would take on Spark: bytes, tasks, seconds of a core.", _ENGINE)] = False
+    price: Annotated[float | None, option(
+        "--price", "What an hour of a core costs, for --estimate and for what a run on Spark took.", _ENGINE,
+        metavar="P", min=0)] = None
 
     @property
     def thread_count(self) -> int:
@@ -195,6 +202,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
             raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
                                "Write bytes a second, or 64K, 50M, 1G.")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise UsageRefusal(f"--memory {self.memory}: at least {human_size(LEAST_MEMORY)} is needed; with less, no "
+                               "command would take less memory", "Write bytes, or 16M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
                 raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
@@ -225,6 +235,20 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             out.say(f"Spark application {known['application']} on {known['master']}{page}")
         return SparkEngine(settings, makes=rebuilds)
 
+    def say_estimate(self, out: Printer, command: str, groups: Sequence[Struct]) -> int:
+        """Say what a command would take for its store on Spark; nothing is read, and no Spark starts. A usage error
+        (16) for a command that names no store by itself."""
+        from recover.cluster.estimate import estimate
+
+        choice = next((group for group in groups if isinstance(group, StoreChoice)), None)
+        if choice is None:
+            raise UsageRefusal(f"{command} --estimate", "`mqtool verify STORE --estimate` says it of a store.")
+        found = estimate(choice.open(), command, split_size=self.spark_settings().split_size, price=self.price)
+        out.answer(estimate=structs.asdict(found))
+        out.summary(f"{human_size(found.bytes)} to read, " + _took(found.tasks, found.core_seconds, found.cost)
+                    + ", if no storage keeps it waiting and nothing is damaged", clean=False)
+        return exits.CLEAN
+
     def spark_settings(self) -> SparkSettings:
         from recover.cluster.session import spark_settings
 
@@ -247,9 +271,20 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
                               tick=progress.queue, engine=engine, known=known)
-        if compared := engine.json().get("compared_bytes"):
+        said = engine.json()
+        if said.get("core_seconds") is not None:
+            from recover.cluster.estimate import cost_of
+
+            cost = cost_of(said["core_seconds"], self.price)
+            out.say(f"Spark took {_took(said['all_tasks'], said['core_seconds'], cost)}")
+        if compared := said.get("compared_bytes"):
             out.say(f"executors see other inodes or times of the store's files than this machine, which therefore read "
                     f"{human_size(compared)} again to compare them")
+
+
+def _took(tasks: int, core_seconds: float, cost: float | None) -> str:
+    price = "" if cost is None else f", at the given price {cost:,.{2 if cost >= 1 else 4}f}"
+    return f"{count(tasks, 'task')} and {human_seconds(core_seconds)} of a core{price}"
 
 
 def _is_spark_there() -> bool:
@@ -299,6 +334,23 @@ class WriteChoice(ConsentChoice, frozen=True, kw_only=True):
         "(default: write as that user).", CHANGE)] = False
 
 
+class UndoChoice(WriteChoice, frozen=True, kw_only=True):
+    """The same for a change with a plan of its own, and where the data go that undo needs."""
+
+    journal: Annotated[Path | None, option(
+        "--journal", "Keep the undo data in a new folder of DIR, such as one on another disk (default: in "
+        "STORE/.mqtool/); undo and resume find them there.", CHANGE, metavar="DIR")] = None
+
+    def check_journal(self, roots: Iterable[Path | str]) -> None:
+        """`UsageRefusal` (16) unless the folder for undo data exists outside of the store and its parts."""
+        if self.journal is None:
+            return
+        outside_store(self.journal, map(Path, roots))
+        if not self.journal.is_dir():
+            raise UsageRefusal(f"there is no folder {self.journal}", "Create it first (is its disk mounted?), or name "
+                               "another place.")
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 
@@ -329,7 +381,8 @@ class Command:
             beside = values[self._beside_store]
             if not beside or _is_place(beside):
                 values = {**values, "store": beside, self._beside_store: values["store"]}
-        if self._has_store and not values["store"]:
+        # a recover may make a store of other sources alone
+        if self._has_store and not values["store"] and not (values.get("sources") and values.get("output")):
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
         groups: list[Struct] = []
@@ -348,6 +401,8 @@ class Command:
                 out.given = given.with_log_of_conf(group.options())
             if isinstance(group, EngineChoice):
                 group.check(name)
+                if group.estimate:
+                    return out.end(group.say_estimate(out, name, groups))
         return out.end(self._function(out, **arguments))
 
 

@@ -87,10 +87,10 @@ def told(item: Finding) -> tuple[str, str]:
     if _Spoken.name == "en":
         return item.message, item.remedy
     kind = CODES[item.code]
-    return (_again(item.message, (kind.one or "", kind.message), item), _again(item.remedy, (kind.remedy,), item))
+    return (_again(item.message, kind.messages(item.facts), item), _again(item.remedy, (kind.remedy,), item))
 
 
-def _again(text: str, templates: tuple[str, ...], item: Finding) -> str:
+def _again(text: str, templates: Iterable[str], item: Finding) -> str:
     facts: dict[str, Any] = {**item.facts, "file": item.file, "offset": item.offset}
     for template in filter(None, templates):
         if rendered(template, facts) == text:

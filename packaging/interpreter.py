@@ -4,7 +4,8 @@
    pinned by checksum; of Debian's changes to them, only those for CVEs are applied, which apt's signature vouches for.
 2. zlib and libffi become static libraries, and every extension module a part of the interpreter: one file, which needs
    nothing but glibc. Modules without a use here (ssl, sqlite3, curses and so on) are left out.
-3. The library is stripped to what runs, and compiled to bytecode that is never checked or written again.
+3. What is kept is the interpreter with the library that runs, zlib's archive, and the licences: once for each version
+   of this file, outside of the work tree, as no commit of ours changes it.
 
 It protects from a newer glibc of the machine that builds: zig has the headers and the symbols of 2.17 alone.
 """
@@ -19,9 +20,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from common import BUILD, PYTHON, apt, check_sum, epoch, fresh, run, zig
+from common import CACHE, PYTHON, TOOLS, apt, check_sum, fresh, run, zig
 
 TARGET = "x86_64-linux-gnu.2.17"
+_BUILT = "1750000000"
+"""The time that it says it was built at: it is the same for all commits."""
 
 
 class Source(NamedTuple):
@@ -50,7 +53,7 @@ SOURCES = (
 _LEFT_OUT = ("_tkinter", "_curses", "_curses_panel", "readline", "_gdbm", "_dbm", "_bz2", "_lzma", "_sqlite3", "_ssl",
              "_hashlib", "_uuid")
 _UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "pydoc_data", "venv", "__phello__",
-           "curses", "sqlite3", "dbm", "_pyrepl", "lib-dynload", f"config-{PYTHON}-x86_64-linux-gnu")
+           "curses", "sqlite3", "dbm", "_pyrepl")
 _PREADV2 = """
 #include <sys/syscall.h>
 /* glibc has preadv2 since 2.26; it tells whether the page cache holds a page */
@@ -106,27 +109,20 @@ def build_python(folder: Path, made: Path, environment: dict[str, str]) -> Path:
          f"LIBFFI_CFLAGS=-I{made}/include", f"LIBFFI_LIBS=-L{made}/lib -lffi",
          *(f"py_cv_module_{name}=n/a" for name in _LEFT_OUT)], source, environment)
     run(["make", "-j", str(os.cpu_count())], source, environment)
-    out = fresh(folder / "out")
-    run(["make", "install", f"DESTDIR={out}"], source, environment)
-    return out / "python"
+    prefix = fresh(folder / "python")
+    library = prefix / "lib" / f"python{PYTHON}"
+    shutil.copytree(source / "Lib", library, ignore=shutil.ignore_patterns("__pycache__", *_UNUSED))
+    shutil.copy(next((source / (source / "pybuilddir.txt").read_text()).glob("_sysconfigdata_*.py")), library)
+    (prefix / "bin").mkdir()
+    shutil.copy(source / "python", prefix / "bin" / f"python{PYTHON}")
+    return prefix
 
 
 def strip(prefix: Path, folder: Path) -> None:
-    """Leave what runs: the interpreter, and the library without what has no use here or names this machine."""
+    """Leave out what names this machine, and say why a folder is empty."""
     library = prefix / "lib" / f"python{PYTHON}"
-    for name in _UNUSED:
-        path = library / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
     (library / "lib-dynload").mkdir()
     (library / "lib-dynload" / "README").write_text("Python looks for this folder; all its modules are in bin/.\n")
-    for path in [*prefix.rglob("__pycache__"), prefix / "share", prefix / "include", prefix / "lib" / "pkgconfig"]:
-        shutil.rmtree(path, ignore_errors=True)
-    for path in [*prefix.glob("lib/*.a"), *(prefix / "bin").iterdir()]:
-        if path.name != f"python{PYTHON}":
-            path.unlink()
     data = next(library.glob("_sysconfigdata_*.py"))
     known: dict[str, dict[str, object]] = {}
     exec(data.read_text(), known)
@@ -135,22 +131,38 @@ def strip(prefix: Path, folder: Path) -> None:
     data.write_text(f"build_time_vars = {kept!r}\n")
 
 
+def place() -> Path:
+    """Return the folder of the interpreter that this file and the pinned compiler make, whether or not it is there."""
+    return CACHE / f"interpreter-{hashlib.sha256(Path(__file__).read_bytes() + TOOLS[0].encode()).hexdigest()[:12]}"
+
+
 def interpreter() -> Path:
-    """Return the prefix of the interpreter, built once for each version of this file and of the pinned tools."""
-    made_of = hashlib.sha256(Path(__file__).read_bytes() + " ".join(zig()).encode()).hexdigest()[:12]
-    folder = BUILD / f"interpreter-{made_of}"
-    if not (folder / "ready").exists():
-        fresh(folder)
-        fetch(folder)
-        environment = {
-            "CC": " ".join(zig("cc", "-target", TARGET)), "AR": " ".join(zig("ar")), "RANLIB": " ".join(zig("ranlib")),
-            "CFLAGS": "-O2 -fPIC", "OPT": "-DNDEBUG -O3 -g0 -fwrapv -Wno-error=date-time", "LDFLAGS": "-s",
-            "PKG_CONFIG": "false", "SOURCE_DATE_EPOCH": str(epoch()), "LC_ALL": "C", "TZ": "UTC",
-            "ZIG_GLOBAL_CACHE_DIR": str(folder / "cache"),
-        }
-        strip(build_python(folder, build_libraries(folder, environment), environment), folder)
-        (folder / "ready").touch()
-    return folder / "out" / "python"
+    """Return a folder with `python` (its prefix), `libz.a` and `licenses`, compiled if it is not there."""
+    target = place()
+    if target.exists():
+        return target
+    work = fresh(target.with_name(f"{target.name}.making"))
+    fetch(work)
+    environment = {
+        "CC": " ".join(zig("cc", "-target", TARGET)), "AR": " ".join(zig("ar")), "RANLIB": " ".join(zig("ranlib")),
+        "CFLAGS": "-O2 -fPIC", "OPT": "-DNDEBUG -O3 -g0 -fwrapv -Wno-error=date-time", "LDFLAGS": "-s",
+        "PKG_CONFIG": "false", "SOURCE_DATE_EPOCH": _BUILT, "LC_ALL": "C", "TZ": "UTC",
+        "ZIG_GLOBAL_CACHE_DIR": str(work / "cache"),
+    }
+    made = build_libraries(work, environment)
+    prefix = build_python(work, made, environment)
+    strip(prefix, work)
+    kept = fresh(work / "kept")
+    prefix.rename(kept / "python")
+    shutil.copy(made / "lib" / "libz.a", kept)
+    (kept / "licenses").mkdir()
+    for source in SOURCES:
+        licence = work / source.package / "LICENSE"
+        shutil.copyfile(licence if licence.exists() else licence.with_name("README"),
+                        kept / "licenses" / f"{source.package}.txt")
+    kept.rename(target)
+    shutil.rmtree(work)
+    return target
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common import BUILD, DIST, ROOT, VERSION, epoch, fresh, pack, run, tools, zig
+from common import BUILD, ROOT, VERSION, epoch, fresh, pack, run, tools, zig
 
 ZIG_FLAGS = runpy.run_path(str(ROOT / "formats" / "native" / "build.py"))["ZIG_FLAGS"]
 
@@ -76,26 +77,21 @@ def download(platform: Platform, python: str, target: Path) -> None:
          "-r", ROOT / "packaging" / "local.lock", "-d", target], ROOT)
 
 
-def wheelhouse(platform: Platform, own: Path) -> Path:
-    """Pack a platform's wheels of mqtool and of all that it needs, for Pythons of `PYTHONS`."""
+def wheelhouse(platform: Platform, own: Path, target: Path, pythons: Sequence[str] = PYTHONS) -> Path:
+    """Pack a platform's wheels of mqtool and of all that it needs, for these Pythons, in a folder."""
     name = f"mqtool-{VERSION}-wheelhouse-{platform.tag.split('.')[0]}"
     folder = fresh(BUILD / name)
-    for python in PYTHONS:
+    for python in pythons:
         download(platform, python, folder)
     (folder / own.name).write_bytes(own.read_bytes())
     (folder / "README").write_text(f"pip install --no-index --find-links {name} mqtool\n")
-    return pack(folder, DIST / f"{name}.tar")
+    return pack(folder, target / f"{name}.tar")
 
 
-def wheels() -> list[Path]:
-    """Build everything twice, compare, and leave it in dist/; return the files."""
+def wheels(target: Path) -> list[Path]:
+    """Build the source archive and the wheels twice, compare, and leave them in a folder; return the files."""
     first, second = build_all(BUILD / "wheels-1"), build_all(BUILD / "wheels-2")
     for one, other in zip(first, second, strict=True):
         if one.read_bytes() != other.read_bytes():
             sys.exit(f"{one.name} has other bytes when it is built again")
-    made = []
-    DIST.mkdir(exist_ok=True)
-    for path in first:
-        made.append(DIST / path.name)
-        made[-1].write_bytes(path.read_bytes())
-    return made
+    return [path.rename(target / path.name) for path in first]

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BESIDE_BROKER, BITS, Asked, Change, ChangeChoice, ZoneChoice, copy_with_progress, parse_loss
+from mqtool.changing import (
+    BESIDE_BROKER,
+    BITS,
+    Asked,
+    Change,
+    ChangeChoice,
+    ZoneChoice,
+    ask,
+    conclude,
+    copy_with_progress,
+    parse_loss,
+)
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, next_steps
 from mqtool.options import command, flag, option
-from mqtool.printer import Printer, facts
+from mqtool.printer import Printer, facts, outside_store
 from mqtool.screens.verdict import delivers_line
 from mqtool.text import clean, count, human_size
 from mqtool.words import _
 from recover.broker.settings import BrokerSettings
-from recover.change.copy_store import check_target, remote_folder, sources_of
+from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
+from recover.change.model import Plan
 from recover.check import log as check_log
 from recover.check.report import VerifyReport
+from recover.export.joined import joined
+from recover.export.select import Wanted
+from recover.export.sources import Scanned, open_sources, scan_source
 from recover.findings.code import UsageRefusal
+from recover.log.scan import LocalEngine
 from recover.predict.delivers import Books, keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
+from recover.reading.facts import ScanOptions
+from recover.reading.further import Further
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
+from recover.repair.new_store import write_store
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
-from recover.store.source import is_remote
-from recover.store.store import Store
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.source import is_remote, remote_root
+from recover.store.store import Store, StoreOptions
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
 
@@ -62,6 +82,14 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
     offsets_from: Annotated[Path | None, option(
         "--offsets-from", "Raise committed offsets to those of another consumerOffset.json, as after a failover: never "
         "back, never past the end of a queue.", _HOW, metavar="FILE")] = None
+    sources: Annotated[list[str] | None, option(
+        "--from", "Take what is damaged or missing from here, where it is the same log: a replica's or backup's store, "
+        "a folder of log files, a log file, an image of a disk; repeat for several. It is only read.", _HOW,
+        metavar="SOURCE")] = None
+    extend: Annotated[bool, flag(
+        "--extend", "Also take what continues the log past its end.", _HOW)] = False
+    unanchored: Annotated[bool, flag(
+        "--from-unanchored", "Also where the records around the damage differ, or the source has none.", _HOW)] = False
     include_deleted: Annotated[bool, flag(
         "--include-deleted", "Also rebuild queues of deleted topics.", _HOW)] = False
     output: Annotated[Path | None, option(
@@ -78,7 +106,9 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         ("/data/store --mend-bits", "also restore messages that one flipped bit explains"),
         ("/data/store --offsets-from /mnt/slave/config/consumerOffset.json",
          "also raise offsets that a failover set back"),
+        ("/data/store --from /mnt/slave/store --dry-run", "what a replica has of the damaged and missing messages"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is not touched"),
+        ("--from /backup/disk.img --output /data/store", "a store of what an image of a lost disk holds"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
     bits=BITS,
@@ -96,8 +126,11 @@ def recover(
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     if how.mend_bits and how.policy == "broker":
         raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
-    loss.check(change.store.root, change.store.parts)
+    _check_sources(how)
     output = how.output
+    if not change.store.store and output is not None:
+        return _carved(out, change, how, output)
+    loss.check(change.store.root, change.store.parts)
     if is_remote(change.store.store) and output is not None:
         change, output = _fetched(out, change, output), None
 
@@ -119,6 +152,9 @@ def recover(
             delivers=delivers, delivers_after=None if made.plan.steps else delivers,
         )
         made.assumptions += assumed
+        if beyond := before.analysis.facts.search.beyond:
+            out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
+                      "takes them if they continue it").format(count=count(beyond, "message")))
         loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
         return made
 
@@ -134,8 +170,68 @@ def recover(
                     if before not in ("", after) else _("the start will {what}").format(what=after))
 
     waiting: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    further = Further(tuple(scanned.log for scanned in _scanned(out, change, how)), how.extend, how.unanchored)
     return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
-                  in_place=options.policy == "broker").run(plan)
+                  in_place=options.policy == "broker", further=further).run(plan)
+
+
+def _check_sources(how: RecoverChoice) -> None:
+    """Usage errors (16) for options of --from that contradict others."""
+    for wrong, what, remedy in (
+        (not how.sources and how.extend, "--extend without --from", "Name the source that has more: --from SOURCE."),
+        (not how.sources and how.unanchored, "--from-unanchored without --from", "Name a source: --from SOURCE."),
+        (how.sources and how.policy == "broker", "--from with --policy broker",
+         "A broker takes no message from elsewhere: leave out one of them."),
+    ):
+        if wrong:
+            raise UsageRefusal(what, remedy)
+
+
+def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator[Scanned]:
+    """Yield each log of --from, scanned."""
+    options = StoreOptions(mapped_file_size=change.store.mapped_file_size)
+    for place in how.sources or ():
+        path = remote_root(place) if is_remote(place) else Path(place)
+        if change.store.store and not is_remote(place) and path.resolve() == change.store.root.resolve():
+            raise UsageRefusal(f"--from {place}: this is the store itself", "Name a replica, a backup or an image.")
+        for source in open_sources([path], options):
+            with out.progress("scanning", source.size) as progress:
+                scanned = scan_source(source, LocalEngine(change.engine.thread_count),
+                                      memory=change.engine.memory or DEFAULT_MEMORY, progress=progress)
+            out.say(*(clean(line) for line in scanned.unread))
+            yield scanned
+
+
+def _carved(out: Printer, change: ChangeChoice, how: RecoverChoice, target: Path) -> int:
+    """Make a store of what the sources of --from hold, without any other."""
+    outside_store(target, [Path(place) for place in how.sources or () if not is_remote(place)])
+    pieces = [*_scanned(out, change, how)]
+    scanned, is_guess, left = joined(
+        pieces, change.store.mapped_file_size or 0, memory=change.engine.memory or DEFAULT_MEMORY)
+    found, size = scanned.log.tally.messages, scanned.log.queue.file_size
+    assumed = [f"--mapped-file-size {size}: a log file has that length"] if is_guess else []
+    out.answer(mode=None, policy=None, start_file=None, plan=None, applied=False, journal=None, output=str(target),
+               messages=found, left_out=left, assumptions=assumed, verify=None)
+    out.say(*(f"assumed: {line}" for line in assumed))
+    if left:
+        out.say(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+    if change.consent.dry_run:
+        out.summary(_("Dry run, nothing was written: {found} would be put together").format(
+            found=count(found, "message")))
+        return exits.CLEAN
+    ask(f"Make a store of {count(found, 'message')} in {clean(target)}?", yes=change.consent.yes)
+    with out.progress("writing", scanned.source.size) as progress, exits.between_steps() as interrupted:
+        made = write_store(
+            scanned, Wanted(include=frozenset({"system"})), target, ScanOptions(engine=LocalEngine(
+                change.engine.thread_count)), change.store.broker.given(), note=out.say, progress=progress,
+            interrupted=interrupted)
+    out.given = Given(str(target), out.given.options, copy=True)
+    out.answer(applied=True, bridged_positions=made.bridged)
+    store = Store.open(target, structs.replace(change.store.options(), mapped_file_size=size))
+    code = conclude(
+        out, store, change.engine, Plan("recover", (), summary={"assumed_settings": made.assumed_settings}),
+        _("{found} put together in {place}").format(found=count(found, "message"), place=clean(target)), undo=False)
+    return code | (exits.MESSAGES if made.bridged or scanned.log.damaged or left else 0)
 
 
 def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
@@ -272,18 +368,17 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
             lambda store, _, before: plan_rebuild(store, options, before))
     store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
-    if not is_remote(what.output):
-        check_target(sources_of(store), Path(what.output))
+    output = remote_root(what.output) if is_remote(what.output) else Path(what.output)
+    check_target(sources_of(store), output)
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if change.consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
                     next_steps(out.scene("planned")))
         return exits.CLEAN
     place = what.output
-    with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \
-            change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+    with change.engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:
-        done = write_rebuild(store, structs.replace(options, scan=scan), folder, interrupted=interrupted)
+        done = write_rebuild(store, structs.replace(options, scan=scan), output, interrupted=interrupted)
     out.found(done.findings)
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})

@@ -67,11 +67,8 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     if rows:
         hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
         out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))
-    # a store with nothing wrong leads to its start, and one that must not start to its repair
-    sound = not checked.exit_code & ~exits.DERIVED
-    scene = out.scene("predicted" if sound else "checked", answer.exit_code if sound else code,
-                      findings=answer.leads() if sound else [*checked.findings], damaged=answer.damaged,
-                      unread=checked.unread, assumed=answer.assumed)
+    scene = out.scene("asked", checked.exit_code, findings=[*checked.findings], damaged=answer.damaged,
+                      unread=checked.unread, start=answer)
     steps = next_steps(scene) or [Step(out.given.line("verify"), "reports every problem")]
     out.summary(verify_line(checked.json(), code), steps)
     return code

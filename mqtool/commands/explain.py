@@ -51,11 +51,12 @@ def explain(
 
 def _log(out: Printer, path: Path) -> None:
     found = read_log(path)
-    given = Given(found.store or "STORE")
+    several = len({item.store for item in found.seen}) > 1
     documents: list[dict[str, Any]] = []
     for item in found.seen:
         row = item.row
-        facts = {"store": shell_line(given.store), "file": shell_line(item.file or "FILE"), "offset": item.offset}
+        facts = {"store": shell_line(item.store or "STORE"), "file": shell_line(item.file or "FILE"),
+                 "offset": item.offset}
         then = [line.format_map(facts) for line in row.then
                 if not ("{offset}" in line and (item.offset is None or item.file is None))
                 and not ("{file}" in line and item.file is None)]
@@ -64,7 +65,7 @@ def _log(out: Printer, path: Path) -> None:
             "until": row.until or None, "only_read_in": row.read or None,
             "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
             "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": item.file,
-            "offset": item.offset, "then": then})
+            "store": item.store, "offset": item.offset, "then": then})
     out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents,
                recognized=found.recognized or bool(documents))
     rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
@@ -76,10 +77,11 @@ def _log(out: Printer, path: Path) -> None:
         out.summary(f"{count(found.lines, 'line')}: none is recognized as a broker's: nothing is known of the store")
         return
     if worst is None or worst["rank"] == NOTE:
+        given = Given(found.store or "STORE")
         out.summary(f"{count(found.lines, 'line')}: no sign of damage",
                     [Step(given.line("verify"), "checks every byte, not only what the broker noticed")])
         return
-    place = f" in {worst['file']}" if worst["file"] else ""
+    place = f" in {worst['file']}" if worst["file"] else f" in the store {worst['store']}" if several else ""
     place += f" at offset {worst['offset']} of the log" if worst["offset"] is not None else ""
     last = worst["last_time"] or f"line {worst['last_line']}"
     text = f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})"

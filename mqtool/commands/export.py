@@ -20,6 +20,7 @@ from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argum
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.export.damaged import damaged_messages
+from recover.export.joined import joined
 from recover.export.messages import Counts, count_key
 from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
 from recover.export.sources import Scanned, Source, open_sources, scan_source
@@ -37,6 +38,7 @@ from recover.repair.new_store import write_store
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import topic_text
 from recover.store.source import is_remote, remote_root, url_of
+from recover.store.store import StoreOptions
 
 _WHAT, _HOW = "Which messages (default: all intact ones)", "How"
 _SHOWN = 20
@@ -52,6 +54,9 @@ class ExportSources(PartsChoice, frozen=True, kw_only=True):
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
         metavar="OUT", short="-o")] = None
+    into: Annotated[str | None, option(
+        "--into", "Bring a table up to date from Spark: NAME in its catalog, or a folder, named with a slash.", _HOW,
+        metavar="TABLE")] = None
     given_format: Annotated[Literal["ndjson", "csv", "parquet", "raw", "store"] | None, option(
         "--format", "Output format (default: csv or parquet by the file's name, else ndjson).", _HOW)] = None
     mapped_file_size: Annotated[int | None, option(
@@ -146,6 +151,7 @@ class ExportForm(Struct, frozen=True, kw_only=True):
         ("/backup/disk.img -o found.ndjson", "from an image of a disk whose file system is lost"),
         ("/data/store -o damaged.ndjson --damaged", "the legible parts of damaged messages"),
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
+        ("'/backups/*/store' --into lake.rocketmq.messages", "a table of all stores: what is new since the last run"),
     ],
 )
 def export(
@@ -158,6 +164,8 @@ def export(
     """
     if not where.source and broker.store:
         where = structs.replace(where, source=[broker.store])
+    if where.into is not None:
+        return _into(out, where, broker, engine, which, shape)
     target = _target(out, where, which, shape)
     run = _Export(out, broker, engine, which, shape)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size)
@@ -173,7 +181,7 @@ def export(
             raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
         engine = run.engine = structs.replace(engine, engine="local")
     if where.format == "store" and target is not None:
-        run.write_store(sources, target)
+        run.write_store(sources, target, where.mapped_file_size)
     elif where.format == "parquet" and engine.on_spark and target is not None:
         run.write_on_spark(sources, target)
     elif target is None:
@@ -223,6 +231,49 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
         return None
     outside_store(where.output, [place for place in where.places if url_of(place) is None])
     return where.output
+
+
+def _into(
+    out: Printer, where: ExportSources, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm
+) -> int:
+    """Bring a table up to date with the logs of some stores; the rows are those of the source rocketmq-commitlog."""
+    table_of = "A table is as its logs are: only --topic and --raw-body choose what it holds."
+    left = structs.replace(which, topic=None), structs.replace(shape, raw_body=False), broker
+    for wrong, what, remedy in (
+        (not where.source, "no SOURCE", "Name stores, or quoted patterns of stores."),
+        (where.output is not None or where.given_format, "--into with --output or --format", "Leave one out."),
+        (engine.engine == "local", "--into with --engine local", "Executors write the table: leave it out."),
+        (any(item != type(item)() for item in left), "--into with a filter or a setting of the broker", table_of),
+        (where.options() != StoreOptions() or where.mapped_file_size, "--into with parts kept elsewhere",
+         "Links may lead to them."),
+    ):
+        if wrong:
+            raise UsageRefusal(what, remedy)
+    assert where.into is not None
+    from recover.cluster.fleet import named_stores
+    from recover.cluster.tables import export_into
+
+    places = named_stores(where.source or ())
+    if "/" in where.into:
+        outside_store(Path(where.into), [Path(place) for place in places if not is_remote(place)])
+    made = export_into(places, where.into, settings=engine.spark_settings(), topic=which.topic,
+                       with_body=shape.raw_body, note=out.say)
+    stores = [{
+        "store": place, "files_read": sum(row.read for row in rows),
+        "files_unchanged": sum(not row.read for row in rows),
+        "messages_read": sum(row.messages for row in rows if row.read), "messages": sum(row.messages for row in rows),
+        "bad_crc": sum(row.bad_crc for row in rows),
+    } for place in places for rows in [[row for row in made.files if row.store == place]]]
+    messages, size = made.topics.total(), sum(row.bytes for row in made.read)
+    out.answer(into=where.into, run=made.run, output=None, format="table", messages=messages, bytes=size,
+               topics=dict(sorted(made.topics.items())), kinds={}, stores=stores, complete=True, notes=[],
+               damaged_ranges=None, assumptions=[])
+    columns = ["*store", ">files read", ">unchanged", ">messages read", ">messages", ">checksum fails"]
+    out.show(table("stores", columns, [tuple(row.values()) for row in stores], _SHOWN, len(stores)))
+    out.summary(
+        f"{count(messages, 'message')} ({human_size(size)} of log) of {count(len(made.read), 'log file')} written to "
+        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read")
+    return exits.CLEAN
 
 
 class Reading:
@@ -328,14 +379,29 @@ class _Export(Reading):
             self.counts, self.size = export_on_spark(
                 self.engine.spark_settings(), scanned, wanted, target, note=self.missed, progress=progress)
 
-    def write_store(self, sources: list[Source], target: Path) -> None:
-        """Write a store of the wanted messages of one source."""
-        if len(sources) != 1:
-            raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: name one.")
-        if sources[0].in_pieces:
-            raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
-                               "Set --mapped-file-size if the piece begins where a log file did.")
-        scanned, wanted = self.scanned_source(sources[0])
+    def joined(self, pieces: list[Scanned], mapped_file_size: int | None) -> Scanned:
+        """The log that these pieces make; says what is assumed and what is left out."""
+        scanned, is_guess, left = joined(
+            pieces, mapped_file_size or 0, memory=self.engine.memory or DEFAULT_MEMORY)
+        if is_guess:
+            size = f"--mapped-file-size {scanned.log.queue.file_size}: a log file has that length"
+            self.assumed.append(size)
+            self.notes.append(f"assumed: {size}")
+        if left:
+            self.missed(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+        return scanned
+
+    def write_store(self, sources: list[Source], target: Path, mapped_file_size: int | None) -> None:
+        """Write a store of the wanted messages of one source, or of the log that pieces make."""
+        if len(sources) == 1 and not sources[0].in_pieces:
+            scanned, wanted = self.scanned_source(sources[0])
+        elif any(source.store is not None for source in sources):
+            raise UsageRefusal("several sources with --format store, and one of them is a store",
+                               "Name the store alone: `mqtool recover` with --from takes from other copies of its log.")
+        else:
+            pieces = [self.scanned_source(source)[0] for source in sources]
+            wanted = self.scanned_source(sources[0])[1]
+            scanned = self.joined(pieces, mapped_file_size)
         # without the op messages a broker would check settled transactions once more
         topics = (*wanted.topics, TOPIC_OP_HALF, TOPIC_ROCKSDB_OP_HALF) if wanted.topics else ()
         wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
@@ -343,6 +409,7 @@ class _Export(Reading):
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
             made = write_store(scanned, wanted, target, scan, self.broker.given(), note=self.missed,
                                progress=progress, interrupted=interrupted)
+        self.damaged_ranges = len(scanned.log.damaged)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
             self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "

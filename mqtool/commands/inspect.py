@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from itertools import groupby, zip_longest
 from typing import Annotated
 
@@ -22,7 +23,9 @@ from recover.findings.model import FindingList
 from recover.look.file import bits_of, inspect_file
 from recover.look.items import Field, FileReport, Item
 from recover.look.store import NO_LOG, Start, StoreReport
-from recover.store.store import Store
+from recover.store.source import bytes_on_disk
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
+from recover.store.unread import Elsewhere
 
 _PANEL = "One file"
 
@@ -111,8 +114,8 @@ def _head(store: Store, report: StoreReport) -> Table:
     config = f"{whole} of {count(len(report.config), 'file')} complete" if report.config else \
         "no file" if store.config_dir.exists() else "missing"
     sizes = report.sizes
-    log = _size(sizes["mapped_file_size"], told=bool(store.commitlog.file_size))
-    queue = _size(sizes["queue_file_size"], told=store.queue_file_size_is_told)
+    log = _size(sizes["mapped_file_size"], report.elsewhere.get(COMMITLOG), told=bool(store.commitlog.file_size))
+    queue = _size(sizes["queue_file_size"], report.elsewhere.get(CONSUMEQUEUE), told=store.queue_file_size_is_told)
     index = f"{sizes['index_slots']:,} slots, {sizes['index_entries']:,} entries" if sizes["index_slots"] else "unknown"
     return facts("", [
         ("store", report.root),
@@ -125,15 +128,17 @@ def _head(store: Store, report: StoreReport) -> Table:
     ])
 
 
-def _size(size: int | None, *, told: bool) -> str:
-    return "unknown" if size is None else human_size(size) + ("" if told else " (assumed)")
+def _size(size: int | None, held: Elsewhere | None, *, told: bool) -> str:
+    if size is None:
+        return "unknown" if held is None else f"unknown ({held.what}, not read)"
+    return human_size(size) + ("" if told else " (assumed)")
 
 
 def _parts(report: StoreReport) -> Table:
-    rows = [(part.path, part.files, human_size(part.size), part.what,
+    rows = [(part.path, part.files, human_size(part.size), human_size(part.on_disk), part.what,
              Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
-            for part in report.parts]
-    return table("parts", ["part", ">files", ">size", "*what", ""], rows)
+            for part in report.parts if part.state != "missing" or part.name not in report.elsewhere]
+    return table("parts", ["part", ">files", ">size", ">on disk", "*what", ""], rows)
 
 
 def _pointers(report: StoreReport) -> Table:
@@ -148,8 +153,9 @@ def _pointers(report: StoreReport) -> Table:
     if at.dispatched_to is not None:
         behind = ", all of the log"
         if at.dispatched_to > at.log_end:
-            beyond = exact_size(at.dispatched_to - at.log_end)
-            behind = f", {beyond} after the end of the log: log files are missing"
+            beyond, held = exact_size(at.dispatched_to - at.log_end), report.elsewhere.get(COMMITLOG)
+            behind = f", {beyond} after the end of the log: " + (
+                "log files are missing" if held is None else f"in {held.part}, which is not read")
         elif at.undispatched:
             behind = f", {exact_size(at.undispatched)} of the log follow"
         rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
@@ -212,11 +218,21 @@ _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim
 _HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}
 
 
+def _on_disk(path: str) -> int | None:
+    """The bytes that a file of this machine holds on its disk."""
+    try:
+        return bytes_on_disk(os.stat(path))
+    except OSError:
+        return None
+
+
 def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bool) -> int:
     """Show a file and return the exit bits; `chosen`: the user named the offset."""
     out.answer(**report.json())
     pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
                                        ("length", exact_size(report.length))]
+    if (held := _on_disk(report.path)) is not None and held < report.length:
+        pairs.append(("on disk", f"{exact_size(held)}; the rest are holes, which read as zeros"))
     if report.base is not None:
         pairs.append(("starts at", f"{report.base:,}"))
     pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]

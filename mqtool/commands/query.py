@@ -15,6 +15,7 @@ from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
 from recover.export.sources import Scanned, scan_source, source_of
@@ -44,7 +45,8 @@ class Search(Struct, frozen=True, kw_only=True):
     queue: Annotated[int | None, option("--queue", "Queue of the topic.", _WHAT, metavar="N", min=0)] = None
     offset: Annotated[int | None, option("--offset", "Queue offset.", _WHAT, metavar="O", min=0)] = None
     time: Annotated[int | None, option(
-        "--time", "The queue's first message stored at or after this time (ms).", _WHAT, metavar="MS")] = None
+        "--time", "The queue's first message stored at or after this time (ms). With --broker before 5.1.1 the "
+        "nearest.", _WHAT, metavar="MS")] = None
     msg_id: Annotated[str | None, option(
         "--msg-id", "Offset id (32 or 56 hex digits) or unique key.", _WHAT, metavar="ID")] = None
     phy_offset: Annotated[int | None, option(
@@ -140,7 +142,9 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if way == "offset":
         return look.query_offset(store, topic, queue, int(search.offset or 0))
     if way == "time":
-        return look.query_time(store, topic, queue, int(search.time or 0))
+        named = store.options.broker
+        version = BrokerVersion.parse(named) if named else NEWEST_COMPARED
+        return look.query_time(store, topic, queue, int(search.time or 0), version)
     end = FOREVER if search.end is None else search.end
     return look.query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
 

@@ -46,7 +46,7 @@ from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.reading.traffic import Traffic, stretches, traffic
-from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
+from recover.repair.losses import RecoverPlan, stated_losses
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.plan_cost import lost_by
 from recover.repair.recover import RecoverOptions, plan_recover
@@ -141,7 +141,7 @@ class Facts:
         """The loss statement: of the plan, else of the damage."""
         if self.plan is not None:
             return self.plan.plan.loss
-        return [*loss_of_damage(self.before.analysis, []), *loss_of_unproven(self.before.analysis)[1]]
+        return stated_losses(self.before)
 
 
 @command(

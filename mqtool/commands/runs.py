@@ -10,22 +10,36 @@ from typing import Annotated
 from msgspec import structs, to_builtins
 
 from mqtool import exits
-from mqtool.changing import BITS, ask, conclude, given_of, options_of, parse_loss, say_owner, step_by_step
+from mqtool.changing import (
+    BITS,
+    ask,
+    conclude,
+    given_of,
+    options_of,
+    parse_loss,
+    say_owner,
+    say_undo_data,
+    show_room,
+    step_by_step,
+)
 from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
-from mqtool.options import CHANGE, EngineChoice, PartsChoice, WriteChoice, argument, command, option
+from mqtool.options import CHANGE, EngineChoice, PartsChoice, UndoChoice, WriteChoice, argument, command, flag, option
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import plan_document, show_plan, steps_table
-from mqtool.text import clean, count, human_time
+from mqtool.text import clean, count, human_size, human_time
+from mqtool.words import _
 from recover.change.carry_out import (
     apply_plan,
     check_for_apply,
     last_run,
+    prunable,
+    prune as prune_runs,
     resume as resume_run,
     undo as undo_last,
     would_resume,
     would_undo,
 )
-from recover.change.journal import Run, journal as runs_of, open_runs, run_findings
+from recover.change.journal import Run, RunInfo, journal as runs_of, open_runs, run_findings
 from recover.change.model import Install, Plan, load_plan
 from recover.change.owner import owner_of
 from recover.change.places import Places
@@ -95,7 +109,7 @@ def _judged(
     bits=BITS,
 )
 def apply(
-    out: Printer, engine: EngineChoice, consent: WriteChoice, parts: PartsChoice,
+    out: Printer, engine: EngineChoice, consent: UndoChoice, parts: PartsChoice,
     plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")], max_loss: _MaxLoss = None,
 ) -> int:
     """Run a plan that a changing command saved with --plan-out.
@@ -115,12 +129,15 @@ def apply(
     out.again = out.given.line(plan.command, *cut, "--dry-run")
     store = Store.open(root, options)
     folders = store.options.folders
+    consent.check_journal([root, *folders])
     out.answer(command=plan.command, plan=plan_document(plan), applied=False, journal=None)
     Places(root, folders).check_plan(plan)
-    run = check_for_apply(root, plan, folders, as_root=consent.as_root)
+    run = check_for_apply(root, plan, folders, as_root=consent.as_root, journal=consent.journal)
     plan, known = _judged(out, engine, store, plan, run, max_loss, "`{again}` makes one for the store as it is.")
     out.answer(plan=plan_document(plan))
     show_plan(out, plan)
+    if run is None and plan.steps:
+        show_room(out, root, plan, consent.journal)
     steps = count(len(plan.steps), "step")
     say_owner(out, owner_of(root, folders) if not consent.as_root else None)
     if consent.dry_run:
@@ -128,7 +145,8 @@ def apply(
         return exits.CLEAN
     ask(f"Run this plan on {root}?", yes=consent.yes)
     with step_by_step(out, "applying") as how:
-        applied = apply_plan(root, plan, parts=folders, as_root=consent.as_root, **how)
+        applied = apply_plan(root, plan, parts=folders, as_root=consent.as_root, journal=consent.journal, **how)
+    say_undo_data(out, applied)
     out.answer(applied=applied is not None, journal=applied and applied.journal)
     return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
                     corrected=applied is not None, known=known)
@@ -236,20 +254,31 @@ def undo(
 @command(examples=[
     ("/data/store", "every run: when, which command, by which plan, how it ended"),
     ("/data/store --json", "the same for a change record"),
+    ("/data/store --prune --dry-run", "how much room the undo data of runs that have ended take"),
+    ("/data/store --prune --yes", "remove them: these runs cannot be undone any more"),
 ])
-def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")]) -> int:
+def journal(
+    out: Printer, consent: WriteChoice, store: Annotated[str, argument("STORE", "Store root.")],
+    prune: Annotated[bool, flag(
+        "--prune", "Remove the undo data of all runs that have ended, which frees their room; none of them can be "
+        "undone any more. A broker may run.", CHANGE)] = False,
+) -> int:
     """Show what was done to this store, and which run is unfinished.
 
-    The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/ and stay there.
+    The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/, or where
+    --journal put them, and stay there until --prune removes them. The list of runs stays for good.
     """
     root = _root(store)
+    if prune:
+        return _pruned(out, root, consent)
     runs = runs_of(root)
     out.answer(runs=to_builtins(runs))
     if runs:
         rows = (
             (item.id, item.command, Text(item.state, style=_STYLES[item.state]), human_time(item.started_ms),
              f"{item.steps_done} of {item.steps}",
-             " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason))))
+             " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason,
+                                    _undo_data(item)))))
             for item in runs
         )
         columns = ["run", "command", "state", "started", ">steps done", "*user and command"]
@@ -258,7 +287,8 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
     given = _as_run(store, root / runs[-1].plan_path) if runs and not unfinished else out.given
     steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
-    can_undo = unfinished or any(item.state == "applied" for item in runs)
+    last = next((item for item in reversed(runs) if item.state != "undone"), None)
+    can_undo = last is not None and last.pruned_ms is None
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs
             for part in ("commitlog", "consumequeue", "index", "broker-conf")):
@@ -268,4 +298,40 @@ def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")
         undoing = undoing._replace(why=f"{undoing.why}; {more}")
     out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
                 undoing if can_undo else None)
+    return exits.CLEAN
+
+
+def _undo_data(run: RunInfo) -> str:
+    if run.pruned_ms is not None:
+        return f"(undo data removed {human_time(run.pruned_ms)})"
+    return f"(undo data in {run.undo_data})" if run.undo_data else ""
+
+
+def _pruned(out: Printer, root: Path, consent: WriteChoice) -> int:
+    """Show what would be removed, ask, and remove it."""
+    found = prunable(root)
+    held = sum(item.bytes for item in found)
+    runs = [item.run for item in found]
+    size, lasting = human_size(held), count(sum(run.state == "applied" for run in runs), "run")
+    out.answer(runs=to_builtins(runs), prunes=[{"run": item.run.id, "bytes": item.bytes} for item in found],
+               bytes=held, applied=False)
+    if found:
+        rows = ((item.run.id, item.run.command, Text(item.run.state, style=_STYLES[item.run.state]),
+                 human_time(item.run.started_ms), human_size(item.bytes),
+                 item.run.undo_data or f"{JOURNAL_DIR}/") for item in found)
+        out.show(table("undo data of runs that have ended", [
+            "run", "command", "state", "started", ">on disk", "*kept in"], rows))
+    say_owner(out, owner_of(root) if not consent.as_root else None)
+    if not found:
+        out.summary(_("No run that has ended has undo data left"), clean=False)
+        return exits.CLEAN
+    if consent.dry_run:
+        out.summary(_("Dry run: {size} of undo data would be removed; {runs} could not be undone any more").format(
+            size=size, runs=lasting), [Step(out.given.line("journal", "--prune"), "carries it out")], clean=False)
+        return exits.CLEAN
+    ask(_("Remove {size} of undo data for good?").format(size=size), yes=consent.yes)
+    done = prune_runs(root, as_root=consent.as_root)
+    out.answer(runs=to_builtins(done), applied=True)
+    out.summary(_("{size} of undo data removed; {runs} cannot be undone any more").format(
+        size=size, runs=lasting), clean=False)
     return exits.CLEAN

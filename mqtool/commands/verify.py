@@ -14,10 +14,11 @@ from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, o
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
+from mqtool.words import _
 from recover.check.report import verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
-from recover.predict.may_start import start_that_restores
+from recover.predict.may_start import refused_by_all, start_that_restores
 
 if TYPE_CHECKING:
     from recover.cluster.fleet import StoreRow
@@ -65,6 +66,11 @@ def verify(
     left_out = [part.value for part in Part if only and part not in only]
     has_log = report.analysis.log.tally.messages > 0
     line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
+    if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
+        line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
+            oldest=refused[0], reason=refused[1].rstrip(".?"), rest=line)
+    if unstated := [f"{item.facts['setting']}=false" for item in report.findings if item.code == "part-unstated"]:
+        line += "; " + _("provided that it has {settings}").format(settings=" ".join(unstated))
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
     out.summary(line, next_steps(out.scene(
@@ -96,7 +102,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     everything: Annotated[bool, flag(
         "--all", "Also read stores whose listing has not changed since the last run in DIR.", _HOW)] = False
     split_above: Annotated[int | None, option(
-        "--split-above", "Scan larger stores one by one, cut into splits (default: 64G).", _HOW,
+        "--split-above", "Cut larger stores into splits, several stores at a time (default: 16G).", _HOW,
         metavar="SIZE", parser=parse_size)] = None
     master: Annotated[str | None, option(
         "--master",

@@ -8,9 +8,10 @@ from typing import Any
 
 from mqtool import exits
 from mqtool.printer import Printer, Shown, Table, Text, table
-from mqtool.text import count, exact_size, human_seconds, human_size, human_time
+from mqtool.text import clean, count, exact_size, human_seconds, human_size, human_time
 from mqtool.words import C_, N_, _, listed
 from recover.change.model import Plan, Retire, Step
+from recover.change.places import Room
 from recover.repair.losses import RecoverPlan
 from recover.repair.plan_cost import lost_by
 
@@ -222,6 +223,14 @@ def show_plan(out: Printer, plan: Plan) -> None:
         out.show(table("config files", ["file", "what is done", "*why"], rows))
     lost = loss_statement(plan.loss, plan.summary.get("index_units", 0))
     out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), lost)
+
+
+def room_text(room: Room) -> str:
+    """What a plan needs on one file system."""
+    told = N_("undo data: {undo} in {place}; {needed} are needed there, {free} are free") if room.undo else \
+        N_("{needed} are needed on the disk of {place}, {free} are free")
+    return _(told).format(place=clean(room.place), undo=human_size(room.undo), needed=human_size(room.needed),
+                          free=human_size(room.free))
 
 
 def steps_table(steps: Sequence[Step]) -> Table:

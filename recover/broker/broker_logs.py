@@ -19,6 +19,8 @@ from recover.findings.code import Refusal
 
 _LONGEST = 1 << 12
 _TEXT = 400
+_STORES = 16
+"""Stores that one log can tell apart; further ones count as the last of these."""
 _GZIP = b"\x1f\x8b"
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _LEVEL = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S* )?(?:\[[^\]]*\] ?)?(?:TRACE|DEBUG|INFO|WARN|ERROR) ")
@@ -34,7 +36,8 @@ _COMPILED = [re.compile(row.pattern) for row in ROWS]
 
 
 class Occurrence(Struct):
-    """A row and its lines in a log: their number, the last one, and the file and offset that it refers to."""
+    """A row and its lines in a log about one store: their number, the last one, and the file and offset that it refers
+    to. `store`: the one that the lines name, or that was named last before them."""
 
     row: Row
     count: int
@@ -46,11 +49,12 @@ class Occurrence(Struct):
     file: str | None = None
     offset: int | None = None
     open: bool = True
+    store: str | None = None
 
 
 class LogSummary(Struct):
-    """The content of a log: rows that were seen, the worst first; the store that it names; lines and bytes read;
-    whether a line has the form of a broker's (time, level)."""
+    """The content of a log: rows that were seen, the worst first; the store of the worst, or the first that is named;
+    lines and bytes read; whether a line has the form of a broker's (time, level)."""
 
     seen: list[Occurrence] = field(default_factory=list)
     store: str | None = None
@@ -61,9 +65,10 @@ class LogSummary(Struct):
 
 def read_log(path: Path) -> LogSummary:
     """Read a log, also a gzipped one. `Refusal` (8) if it cannot be unpacked."""
-    found: dict[str, Occurrence] = {}
+    found: list[Occurrence] = []
     summary = LogSummary()
-    ended = ""
+    ended, store = "", None
+    stores: set[str] = set()
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP
@@ -76,19 +81,38 @@ def read_log(path: Path) -> LogSummary:
                 if b"physics file" in line and (named := _LOG_FILE.search(line)):
                     ended = _text(named[1])
                     _assign_end(found, ended)
-                if summary.store is None and (place := _PLACE.search(line)):
-                    summary.store = _text(place[1] or place[2])
+                root = _store_in(line)
+                if root is not None and (root in stores or len(stores) < _STORES):
+                    stores.add(root)
+                    store = root
+                summary.store = summary.store or store
                 if _SIGNS.search(line) is None:
                     continue
                 for row, pattern in zip(ROWS, _COMPILED, strict=True):
                     if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
-                        _note(found, row, match, number, line, ended)
+                        _note(found, row, match, number, line, ended, store)
                         break
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refusal(f"{path} cannot be decompressed: {error}", "Decompress what can be, and use that.") from error
     order = {row.name: number for number, row in enumerate(ROWS)}
-    summary.seen = sorted(found.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
+    # lines before the first name are about the store that is named first
+    merged: dict[tuple[str, str | None], Occurrence] = {}
+    for item in found:
+        item.store = item.store or summary.store
+        known = merged.setdefault((item.row.name, item.store), item)
+        if known is not item:
+            item.count, item.first_line, item.first_time = known.count + item.count, known.first_line, known.first_time
+            item.file, item.offset = item.file or known.file, known.offset if item.offset is None else item.offset
+            merged[item.row.name, item.store] = item
+    summary.seen = sorted(merged.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
+    summary.store = summary.seen[0].store if summary.seen else summary.store
     return summary
+
+
+def _store_in(line: bytes) -> str | None:
+    """The root of the store that a line names."""
+    place = _PLACE.search(line)
+    return None if place is None else _text(place[1] or place[2])
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -108,18 +132,22 @@ def _applies(row: Row, match: re.Match[bytes]) -> bool:
     return "before" not in values or int(values["before"]) > int(values["offset"])
 
 
-def _assign_end(found: dict[str, Occurrence], file: str) -> None:
+def _assign_end(found: list[Occurrence], file: str) -> None:
     """Assign this file, in which a recovery ended, to the log-ending rows seen since the last recovery."""
-    for seen in found.values():
+    for seen in found:
         if seen.row.ends_log and seen.open:
-            seen.file, seen.open = file, False
+            seen.file, seen.open, seen.store = file, False, _store_in(file.encode()) or seen.store
 
 
-def _note(found: dict[str, Occurrence], row: Row, match: re.Match[bytes], number: int, line: bytes, ended: str) -> None:
+def _note(found: list[Occurrence], row: Row, match: re.Match[bytes], number: int, line: bytes, ended: str,
+          store: str | None) -> None:
     values = match.groupdict()
     time = _TIME.match(line)
     when = _text(time[1]) if time else None
-    seen = found.setdefault(row.name, Occurrence(row, 0, number, number, when, when, ""))
+    # what a recovery ended is about its store, and later lines are perhaps about another one
+    seen = next((item for item in reversed(found) if item.row is row and item.store == store), None)
+    if seen is None:
+        found.append(seen := Occurrence(row, 0, number, number, when, when, "", store=store))
     seen.count += 1
     seen.last_line, seen.last_time = number, when
     seen.text = _text(line.strip())[:_TEXT]

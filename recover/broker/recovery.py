@@ -24,11 +24,14 @@ from recover.broker.record_check import Checked, CheckRules, ReadAt, check_messa
 from recover.broker.settings import BrokerSettings
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
+from recover.store.reader import ReadFailure
 
 Mode = Literal["normal", "abnormal"]
 
 RECOVERED_BY_LAST_FILES = 3
 DEFAULT_SEARCH_LIMIT = 10
+READ_AHEAD = 1 << 15
+"""What one opening of a file reads, in bytes."""
 
 
 class LogFiles:
@@ -38,12 +41,24 @@ class LogFiles:
         self.files, self.file_size = files, file_size
 
     def read_at(self, index: int) -> ReadAt:
-        """Return a function that reads file `index` at a position in it."""
-        file = self.files[index]
+        """Return a function that reads file `index` at a position in it. A check asks for a record field by field, in
+        order: what follows is read with it, and kept until a field lies outside."""
+        file, ahead, start, kept = self.files[index], READ_AHEAD, 0, b""
 
         def read(position: int, length: int) -> Buffer:
+            nonlocal ahead, start, kept
+            at, wanted = position - start, max(0, length)
+            if at >= 0 and at + wanted <= len(kept):
+                return kept[at : at + wanted]
             with file.open() as reader:
-                return reader.read(position, max(0, length))
+                if wanted < ahead:
+                    try:
+                        start, kept = position, reader.read(position, ahead)
+                        return kept[:wanted]
+                    except ReadFailure:
+                        # a bad block ahead is no part of what was asked for, and may cost seconds a try
+                        ahead = 0
+                return reader.read(position, wanted)
 
         return read
 

@@ -66,7 +66,7 @@ class DelayTable:
     """The delays of a store: the given table, corrected by the store's own units.
 
     A broker computes deliver time = store timestamp + delay(level). If most units of a level agree on another delay,
-    the store was written with another table, and that delay is used.
+    the store was written with another table, and that delay is used; units that fit the given one are right, too.
     """
 
     def __init__(self, levels: dict[int, int]) -> None:
@@ -99,6 +99,15 @@ class DelayTable:
         for at in delayed:
             codes[at] = deliver_time(int(rows["store_timestamp"][at]), self.delay(int(rows["tags_code"][at])))
         return np.asarray(codes)
+
+    def fits(self, rows: Rows, deliver_times: Rows) -> Rows:
+        """Whether each deliver time of a delayed message is that of the store's own delay, or of the given one (bool
+        array)."""
+        shown = deliver_times - rows["store_timestamp"]
+        levels, of_row = np.unique(rows["tags_code"], return_inverse=True)
+        own, given = (np.array([delay(int(level)) for level in levels], dtype=np.int64)[of_row]
+                      for delay in (self.delay, lambda level: delay_of(self.levels, level)))
+        return np.asarray((shown == own) | (shown == given))
 
 
 def is_delayed(rows: Rows) -> Rows:

@@ -173,6 +173,10 @@ MULTI_DISPATCH = _behaviour("multi-dispatch", "LMQ queues get units with enableM
 MULTI_DISPATCH_LIMITED = _behaviour(
     "multi-dispatch-limited", "retry, schedule and rmq_sys_ topics are not dispatched to LMQ queues", since="5.0.0",
 )
+NEAREST_BY_TIME = _behaviour(
+    "nearest-by-time", "a search by time finds the message nearest to it in the first queue file that was changed then "
+    "or later; later releases find the first message stored then or later", until="5.1.1",
+)
 DELAY_TABLE_LATE = _behaviour(
     "delay-table-late", "messageDelayLevel is parsed after recovery, so that units of delayed messages that recovery "
     "dispatches carry the hash of their tags instead of a deliver time", since="4.9.2", until="5.0.0",

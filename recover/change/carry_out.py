@@ -2,14 +2,15 @@
 
 Undo applies to a run, revert to one of its steps, the last one first. If the disk fails half way, the begun steps are
 reverted at once and the refusal says so; only if that fails too does the run stay unfinished. A signal stops between
-two steps and leaves the run for `resume` or `undo`.
+two steps and leaves the run for `resume` or `undo`. The folder of `--journal`, as the command line or the run names it,
+is reached like the store: from its descriptor, as the owner of the store.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,20 @@ from msgspec import Struct
 
 from recover.change import disk
 from recover.change.content import FileContent
-from recover.change.journal import Run, RunInfo, leftovers, open_runs, record, record_all, runs, start, tidy
-from recover.change.lock import is_own_lock_file, refuse_if_held, store_lock
+from recover.change.journal import (
+    Run,
+    RunInfo,
+    kept_bytes,
+    leftovers,
+    open_runs,
+    prune as remove_undo_data,
+    record,
+    record_all,
+    runs,
+    start,
+    tidy,
+)
+from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan
 from recover.change.owner import acting, acting_owner, permission_remedy, refuse_unreadable
 from recover.change.places import Places, check_alone, check_changeable, check_space
@@ -39,13 +52,16 @@ def never() -> bool:
 
 @contextmanager
 def store_locked(
-    root: Path, parts: Iterable[Path | str], standing: str, again: str, *, as_root: bool = False
+    root: Path, parts: Iterable[Path | str], standing: str, again: str, *, as_root: bool = False,
+    beside: Iterable[Path] = (),
 ) -> Iterator[None]:
     """Hold the store's lock as the owner of the store (see `acting`), after leftovers of killed runs are removed. An
-    `OSError` becomes a `Refusal` that describes the state of the store (`standing`) and what to run `again`."""
-    with acting(root, parts, as_root=as_root):
+    `OSError` becomes a `Refusal` that describes the state of the store (`standing`) and what to run `again`. `beside`:
+    the folders of undo data elsewhere."""
+    beside = tuple(beside)
+    with acting(root, parts, as_root=as_root, beside=beside):
         try:
-            with disk.within(root, *parts), store_lock(root):
+            with disk.within(root, *parts, *beside), store_lock(root):
                 tidy(root)
                 yield
         except OSError as error:
@@ -64,10 +80,10 @@ def has_leftovers(root: Path) -> bool:
 
 def apply_plan(
     root: Path, plan: Plan, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
-    interrupted: Callable[[], bool] = never, as_root: bool = False,
+    interrupted: Callable[[], bool] = never, as_root: bool = False, journal: Path | None = None,
 ) -> RunInfo | None:
     """Carry out a sealed plan, or continue it if it was begun. `parts`: folders outside of the root that may be
-    written; `as_root`: see `recover.change.owner`.
+    written; `as_root`: see `recover.change.owner`; `journal`: the folder that takes the undo data, if not the store.
 
     Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, or the disk failed and
     the steps were reverted), or `Interrupted` with a run that can be resumed or undone. Returns None, touching nothing,
@@ -77,31 +93,39 @@ def apply_plan(
     if not plan.steps:
         return None
     Places(root, given).check_plan(plan)
-    with store_locked(root, given, "nothing was changed", "the command", as_root=as_root):
+    journal = None if journal is None else journal.absolute()
+    beside = {*_undo_data(open_runs(root, given)), *([journal] if journal else [])}
+    with store_locked(root, given, "nothing was changed", "the command", as_root=as_root, beside=beside):
         run = _begun(root, plan, given)
         if run is None:
-            whole = _checked(root, plan, given)
+            whole = _checked(root, plan, given, journal)
             try:
-                run = start(root, whole, interrupted, given)
+                run = start(root, whole, interrupted, given, journal)
             except BaseException:
                 tidy(root)
                 raise
         return _carry_out(run, progress, interrupted)
 
 
+def _undo_data(found: Iterable[Run | None]) -> list[Path]:
+    """Where the undo data of these runs are, as far as that is not in the store."""
+    return [run.elsewhere for run in found if run is not None and run.elsewhere is not None]
+
+
 def check_for_apply(
-    root: Path, plan: Plan, parts: Iterable[Path | str] = (), *, as_root: bool = False
+    root: Path, plan: Plan, parts: Iterable[Path | str] = (), *, as_root: bool = False, journal: Path | None = None
 ) -> Run | None:
     """`Refusal` where `apply_plan` would refuse before its first step. Read-only. The run that it would continue, if
     the plan was begun."""
     root, given = root.absolute(), tuple(map(str, parts))
     if not plan.steps:
         return None
-    with acting(root, given, as_root=as_root):
+    journal = None if journal is None else journal.absolute()
+    with acting(root, given, as_root=as_root, beside=[journal] if journal else []):
         refuse_if_held(root)
         run = _begun(root, plan, given)
         if run is None:
-            _checked(root, plan, given)
+            _checked(root, plan, given, journal)
         return run
 
 
@@ -116,22 +140,23 @@ def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
     return None
 
 
-def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
+def _checked(root: Path, plan: Plan, parts: tuple[str, ...], journal: Path | None) -> Plan:
     """Return the plan in the form in which its run executes it, after all checks that precede the first step."""
     check(plan, root)
     Places(root, parts).check_plan(plan)
     refuse_unreadable(root, (state.file for state in (*plan.preconditions, *plan.watched)))
     whole = detach(plan, root)
-    check_changeable(root, whole.steps)
-    check_space(root, whole)
+    check_changeable(root, whole.steps, beside=journal)
+    check_space(root, whole, journal)
     return whole
 
 
 def would_resume(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False) -> Run:
     """Return the run that `resume` would complete; `Refusal` where it would refuse. Read-only."""
     root, parts = root.absolute(), tuple(parts)
-    with acting(root, parts, as_root=as_root):
-        if open_runs(root):
+    found = open_runs(root)
+    with acting(root, parts, as_root=as_root, beside=_undo_data(found)):
+        if found:
             refuse_if_held(root)
         return _resumable(root, parts)
 
@@ -154,9 +179,11 @@ def resume(
     """Complete the run that was killed or interrupted, an undo included. `Refusal` if there is none, or if something
     else changed the store in between."""
     root, parts = root.absolute(), tuple(parts)
-    if not open_runs(root) and not has_leftovers(root):
+    found = open_runs(root)
+    if not found and not has_leftovers(root):
         raise _nothing_to_resume()
-    with store_locked(root, parts, "the run is still unfinished", "the command", as_root=as_root):
+    with store_locked(root, parts, "the run is still unfinished", "the command", as_root=as_root,
+                      beside=_undo_data(found)):
         run = _resumable(root, parts)
         if run.state == "undoing":
             return revert_begun(run, progress, interrupted).run
@@ -201,7 +228,7 @@ def _check_for_resume(run: Run) -> None:
     except StaleRefusal as refusal:
         refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
         raise
-    check_changeable(run.root, steps, run.path, run.kept())
+    check_changeable(run.root, steps, run.places, run.kept())
 
 
 def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> RunInfo:
@@ -281,10 +308,13 @@ def undo(
     """Undo the unfinished run, or else the last applied one. `Refusal` if there is none, if a broker runs, or if a file
     is no longer as the run left it."""
     root, parts = root.absolute(), tuple(parts)
-    if last_run(root) is None and not has_leftovers(root):
+    last = last_run(root)
+    if last is None and not has_leftovers(root):
         raise Refusal("no run was applied to this store, or all were undone",
                       "`mqtool journal {store}` shows what was done.")
-    with store_locked(root, parts, "the undo is not complete", "`mqtool undo {store}`", as_root=as_root):
+    _refuse_pruned(last)
+    with store_locked(root, parts, "the undo is not complete", "`mqtool undo {store}`", as_root=as_root,
+                      beside=_undo_data([last])):
         run = last_run(root, parts)
         if run is None:
             raise Refusal("no run had changed this store; leftovers of a killed run were removed")
@@ -297,7 +327,9 @@ def undo(
 def would_undo(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False) -> Run:
     """Return the run that `undo` would undo; `Refusal` where it would refuse. Read-only."""
     root, parts = root.absolute(), tuple(parts)
-    with acting(root, parts, as_root=as_root):
+    last = last_run(root)
+    _refuse_pruned(last)
+    with acting(root, parts, as_root=as_root, beside=_undo_data([last])):
         run = last_run(root, parts)
         if run is None:
             raise Refusal("there is no run to undo", "`mqtool journal {store}` shows what was done.")
@@ -311,6 +343,12 @@ def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:
     return next((run for run in reversed(runs(root, parts)) if run.state != "undone"), None)
 
 
+def _refuse_pruned(run: Run | None) -> None:
+    if run is not None and run.pruned_ms is not None:
+        raise Refusal(f"run {run.id} cannot be undone: its undo data were removed by `mqtool journal --prune`",
+                      "`mqtool journal {store}` shows what was done.", run=run.id)
+
+
 def check_for_undo(run: Run) -> None:
     """`Refusal` naming the files that are not as the run left them."""
     if run.plan.parts:
@@ -318,7 +356,7 @@ def check_for_undo(run: Run) -> None:
         check_same_store(run.plan, run.root)
     touched = [number for number, status in enumerate(run.statuses) if status != "untouched"]
     check_unchanged(run, touched)
-    check_changeable(run.root, [run.plan.steps[number] for number in touched], run.path, run.kept())
+    check_changeable(run.root, [run.plan.steps[number] for number in touched], run.places, run.kept())
 
 
 def check_unchanged(run: Run, numbers: Iterable[int]) -> None:
@@ -342,7 +380,7 @@ def check_unchanged(run: Run, numbers: Iterable[int]) -> None:
         is_one = len(changed) == 1
         raise Refusal(
             f"{few(changed)} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
-            f"something else has changed this store: compare by hand, the saved bytes are in {run.path}; "
+            f"something else has changed this store: compare by hand, the saved bytes are in {run.data}; "
             "move that folder out of the store to continue with the store as it is",
             files=changed, run=run.id,
         )
@@ -359,7 +397,7 @@ def _last_states(run: Run) -> dict[str, dict[str, Any] | None]:
 def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
     """Revert the begun steps, the last first, then restore the directories' times."""
     steps, statuses = run.plan.steps, run.statuses
-    for name in sorted((run.path / "retired").iterdir()):
+    for name in sorted(name for place in run.places for name in (place / "retired").iterdir()):
         # second name of a file whose step never began: without this the file would count as shared for ever
         if statuses[int(name.name)] == "untouched":
             (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
@@ -390,3 +428,48 @@ def _revert(run: Run, batch: list[int]) -> None:
     works = [(number, work_of(run, number)) for number in batch]
     disk.sync_all([path for _, work in works for path in work.revert()], missing_ok=True)
     record_all(run, "reverted", [{"step": number, "after": work.settle_reverted()} for number, work in works])
+
+
+# --- Pruning: what makes undo possible is removed, so that its room is free again.
+
+
+class Prunable(Struct, frozen=True):
+    """A run that has ended, and how many `bytes` of the disk its undo data hold."""
+
+    run: RunInfo
+    bytes: int
+
+
+def prunable(root: Path) -> list[Prunable]:
+    """The runs that have ended and whose undo data are still there, oldest first. Read-only."""
+    return [Prunable(run.info(), kept_bytes(run)) for run in _prunable(root.absolute())]
+
+
+def _prunable(root: Path) -> list[Run]:
+    return [run for run in runs(root) if run.state in ("applied", "undone") and (
+        run.pruned_ms is None or any(path for folder in run.path.iterdir() if folder.is_dir()
+                                     for path in folder.iterdir())
+        or (run.elsewhere is not None and run.elsewhere.is_dir()))]
+
+
+def prune(root: Path, *, as_root: bool = False) -> list[RunInfo]:
+    """Remove the undo data of all runs that have ended: none of them can be undone any more. The journal stays.
+
+    Nothing of the store itself is touched, so a broker may run. `Refusal` (8) if another mqtool works on the store.
+    """
+    root = root.absolute()
+    found = _prunable(root)
+    with acting(root, as_root=as_root, beside=_undo_data(found)):
+        holder = probe(root)
+        if holder == UNKNOWN_HOLDER:
+            refuse_if_held(root)
+        try:
+            with disk.within(root), nullcontext() if holder else store_lock(root):
+                found = _prunable(root)
+                check_changeable(root, (), [place for run in found for place in run.places])
+                for run in found:
+                    remove_undo_data(run)
+        except OSError as error:
+            raise Refusal(f"{error.strerror} ({error.filename or 'no file name'}); undo data are left",
+                          "Check the disk, then run the command again.", errno=error.errno) from error
+    return [run.info() for run in found]

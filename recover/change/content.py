@@ -20,6 +20,7 @@ from recover.change.owner import oneself
 from recover.findings.code import Interrupted, Refusal
 from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
+from recover.store.source import StorePath, list_again, move_objects, remove_below
 
 INLINE_LIMIT = 64 << 10
 """Content up to this many bytes is stored in the plan document; larger content in a file next to it."""
@@ -248,25 +249,35 @@ def make(
     caller.
 
     `folder`, new and on the file system of the paths, is where producers write; it is always removed at the end, so
-    that a late producer has nowhere to write. `Refusal` if the result differs from what was announced; `OSError` from
-    the disk.
+    that a late producer has nowhere to write. Either may be on a server. `Refusal` if the result differs from what was
+    announced; `OSError` from the disk.
     """
     wanted = {path: content for path, content in contents.items() if isinstance(content, DeferredContent)}
     if not wanted:
         return {}
     made: dict[Path, tuple[int, int]] = {}
+    files: dict[Path, Path] = {}
     try:
-        disk.mkdir(folder, like)
+        if not isinstance(folder, StorePath):
+            disk.mkdir(folder, like)
         for producer in {id(content.producer): content.producer for content in wanted.values()}.values():
             own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].producer is producer}
             with oneself():
                 manifest = producer.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
+            list_again(folder)
             for name, (path, content) in own.items():
-                file, made[path] = _checked(folder, content, manifest.get(name))
+                files[path], made[path] = _checked(folder, content, manifest.get(name))
+        if isinstance(folder, StorePath):
+            move_objects((StorePath(file), StorePath(path)) for path, file in files.items())
+        else:
+            for path, file in files.items():
                 disk.rename(file, path)
     finally:
         with suppress(OSError):
-            disk.remove_tree(folder)
+            if isinstance(folder, StorePath):
+                remove_below(folder)
+            else:
+                disk.remove_tree(folder)
     return made
 
 

@@ -14,7 +14,6 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
@@ -27,7 +26,7 @@ from recover.findings.code import Refusal
 from recover.findings.model import shell_line
 from recover.store.reader import FileReader
 from recover.store.reading import Piece
-from recover.store.source import files_below, names_in, open_file, remote_system, url_of
+from recover.store.source import StorePath, is_empty, names_in, open_file, remove_below, url_of
 from recover.store.store import (
     CHECKPOINT,
     COMMITLOG,
@@ -95,26 +94,25 @@ def copy_file(path: Path, copy: Path) -> os.stat_result | None:
 
 
 @contextmanager
-def remote_folder(place: str) -> Iterator[Path]:
-    """Yield a local folder whose files are uploaded to a place on a server when the block ends. `Refusal` (8) if that
-    place is not empty, or if the server lacks some of the files afterwards."""
-    files, root = remote_system(place)
-    from pyarrow.fs import FileSelector, LocalFileSystem, copy_files
-
+def remote_folder(target: StorePath) -> Iterator[StorePath]:
+    """Yield an empty place on a server for a block to fill; after a failure nothing stays there. `OSError` becomes
+    `Refusal`."""
     try:
-        if files.get_file_info(FileSelector(root, allow_not_found=True)):
-            raise Refusal(f"{place} is not empty", "Name a new prefix.")
-        with TemporaryDirectory(prefix="mqtool-output-") as scratch:
-            folder = Path(scratch, "made")
-            yield folder
-            copy_files(str(folder), root, source_filesystem=LocalFileSystem(), destination_filesystem=files)
-            sent = {item.path[len(root) :].strip("/"): item.size
-                    for item in files.get_file_info(FileSelector(root, recursive=True)) if item.size is not None}
-            lacks = [name for name, status in files_below(folder) if sent.get(name) != status.st_size]
-    except OSError as error:
-        raise Refusal(f"{place} cannot be written: {error}", "Check the address and its credentials.") from error
-    if lacks:
-        raise Refusal(f"{place} lacks {len(lacks)} files that were uploaded", "Empty that prefix, and try again.")
+        yield target
+    except BaseException as error:
+        with suppress(OSError, Refusal):
+            remove_below(target)
+        if isinstance(error, OSError):
+            raise _unwritable(target, error) from error
+        raise
+
+
+def _unwritable(target: Path, error: OSError) -> Refusal:
+    return Refusal(f"{_shown(target)} cannot be written: {error}", "Check the address and its credentials.")
+
+
+def _shown(target: Path) -> str:
+    return (url_of(target) or str(target)).partition("?")[0]
 
 
 def _fetched(file: FileReader) -> Iterator[Piece]:
@@ -256,7 +254,14 @@ def relocated(plan: Plan, store: Store, gone: Collection[Path]) -> Plan:
 
 def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
     """`Refusal` unless `target` is apart from all sources, in a directory that exists, and is new, empty, or holds only
-    what a killed copy of them left."""
+    what a killed copy of them left. A place on a server must be empty."""
+    if isinstance(target, StorePath):
+        try:
+            if not is_empty(target):
+                raise Refusal(f"{_shown(target)} is not empty", "Name a new prefix.")
+        except OSError as error:
+            raise _unwritable(target, error) from error
+        return
     real = target.resolve()
     for source, _ in sources:
         if url_of(source) is not None:

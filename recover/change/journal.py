@@ -1,9 +1,14 @@
 """The journal of a store: `STORE/.mqtool/runs/<id>/`, read and written.
 
-A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (overwritten bytes) and
-`retired/` (files that were replaced or removed). Journal lines start with a newline and carry the CRC-32C of their
-body, so a line torn by a kill is skipped and never hides the next one. The format version of the whole folder is
-that of its plan.
+1. A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (overwritten bytes) and
+   `retired/` (files that were replaced or removed). The format version of the whole folder is that of its plan.
+2. Journal lines start with a newline and carry the CRC-32C of their body, so a line torn by a kill is skipped and never
+   hides the next one.
+3. With `--journal DIR` the three folders of contents, the undo data, are in a folder of DIR, which the start record
+   names. It names its store and run in return: one that does not is not touched. Folders that leave the store whole
+   (`RetireFolder`) stay in the store's own `retired/`, where that is a rename.
+4. A run is built aside and appears by one rename; what a killed one left before that, `tidy` removes, in DIR too.
+5. Pruning a run that has ended removes its undo data for good, after a record that says so.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -40,12 +46,18 @@ State = Literal["applied", "unfinished", "undone", "undoing"]
 StepStatus = Literal["untouched", "begun", "done", "reverting", "reverted"]
 FRESH_RUN = ".new-"
 FRESH_JOURNAL = f"{JOURNAL_DIR}-new-"
+_FOLDERS = ("staged", "preimages", "retired")
+_PLACE, _BOND = "undo-data-in", "run.json"
+"""In a run's folder, the place of its undo data; in that place, the store and the run that it belongs to."""
 _STATUS: dict[str, StepStatus] = {"begin": "begun", "done": "done", "revert": "reverting", "reverted": "reverted"}
 _STATES: dict[str, State] = {"finish": "applied", "undo": "undoing", "undone": "undone"}
 
 
 class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
-    """One run according to its journal. Times in ms since the epoch; `plan_path` is relative to the store root."""
+    """One run according to its journal. Times in ms since the epoch; `plan_path` is relative to the store root.
+
+    `undo_data`: the folder that `--journal` put them in; None in the store. `pruned_ms`: when they were removed.
+    """
 
     id: str
     plan_id: str
@@ -62,6 +74,8 @@ class RunInfo(Struct, frozen=True, rename={"plan_path": "plan"}):
     host: str = ""
     tool: str = ""
     command_line: str = ""
+    undo_data: str | None = None
+    pruned_ms: int | None = None
 
     @property
     def journal(self) -> str:
@@ -74,7 +88,8 @@ class Run(Struct, dict=True):
 
     `statuses`: progress of each step; `begins`: the facts recorded before each step began; `promised`: directories that
     begun steps create. `parts`: folders outside of the root that the command was given. `read_back`: identity of the
-    file staged for a step that this process or its executors have read back.
+    file staged for a step that this process or its executors have read back. `elsewhere`: the folder of its undo data,
+    if that is not its own.
     """
 
     root: Path
@@ -86,6 +101,8 @@ class Run(Struct, dict=True):
     promised: set[str] = field(default_factory=set)
     read_back: dict[int, tuple[int, ...]] = field(default_factory=dict)
     begins: dict[int, dict[str, Any]] = field(default_factory=dict)
+    elsewhere: Path | None = None
+    pruned_ms: int | None = None
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -93,6 +110,9 @@ class Run(Struct, dict=True):
         self.state = _STATES.get(event, self.state)
         if event == "start":
             self.statuses = ["untouched"] * int(record["steps"])
+            self.elsewhere = Path(record["undo_data"]) if "undo_data" in record else None
+        if event == "prune":
+            self.pruned_ms = int(record["at"])
         if event in _STATUS:
             self.statuses[record["step"]] = _STATUS[event]
         if event == "begin":
@@ -114,7 +134,9 @@ class Run(Struct, dict=True):
         `Refusal` if it cannot be read, if it or the journal names anything but what its steps concern in the store's
         own parts, or if the run's folder contains anything that leads out of it.
         """
-        plan = load_plan(self.path / "plan.json", sidecar="staged")
+        if self.elsewhere is not None and self.pruned_ms is None:
+            self._check_bond(self.elsewhere)
+        plan = load_plan(self.path / "plan.json", sidecar="staged", beside=self.data)
         if len(plan.steps) != len(self.statuses):
             raise self._made_up(f"has {len(self.statuses)} steps, its plan {len(plan.steps)}")
         own = {"."}
@@ -129,15 +151,30 @@ class Run(Struct, dict=True):
         return plan
 
     def _check_folder(self) -> None:
-        for folder in ("staged", "preimages", "retired"):
-            with os.scandir(self.path / folder) as entries:
+        for folder in [place / name for place in self.places for name in _FOLDERS]:
+            with os.scandir(folder) as entries:
                 for entry in entries:
-                    if folder != "retired" and not entry.is_file(follow_symlinks=False):
-                        raise self._made_up(f"has {folder}/{entry.name}, which is not a file")
+                    if folder.name != "retired" and not entry.is_file(follow_symlinks=False):
+                        raise self._made_up(f"has {folder.name}/{entry.name}, which is not a file")
                     if not (entry.name.isascii() and entry.name.isdecimal()):
-                        raise self._made_up(f"has {folder}/{entry.name}, which no step created")
+                        raise self._made_up(f"has {folder.name}/{entry.name}, which no step created")
         if os.lstat(self.journal).st_nlink > 1:
             raise self._made_up("has a journal file with another name elsewhere")
+
+    def _check_bond(self, data: Path) -> None:
+        """`Refusal` unless the folder of the undo data is there, and says that it belongs to this run."""
+        try:
+            for name in ("", *_FOLDERS):
+                if not stat.S_ISDIR(os.lstat(data / name).st_mode):
+                    raise self._made_up(f"has its undo data in {data / name}, which is not a folder")
+        except OSError as error:
+            raise Refusal(
+                f"the undo data of run {self.id} are in {data}, and cannot be read there: {error.strerror}",
+                "mount that disk in its place again, or put a link there to where it is now; then run the command "
+                "again", run=self.id, file=str(data),
+            ) from error
+        if not is_bound(data, self.root, self.id):
+            raise self._made_up(f"names {data} as the place of its undo data, and that folder belongs to another run")
 
     def _made_up(self, what: str) -> Refusal:
         return Refusal(
@@ -145,19 +182,33 @@ class Run(Struct, dict=True):
             f"move {self.path.relative_to(self.root)} out of the store to work without it", run=self.id,
         )
 
+    @property
+    def data(self) -> Path:
+        """The folder of its undo data."""
+        return self.elsewhere or self.path
+
+    @property
+    def places(self) -> list[Path]:
+        """The folders that hold something of it: its own, and that of its undo data while they are there."""
+        return [self.path] if self.elsewhere is None or self.pruned_ms else [self.path, self.elsewhere]
+
     def staged(self, step: int) -> Path:
-        return self.path / f"staged/{step:06d}"
+        return self.data / f"staged/{step:06d}"
 
     def preimage(self, step: int) -> Path:
         """The file with the bytes that an in-place step overwrites."""
-        return self.path / f"preimages/{step:06d}"
+        return self.data / f"preimages/{step:06d}"
 
     def retired(self, step: int) -> Path:
+        return self.data / f"retired/{step:06d}"
+
+    def retired_folder(self, step: int) -> Path:
         return self.path / f"retired/{step:06d}"
 
     def kept(self) -> list[Path]:
         """The possible places of the new and the replaced files of its steps."""
-        return [place(number) for number in range(len(self.statuses)) for place in (self.staged, self.retired)]
+        every = (self.staged, self.retired, self.retired_folder) if self.elsewhere else (self.staged, self.retired)
+        return [place(number) for number in range(len(self.statuses)) for place in every]
 
     @property
     def header(self) -> dict[str, Any]:
@@ -173,7 +224,8 @@ class Run(Struct, dict=True):
             steps=int(self.header["steps"]), steps_done=self.statuses.count("done"),
             steps_begun=sum(status in ("begun", "reverting") for status in self.statuses),
             plan_path=(self.path / "plan.json").relative_to(self.root).as_posix(),
-            reason=str(reasons[-1]) if reasons else None,
+            reason=str(reasons[-1]) if reasons else None, pruned_ms=self.pruned_ms,
+            undo_data=None if self.elsewhere is None else str(self.elsewhere),
             **{name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
         )
 
@@ -211,6 +263,8 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
             run.add(record)
         if not run.records or run.header["event"] != "start":
             raise Refusal("it has no start")
+        if run.elsewhere is not None and not run.elsewhere.is_absolute():
+            raise Refusal("the place of its undo data is not an absolute path")
         run.info()
         if not all(isinstance(mtime_ns, int) for mtime_ns in run.header["directories"].values()):
             raise Refusal("a time is not a number")
@@ -229,7 +283,7 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
 
 def _check_shape(path: Path) -> None:
     """`Refusal` if a run's folder, a folder in it, or its plan or journal is a link or of another type."""
-    for name in ("", "staged", "preimages", "retired", "plan.json", "journal.ndjson"):
+    for name in ("", *_FOLDERS, "plan.json", "journal.ndjson"):
         is_document = "." in name
         mode = (path / name).lstat().st_mode
         if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
@@ -287,9 +341,6 @@ def leftovers(root: Path) -> list[Path]:
 # --- Writing: a run is built aside, with all its content, and then appears by one rename.
 
 
-_FOLDERS = ("staged", "preimages", "retired")
-
-
 def record(run: Run, event: str, **facts: Any) -> None:
     """Append a record to the journal and sync it."""
     record_all(run, event, [facts])
@@ -322,14 +373,86 @@ def tidy(root: Path) -> None:
                 disk.set_times(root, int(text))
             disk.unlink(path)
             continue
+        for note in (path / _PLACE, *path.glob(f"runs/*/{_PLACE}")):
+            _remove_undo_data(root, note)
         disk.remove_tree(path)
         mtime = path.name.removeprefix(FRESH_JOURNAL)
         if mtime.isdecimal():
             disk.set_times(root, int(mtime))
 
 
-def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterable[str] = ()) -> Run:
-    """Build a run for a plan and register it. After a failure only what `tidy` removes is left."""
+def _remove_undo_data(root: Path, note: Path) -> None:
+    """Remove the undo data of a run that never began, if the folder that its `note` names is its own."""
+    if note.is_symlink() or not note.is_file():
+        return
+    data, run = Path(os.fsdecode(note.read_bytes())), note.parent.name.removeprefix(FRESH_RUN)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # one without a bond was made a moment before the kill: it holds nothing
+        is_bare = data.is_absolute() and set(os.listdir(data)) <= {_BOND} and f"-{run}" in data.name
+        if is_bare or is_bound(data, root, run):
+            disk.remove_tree(data)
+
+
+def is_bound(data: Path, root: Path, run: str) -> bool:
+    """Whether a folder of undo data says that it belongs to this run of this store, by the path or inode of its
+    root."""
+    try:
+        with os.fdopen(os.open(data / _BOND, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            said = json.loads(file.read(_LARGEST_BOND))
+        is_same = said["store"] == str(root.resolve()) or said["inode"] == root.stat().st_ino
+        return bool(said["run"] == run and is_same)
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+_LARGEST_BOND = 64 << 10
+
+
+def _make_elsewhere(run: Run, name: str, journal: Path, status: os.stat_result) -> None:
+    """Make the folder for the undo data of a new run, which names the run and its store; note it in the run first."""
+    store = run.root.resolve()
+    names = (f"{store.name}-{name}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
+    run.elsewhere = next(journal / each for each in names if not os.path.lexists(journal / each))
+    disk.create_file(run.path / _PLACE, [os.fsencode(run.elsewhere)])
+    disk.sync_all([run.path, run.path.parent, run.path.parent.parent, run.root])
+    disk.mkdir(run.elsewhere, status)
+    bond = {"run": name, "store": str(store), "inode": run.root.stat().st_ino}
+    disk.create_file(run.elsewhere / _BOND, [canonical(bond)])
+    for folder in _FOLDERS:
+        disk.mkdir(run.elsewhere / folder, status)
+
+
+def prune(run: Run) -> None:
+    """Remove the undo data of a run that has ended, for good."""
+    data = run.elsewhere
+    if run.pruned_ms is None:
+        _ = run.plan  # whose undo data are not as mqtool left them: a refusal
+        record(run, "prune")
+    if data is not None and is_bound(data, run.root, run.id):
+        disk.remove_tree(data)
+    for folder in _FOLDERS:
+        for name in sorted(os.listdir(run.path / folder)):
+            disk.remove_tree(run.path / folder / name)
+        disk.fsync_dir(run.path / folder)
+
+
+def kept_bytes(run: Run) -> int:
+    """How many bytes on disk go with the undo data of a run: not those that a file of the store still holds."""
+    total = 0
+    for place in {run.path, run.data}:
+        for folder in _FOLDERS:
+            for path in (place / folder).rglob("*"):
+                with suppress(OSError):
+                    status = path.lstat()
+                    total += status.st_blocks * 512 if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+    return total
+
+
+def start(
+    root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterable[str] = (), journal: Path | None = None
+) -> Run:
+    """Build a run for a plan and register it; `journal`: the folder that takes its undo data, if not the store. After a
+    failure only what `tidy` removes is left."""
     status = os.stat(root)
     name = f"{max([0, *(_number(run.id) for run in runs(root))]) + 1:06d}-{plan.id}"
     existing = existing_folders(root)
@@ -344,14 +467,18 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
     run = Run(root, home / "runs" / (name if first else FRESH_RUN + name), tuple(parts))
     for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
         disk.mkdir(path, status)
+    if journal is not None:
+        _make_elsewhere(run, name, journal, status)
     contents = _stage(run, plan.steps, interrupted)
     disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
     # freed when the disk is full, so that reverting the steps can still be recorded
     disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
     record(
         run, "start", plan=plan.id, command=plan.command, steps=len(plan.steps), directories=directories,
-        store=str(root.resolve()), **_who(),
+        store=str(root.resolve()), **_who(), **({"undo_data": str(run.elsewhere)} if run.elsewhere else {}),
     )
+    if run.elsewhere is not None:
+        disk.sync_all([run.elsewhere / "staged", run.elsewhere, run.elsewhere.parent])
     for folder in (run.path / "staged", run.path, home / "runs", home):
         disk.fsync_dir(folder)
     final = root / JOURNAL_DIR / "runs" / name
@@ -399,7 +526,7 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
             return None
         return disk.like_of(target) if target.exists() else neighbour(run.root / existing(step.file))
 
-    kept, made = stage(run.path / "staged", steps, is_staged, interrupted, os.stat(run.root), like)
+    kept, made = stage(run.data / "staged", steps, is_staged, interrupted, os.stat(run.root), like)
     elsewhere: dict[Writes, dict[Path, tuple[int, int]]] = {}
     for number, step in enumerate(steps):
         if isinstance(step.content, DeferredContent):

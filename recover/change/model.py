@@ -395,9 +395,9 @@ class _Body(Struct):
     watched: tuple[FileState, ...]
 
 
-def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
+def load_plan(path: Path, *, sidecar: str | None = None, beside: Path | None = None) -> Plan:
     """Read a plan file; `Refusal` if it is invalid, damaged, or of another format version. `sidecar`: the only folder
-    beside it that may hold content."""
+    beside it, or in `beside`, that may hold content."""
     try:
         if path.stat().st_size > _LARGEST:
             raise Refusal(f"{path} is too large for a plan", "check the file name")
@@ -405,12 +405,12 @@ def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
     except OSError as error:
         raise Refusal(f"the plan {path} cannot be read: {error.strerror}", "check the file name") from error
     try:
-        return _parse(json.loads(data), path, sidecar)
+        return _parse(json.loads(data), path, sidecar, beside or path.parent)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Refusal(f"{path} is not a plan: {error}", "create the plan again") from error
 
 
-def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
+def _parse(whole: dict[str, Any], path: Path, only: str | None, beside: Path) -> Plan:
     if whole["format"] != FORMAT:
         raise ValueError("it has another format")
     if whole["version"] != VERSION:
@@ -425,7 +425,7 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     sidecar = typed.sidecar
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")
-    folder = path.with_name(sidecar)
+    folder = beside / sidecar
     steps = [step_from_json(value, content_from_json(value["content"], folder) if "content" in value else None)
              for value in body["steps"]]
     missing = [step.content.path for step in steps

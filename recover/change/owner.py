@@ -80,14 +80,17 @@ def _known(status: os.stat_result) -> Owner:
 
 
 @contextmanager
-def acting(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False) -> Iterator[Owner | None]:
-    """Be the owner of a store for the length of a block, if this is root and the store is another's.
+def acting(
+    root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = False, beside: Iterable[Path] = ()
+) -> Iterator[Owner | None]:
+    """Be the owner of a store for the length of a block, if this is root and the store is another's. `beside`: folders
+    elsewhere that are written too, and do not decide whose the store is.
 
     `Refusal` (8) if that user cannot reach the store, or root cannot become that user; with `as_root`, if others can
     write in a folder above or inside of it.
     """
     parts = tuple(parts)
-    owner = owner_of(root, parts)
+    owner, parts = owner_of(root, parts), (*parts, *beside)
     if as_root:
         refuse_open_folders(root, parts)
         owner = None
@@ -159,8 +162,9 @@ def _check_reach(root: Path, parts: tuple[Path | str, ...], owner: Owner) -> Non
             try:
                 os.stat(folder / ".")
             except PermissionError as error:
+                what = "it" if place == root else place
                 raise Refusal(
-                    f"{owner} owns this store and cannot reach it: {folder} is closed to that user",
+                    f"{owner} owns this store and cannot reach {what}: {folder} is closed to that user",
                     f"Root can show it at another place: mount --bind {shlex.quote(str(root.absolute()))} /mnt, then "
                     "run the command on /mnt.", file=str(folder),
                 ) from error

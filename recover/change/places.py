@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders
 from recover.change.owner import permission_remedy
 from recover.findings.code import Refusal
@@ -139,15 +141,21 @@ _FLAGS = ((0x10, "immutable", "i"), (0x20, "append-only", "a"))
 _LONG = struct.Struct("l")
 
 
-def check_changeable(root: Path, steps: Iterable[Step], run: Path | None = None, kept: Iterable[Path] = ()) -> None:
+def check_changeable(
+    root: Path, steps: Iterable[Step], run: Iterable[Path] = (), kept: Iterable[Path] = (), *,
+    beside: Path | None = None,
+) -> None:
     """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system does not
-    allow. `run`: the folder of a begun run, whose journal is written too, and whose `kept` files are moved."""
+    allow. `run`: the folders of a begun run, whose journal is written too, and whose `kept` files are moved; `beside`:
+    the folder that gets the undo data of a new one."""
     steps = list(steps)
     existing = existing_folders(root)
     folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}
     folders |= {root / existing(step.file) for step in steps if not isinstance(step, InPlace)}
-    if run is not None:
-        folders |= {run / name for name in ("", "staged", "preimages", "retired", "journal.ndjson")}
+    for place in run:
+        folders |= {place / name for name in ("", "staged", "preimages", "retired", "journal.ndjson")}
+    if beside is not None:
+        folders.add(beside)
     for path in sorted(folders):
         _check(root, path, written=True)
     for step in steps:
@@ -196,15 +204,37 @@ RESERVE = 64 << 10
 """Bytes reserved in a run and freed when the disk is full, so that reverting the steps can still be recorded."""
 _SLACK = 1 << 20
 _PER_STEP = 16 << 10
+_RECORDS = 4 << 10
+"""Bytes in the store for each step, if its undo data are elsewhere."""
 
 
-def check_space(root: Path, plan: Plan) -> None:
-    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
+class Room(Struct, frozen=True):
+    """Bytes that a run `needed` on the file system of a `place`, those that are `free`, and those of its undo data:
+    `undo` counts what it writes there or keeps from being deleted."""
+
+    place: str
+    needed: int
+    free: int
+    undo: int
+
+    @property
+    def is_enough(self) -> bool:
+        return self.needed <= self.free
+
+
+def room_for(root: Path, plan: Plan, journal: Path | None = None) -> list[Room]:
+    """What a plan needs on each file system, that of the undo data first; `journal`: their folder, if not the
+    store's."""
     home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
+    data = journal or home
+    store, aside = home.stat().st_dev, data.stat().st_dev
+    places = {aside: data}
+    places.setdefault(store, home)
     needed: dict[int, int] = defaultdict(int)
-    journal = home.stat().st_dev
-    places = {journal: home}
-    needed[journal] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    needed[aside] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    if store != aside:
+        needed[store] += RESERVE + _RECORDS * len(plan.steps)
+    undo = 0
     existing = existing_folders(root)
     for step in plan.steps:
         if isinstance(step, RetireFolder):
@@ -214,20 +244,31 @@ def check_space(root: Path, plan: Plan) -> None:
         place = path if path.exists() else root / existing(step.file)
         device = place.stat().st_dev
         places.setdefault(device, place)
-        needed[journal] += content
-        if isinstance(step, InPlace):
-            needed[journal] += _data_bytes(path, step.start, step.stop)
+        needed[aside] += content
+        in_place = isinstance(step, InPlace)
+        old = _data_bytes(path, step.start, step.stop) if isinstance(step, InPlace) else \
+            _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+        undo += old
+        if in_place or device != aside:
             needed[device] += content
-        elif device != journal:
-            needed[device] += content
-            needed[journal] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
-    for device, place in places.items():
-        status = os.statvfs(place)
-        free = (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
-        if free < needed[device]:
+            needed[aside] += old
+    return [Room(str(place), needed[device], _free(place), undo if device == aside else 0)
+            for device, place in places.items()]
+
+
+def _free(place: Path) -> int:
+    status = os.statvfs(place)
+    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
+
+
+def check_space(root: Path, plan: Plan, journal: Path | None = None) -> None:
+    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
+    for room in room_for(root, plan, journal):
+        if not room.is_enough:
             raise Refusal(
-                f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
-                "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
+                f"{room.needed:,} bytes are needed on the file system of {room.place}, {room.free:,} are free",
+                "make room, keep the undo data on another disk with --journal DIR, or write a recovered copy elsewhere "
+                "with --output", needed=room.needed, free=room.free,
             )
 
 

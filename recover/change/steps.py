@@ -317,6 +317,12 @@ def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]
 
 
 class _Folder(Work):
+    """Its place is in the store's own journal, wherever the undo data of the run are: a rename needs no room."""
+
+    def __init__(self, run: Run, number: int, step: Step) -> None:
+        super().__init__(run, number, step)
+        self.retired = run.retired_folder(number)
+
     def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         status = os.lstat(self.path)
         moves = status.st_dev == os.stat(self.retired.parent).st_dev

@@ -19,9 +19,17 @@ from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS
 from recover.log.scan import LogView
 from recover.reading.reading import Reading
 from recover.store.config_files import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    IN_ROCKSDB,
+    LMQ_OFFSETS_FILE,
     LMQ_PREFIX,
+    MAPPING_FILE,
     MARK,
+    OFFSET_FILES,
+    OFFSETS_FILE,
     STATE_TEXT,
+    TOPICS_FILE,
     ConfigPair,
     ConfigText,
     Topics,
@@ -30,20 +38,10 @@ from recover.store.config_files import (
     topic_text,
 )
 from recover.store.source import names_in, read_small
-from recover.store.store import CONFIG, Store
+from recover.store.store import COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES
 
 # --- Consumer offsets and delay offsets against the queues that they refer to.
-
-
-TOPICS_FILE = "topics.json"
-OFFSETS_FILE = "consumerOffset.json"
-LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
-OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
-GROUPS_FILE = "subscriptionGroup.json"
-DELAYS_FILE = "delayOffset.json"
-MAPPING_FILE = "topicQueueMapping.json"
-TIMER_METRICS_FILE = "timermetrics"
 
 
 class AboveMax(Struct, frozen=True):
@@ -99,7 +97,8 @@ class ConfigReport:
         self.findings += other_offsets(store, self.pairs, store.options.settings)
         self.ranges: dict[QueueKey, range] = {}
         self.counted_otherwise: frozenset[str] = frozenset()
-        if not store.commitlog.files:
+        if not store.commitlog.files or COMMITLOG in analysis.elsewhere:
+            # where queues end is in a log that is not read
             return
         self.store, self.ranges = store, queue_ranges(analysis)
         pairs = {pair.name: pair for pair in self.pairs}
@@ -141,7 +140,7 @@ class ConfigReport:
              "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, otherwise to "
              "its end"),
             ("consumer-offset-below-min", below, "begins at", "min",
-             "the consumer continues at the first message left; those before it have expired"),
+             "the consumer continues at the first message left; those before it are no longer in the log"),
         ):
             if odd:
                 found.append(finding(
@@ -253,10 +252,6 @@ _WRITTEN_MS = 60_000
 """After this time a running broker has written delayOffset.json, with the default of flushDelayOffsetInterval."""
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
-IN_ROCKSDB = {
-    TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
-    OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
-}
 
 
 def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,19 +16,21 @@ from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, 
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.findings.code import BY_HAND, Severity, remedy_of
 from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, few, finding
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
+from recover.reading.books import unread_before_begin
 from recover.reading.edits import Edit
-from recover.reading.lost import Losses, held_records
 from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
+from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ClosedFile, ReadFailure
 from recover.store.reading import FILE
-from recover.store.store import Store, logs_beside_remedy, named_by_record
+from recover.store.source import origin_of
+from recover.store.store import COMMITLOG, Store, logs_beside_remedy, named_by_record
 
 if TYPE_CHECKING:
     from recover.reading.reading import Reading
@@ -41,17 +43,6 @@ _NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that
 _HOUR_MS = 3_600_000
 
 
-def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
-    """Return how many messages the damaged ranges (that begin before `before`) held, as far as any evidence is left; at
-    least one where a record ended."""
-    total = 0
-    for number, (damage, positions) in enumerate(zip(log.damaged, losses.all_by_damage, strict=True)):
-        if number in end_marks or (before is not None and damage.start >= before):
-            continue
-        total += held_records(damage, positions)
-    return total
-
-
 def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
     log = analysis.log
     untold = list(unknown_size_findings(store, log.queue, log.log_end))
@@ -60,13 +51,15 @@ def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
              *bytes_findings(store, log, lost, analysis.end_marks, untold=bool(untold))]
     if not analysis.settled:
         found.append(finding("commitlog-unsettled", "commitlog", accepted=len(analysis.accepted)))
+    if count := analysis.facts.search.left:
+        found.append(finding("commitlog-unconfirmed-records", "commitlog", count=count))
     for file in analysis.alone:
         name = store.relative(file.mapped_file.path)
         found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
     found += _old_records(store, log, analysis.old_end)
     if log.tally.has_bridge:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.tally.fillers, markers=log.tally.markers))
-    found += first_file_findings(store, log)
+    found += first_file_findings(store, log, analysis.topics)
     found += needs_newer_broker(store, log)
     found += unreadable_findings(store, log.files)
     return found
@@ -133,9 +126,9 @@ def _ends_within_a_record(queue: MappedFileQueue, only: MappedFile, end: int) ->
     return room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE)
 
 
-def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
+def first_file_findings(store: Store, log: LogView, topics: Topics) -> Iterator[Finding]:
     """Judge whether the files before the first one can have expired: its first message must be as old as retention
-    allows.
+    allows. If it is not, the messages that nobody has read yet are missing.
 
     Only message times count, not the clock of the machine where a copy is checked.
     """
@@ -147,6 +140,14 @@ def first_file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
     # no broker keeps messages for less than an hour
     remedy = (logs_beside_remedy(store) or (None if age else _NO_RETENTION)) if late else None
+    if unread := unread_before_begin(store, log, topics) if late else []:
+        yield finding(
+            "commitlog-begin-missing", COMMITLOG, None, start=log.min_offset, first=first, newest=newest, hours=hours,
+            age_hours=age, count=sum(each.messages for each in unread), remedy=remedy,
+            by=few(sorted({source for each in unread for source in each.sources})),
+            queues={f"{each.key.topic}/{each.key.queue_id}": [each.first, each.stop] for each in unread},
+        )
+        return
     yield finding(
         "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
         store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
@@ -355,14 +356,19 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
 
 
 def displaced_findings(store: Store, placed: Sequence[Placed]) -> Iterator[Finding]:
-    """A finding for each file to which records belong that stand elsewhere; `placed` as in `Analysis`."""
-    for mapped_file, own in groupby(placed, key=lambda run: run.mapped_file):
+    """A finding for each file to which records belong that stand elsewhere, and for each whose records a further log
+    has; `placed` as in `Analysis`."""
+    for (mapped_file, further), own in groupby(
+        sorted(placed, key=lambda run: (run.mapped_file.file_from_offset, run.further)),
+        key=lambda run: (run.mapped_file, run.further),
+    ):
         runs = [*own]
+        source, position = origin_of(runs[0].source, runs[0].position)
         yield finding(
-            "commitlog-displaced-records", store.relative(mapped_file.path),
+            "commitlog-held-elsewhere" if further else "commitlog-displaced-records", store.relative(mapped_file.path),
             runs[0].start - mapped_file.file_from_offset, first=runs[0].start, last=runs[-1].stop,
-            count=sum(run.records for run in runs), runs=len(runs), source=store.relative(runs[0].source),
-            position=runs[0].position, shift=runs[0].position - (runs[0].start - mapped_file.file_from_offset),
+            count=sum(run.records for run in runs), runs=len(runs), source=store.relative(source),
+            position=position, shift=position - (runs[0].start - mapped_file.file_from_offset),
         )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -32,24 +29,24 @@ from recover.broker.settings import KNOWN, BrokerSettings, java_integer
 from recover.broker.versions import DUP_INFO_CHECKED, NEWEST_COMPARED, BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
-from recover.check.config import TOPICS_FILE, config_databases
+from recover.check.config import config_databases
 from recover.check.log import first_timestamp, needs_newer_broker
-from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL, check_timer
+from recover.check.rights import check_owners
+from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, index_headers, list_index_files
-from recover.findings.model import Finding, few, finding
+from recover.findings.model import Finding, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
-from recover.reading.lost import INDEXED, record_count
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
-from recover.store.config_files import Topics, topic_text
+from recover.store.config_files import OFFSET_FILES, TOPICS_FILE, Topics, topic_text
 from recover.store.mapped_files import MappedFile
-from recover.store.source import StorePath, files_below, names_in, read_small
-from recover.store.store import ABORT, CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
+from recover.store.source import names_in, read_small
+from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     ROCKSDB_QUEUES,
     Elsewhere,
@@ -147,6 +144,20 @@ def _by_setting(store: Store) -> Iterator[Needed]:
         if value in store.options.settings.get(setting, "").lower() and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
                          f"{setting} states that it is in use; without it, {lost} would be lost", True)
+
+
+_POPPED = "kvStore"
+
+
+def unstated_parts(store: Store, topics: Topics) -> Iterator[Finding]:
+    """Yield an info for the part of POP consumers if it is not here, no setting says whether it was, and groups have
+    pulled messages from a release that may have kept it (5.4.0 and later note that, POP or not)."""
+    setting, value, lost = _BY_SETTING[_POPPED]
+    if setting in store.options.settings or store.options.conf or store.path(_POPPED).exists():
+        return
+    offsets = (pair.chosen.value for pair in topics.pairs if pair.name in OFFSET_FILES and pair.chosen is not None)
+    if any(isinstance(value, dict) and value.get("pullOffsetTable") for value in offsets):
+        yield finding("part-unstated", _POPPED, None, part=_POPPED, setting=setting, value=value, lost=lost)
 
 
 def _config(store: Store, log: LogView) -> Iterator[Needed]:
@@ -315,107 +326,6 @@ def _words(answers: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-class _Rights(NamedTuple):
-    uid: int
-    gid: int
-    mode: int
-
-
-_BESIDE = (LOCK, CHECKPOINT, TIMERWHEEL)
-
-
-def check_owners(store: Store) -> Iterator[Finding]:
-    """A finding for each part with files that differ in owner or mode from most files of the store, or of the part, or
-    with folders in which the broker's user cannot create files; and for each mounted read-only, unlike the root.
-
-    `closed`: how many of them this user, the owner of most files, may not open as a start does; `stops`: whether that
-    keeps 4.9.7 and 5.3.3 from starting; `user`: its id.
-    """
-    parts = [*store.commitlog_dirs, store.consumequeue_dir, store.consumequeue_ext_dir, store.batchconsumequeue_dir,
-             store.index_dir, store.root / TIMERLOG, store.config_dir]
-    found = {store.relative(part): _rights(store, part, files_below(part, folders=True)) for part in parts}
-    beside = ((name, store.path(name).lstat()) for name in _BESIDE if name in names_in(store.root))
-    found["."] = _rights(store, store.root, beside)
-    groups = {(kind, part): {name: rights for name, rights in names.items() if stat.S_IFMT(rights.mode) == kind}
-              for kind in _MODES for part, names in found.items()}
-    every = {kind: [rights for (of, _), some in groups.items() if of == kind for rights in some.values()]
-             for kind in _MODES}
-    in_all = {kind: _usual(rights) for kind, rights in every.items()}
-    owner = _usual([rights._replace(mode=0) for rights in every[stat.S_IFREG]])
-    # without its log 5.3.3 deletes all queues and starts, and it starts without its timers
-    unlisted = {store.relative(part) for part in (*store.commitlog_dirs, store.root / TIMERLOG)}
-    for (kind, part), some in groups.items():
-        closed = [name for name, rights in some.items() if _lacks(owner, rights, _wanted(name, rights))]
-        usual = in_all[kind] or _usual([*some.values()])
-        if usual is None and owner is not None and closed:
-            usual = owner._replace(mode=_MODES[kind])
-        odd = [name for name, rights in some.items() if (
-            rights != usual if kind == stat.S_IFREG else _lacks(owner, rights, _ALL))]
-        odd.sort(key=lambda name: name.split("/"))
-        if usual is not None and odd:
-            yield finding(
-                "file-owner-or-mode", part, None, count=len(odd), first=odd[0],
-                names=few(["the root folder" if name == "." else name for name in odd]), has=_text(some[odd[0]]),
-                usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{stat.S_IMODE(usual.mode):o}",
-                closed=len(closed),
-                stops=any(_wanted(name, some[name]) != _READ and name not in unlisted for name in closed),
-                user=owner.uid if owner else None,
-            )
-    # if the root is read-only, too, it is a copy that nobody may change
-    if not (isinstance(store.root, StorePath) or _is_read_only(store.root)):
-        for folder in filter(_is_read_only, parts):
-            yield finding("part-mounted-read-only", store.relative(folder), closed=1, stops=folder != store.config_dir)
-
-
-def _is_read_only(folder: Path) -> bool:
-    """Whether the file system of a folder is mounted read-only."""
-    try:
-        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-    except OSError:
-        return False
-
-
-_MODES = {stat.S_IFREG: 0o644, stat.S_IFDIR: 0o755}
-"""Kind of file -> the mode that a broker gives it by default."""
-_READ, _LIST, _WRITE, _ALL = 4, 5, 6, 7
-
-
-def _wanted(name: str, rights: _Rights) -> int:
-    """The permissions that a start needs: config files are only read, except timercheck, all others written."""
-    if stat.S_ISDIR(rights.mode):
-        return _ALL if name == "." else _LIST
-    return _READ if name.startswith(f"{CONFIG}/") and name != CHECK_FILE else _WRITE
-
-
-def _lacks(user: _Rights | None, rights: _Rights, wanted: int) -> bool:
-    """Whether the user lacks one of these permissions; root lacks none."""
-    if user is None or user.uid == 0:
-        return False
-    shift = 6 if rights.uid == user.uid else 3 if rights.gid == user.gid else 0
-    return rights.mode >> shift & wanted != wanted
-
-
-def _rights(store: Store, top: Path, below: Iterable[tuple[str, os.stat_result]]) -> dict[str, _Rights]:
-    """Rights by name of a folder and of the files and folders `below` it."""
-    part = store.relative(top)
-    try:
-        listed = [(part, top.stat()), *((name if part == "." else f"{part}/{name}", status) for name, status in below)]
-    except OSError:
-        return {}
-    return {name: _Rights(status.st_uid, status.st_gid, status.st_mode) for name, status in listed}
-
-
-def _usual(rights: list[_Rights]) -> _Rights | None:
-    """The rights of more than half of them, or None."""
-    for most, count in Counter(rights).most_common(1):
-        return most if 2 * count > len(rights) else None
-    return None
-
-
-def _text(rights: _Rights) -> str:
-    return f"owner {rights.uid}:{rights.gid}, mode {stat.S_IMODE(rights.mode):o}"
-
-
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"
 OTHER_LOG = "commitlog-other-log"
@@ -427,29 +337,21 @@ _LOST_PER_MESSAGE = 10
 
 def remains_findings(store: Store, analysis: Reading, index: IndexReport | None) -> Iterator[Finding]:
     """Judge whether almost nothing of the log can be read, and whether its files are log files of this store at all."""
-    log, lost = analysis.log, analysis.losses.records
+    log, lost = analysis.log, analysis.account.total
     # after damage is bridged, a small log may consist of the bridge alone
-    units = 0 if lost or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
+    units = 0 if analysis.account.by_units or log.tally.messages or log.tally.has_bridge else _index_units_behind(index)
     units = units or (0 if index is None else units_of_older_log(store, log))
     if (lost > log.tally.messages * _LOST_PER_MESSAGE and not analysis.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=lost, index_units=units)
     for item in analysis.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(analysis, *item.extent),
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=analysis.account.named_in(*item.extent),
                       witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # if nothing in the log is readable, only --max-loss all accepts it as a log
         start, alone = mapped_file.file_from_offset, not (log.tally.messages or log.tally.has_bridge)
-        held = UNKNOWN if alone else _named_in(analysis, start, start + log.queue.file_size)
+        held = UNKNOWN if alone else analysis.account.named_in(start, start + log.queue.file_size)
         yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
-
-
-def _named_in(analysis: Reading, start: int, stop: int) -> int:
-    """How many lost messages anything names in this range of the log."""
-    by_damage = zip(analysis.log.damaged, analysis.losses.by_damage, strict=True)
-    damaged = [(damage, positions) for damage, positions in by_damage if start <= damage.start < stop]
-    indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
-    return max(record_count([position for _, positions in damaged for position in positions]), indexed)
 
 
 def _index_units_behind(index: IndexReport | None) -> int:
@@ -570,6 +472,7 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
+        findings.extend(unstated_parts(store, analysis.topics))
         # recover creates a missing topics.json with the types that the folders show
         if analysis.topics.configured is not None and not queues_in_rocksdb(store):
             findings.extend(queue_types(store, analysis.topics))

@@ -18,7 +18,6 @@ from recover.check.log import (
     check_commitlog,
     closed_findings,
     contradiction_findings,
-    damaged_messages,
     displaced_findings,
     far_file_finding,
     length_findings,
@@ -31,7 +30,6 @@ from recover.check.log import (
 from recover.check.parts import (
     PARTS,
     check_other_parts,
-    check_owners,
     check_parts,
     contradicted_settings,
     earlier_runs,
@@ -39,6 +37,7 @@ from recover.check.parts import (
     lock_findings,
     remains_findings,
 )
+from recover.check.rights import check_owners
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
@@ -102,8 +101,7 @@ class VerifyReport(Struct):
     @property
     def damaged_messages(self) -> int:
         """Messages that damaged ranges held, as far as any evidence is left, plus those with a wrong field."""
-        analysis = self.analysis
-        return damaged_messages(analysis.log, analysis.losses, analysis.end_marks) + len(self.wrong_messages)
+        return self.analysis.account.damaged() + len(self.wrong_messages)
 
     @property
     def unread(self) -> set[str]:
@@ -194,8 +192,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     if config is not None:
         findings.extend(config.findings)
         if "commitlog" in wanted:
-            claimed = left_to_claim(claimed_after_end(store, analysis.log, analysis.topics), analysis.log,
-                                    analysis.losses)
+            claimed = left_to_claim(claimed_after_end(store, analysis.log, analysis.topics), analysis.account)
             findings.extend(claimed_findings(claimed, analysis.losses.indexed))
     findings.extend(check_parts(store, analysis, only))
     return VerifyReport(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from recover.derived.queues import Beside, QueueBuilder, fresh_steps, repaired_s
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.reading import Piece, in_order
+from recover.store.source import StorePath, send, url_of
 from recover.store.store import Store
 
 # --- On executors: files written to a staging folder. Failures are values.
@@ -57,10 +59,10 @@ class StagingFailure(Struct, frozen=True):
 
 
 class Stager(Struct, frozen=True):
-    """Writes the contents that have a name to `folder`, as the `owner` of the store if this is root. `sync`: sync files
-    here, as they are on this host's disks."""
+    """Writes the contents that have a name to `folder`, as the `owner` of the store if this is root; one on a server
+    gets each by way of this host's disk. `sync`: sync files here, as they are on this host's disks."""
 
-    folder: str
+    folder: Path
     names: dict[Any, str]
     sync: bool
     owner: Owner | None = None
@@ -73,20 +75,35 @@ class Stager(Struct, frozen=True):
                 continue
             # Each attempt writes its own file, and only those whose lines arrive are used: if an executor dies, its
             # Python worker takes the end of its input for the end of the data, and goes on to write what it has.
-            path = Path(self.folder, f"{name}.{uuid.uuid4().hex}")
+            path = self.folder / f"{name}.{uuid.uuid4().hex}"
             try:
-                with being(self.owner):
-                    size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
-                if self.sync:  # the check that reads it back must read the disk, not the page cache
-                    with path.open("rb") as file:
-                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                size, crc = _sent(path, pieces) if isinstance(path, StorePath) else self._written(path, pieces)
             except OSError as error:
-                with being(self.owner), suppress(OSError):
-                    disk.unlink(path)
-                yield StagingFailure(socket.gethostname(), str(path), error.errno or 0, error.strerror or str(error),
-                                not os.path.isdir(self.folder))
+                place = url_of(path)
+                if place is None:
+                    with being(self.owner), suppress(OSError):
+                        disk.unlink(path)
+                yield StagingFailure(socket.gethostname(), place or str(path), error.errno or 0,
+                                     error.strerror or str(error), place is None and not self.folder.is_dir())
                 return
             yield {name: (path.name, size, crc)}
+
+    def _written(self, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
+        with being(self.owner):
+            size, crc = disk.create_from_pieces(path, pieces, _MODE, sync=self.sync)
+        if self.sync:  # the check that reads it back must read the disk, not the page cache
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return size, crc
+
+
+def _sent(path: StorePath, pieces: Iterable[Piece]) -> tuple[int, int]:
+    own = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # a worker's own disk, which Spark names
+    with TemporaryDirectory(prefix="mqtool-", dir=own if os.path.isdir(own) else None) as scratch:
+        file = Path(scratch, path.name)
+        found = disk.create_from_pieces(file, pieces, _MODE, sync=False)
+        send(file, path)
+    return found
 
 
 Listing = tuple[tuple[str, int], ...]

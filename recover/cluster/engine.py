@@ -23,7 +23,7 @@ from recover.log.split_scan import Again, OpenError, join_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import ReadFailure
-from recover.store.source import list_again, open_file, url_of
+from recover.store.source import list_again, open_file
 from recover.store.store import Store
 
 
@@ -99,8 +99,7 @@ class SparkEngine:
                 for failure in found.unreadable:
                     if _is_readable_here(failure):
                         raise unreadable(home.reads.host, path, failure)
-                session.tasks += 1
-                session.size += part.stop - part.start
+                session.count(part.stop - part.start)
                 if not is_again and progress is not None:
                     progress(part.stop - part.start, found.record_count)
         return [scans[number] for number in range(len(parts))]
@@ -112,9 +111,7 @@ class SparkEngine:
         None over Spark Connect, which has no RDD: there a plan, which is only reported, is built on the driver.
         """
         seen = store_for_executors(store)
-        if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
-            return None
-        if self.settings.over_connect:
+        if not self.makes or not self.kept or seen is None or self.settings.over_connect:
             return None
         return SparkProducer(session_for(self.settings), self.kept[-1], seen, log, self.settings.split_size)
 

@@ -1,4 +1,5 @@
-"""Many stores in one Spark job: each task verifies whole stores like the local engine, and writes their findings.
+"""Many stores on Spark: a task verifies whole stores like the local engine, and writes their findings. Larger stores
+are cut into splits, several stores at a time beside these tasks, so that no core waits for the last split of one.
 
 The result is two tables of Parquet files: `stores`, a row a store, and `findings`, a row a finding; a run is a folder
 `run=ID` in each. Only a store's row reaches the driver. A store with the same listing as in the previous run keeps its
@@ -21,7 +22,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,11 @@ from recover.store.memo import Stamp, stamp_of
 from recover.store.source import is_remote, list_remote, remote_matches, remote_root
 from recover.store.store import LOCK, Store
 
-SPLIT_ABOVE = 64 << 30
-"""Allocated bytes above which a store is too large for one core: minutes of reading."""
+SPLIT_ABOVE = 16 << 30
+"""Allocated bytes above which a store is too large for one core: a minute of reading, and 1.2 GB of a worker's disk for
+rows of messages of 0.7 KB."""
+_LARGE_AT_ONCE = 4
+"""Each may have rows of 32 splits in the driver's heap."""
 _TASKS_A_CORE = 4
 _TASK_BYTES = 4 << 30
 _TASK_STORES = 64
@@ -197,8 +201,9 @@ def verify_fleet(
     `places`.
 
     `rules` names the version of the checks: another one reads everything, as `everything` does. Stores above
-    `split_above` bytes follow one by one, each cut into splits. A store that cannot be verified gets a row with its
-    error. `Refusal` (8) if Spark does not start or loses an executor for good; then no run is written.
+    `split_above` bytes are cut into splits, those of several stores at a time, beside the tasks for the others. A store
+    that cannot be verified gets a row with its error. `Refusal` (8) if Spark does not start or loses an executor for
+    good; then no run is written.
     """
     into = into.absolute()
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -216,25 +221,14 @@ def verify_fleet(
         _keep_findings(into, last, set(rows), made["findings"])
         named = {_KEPT}
         fresh = [item for item in found if item.place not in rows]
-        small = [item for item in fresh if item.size <= split_above]
-        if small:
-            session = session_for(settings)
-            check_executors(session, [into])
-            tasks = _packed(small, session.cores, str(made["findings"]), rules)
-            known = len(rows)
-            for row, file in run_job(session, verify_stores, tasks, "verify stores"):
-                if not (made["findings"] / file).exists():
-                    raise Refusal(f"host {row.host} wrote {file}, which is not in {made['findings']}",
-                                  "Write to a folder that all workers share.", path=str(into))
-                rows[row.store] = row
-                named.add(file)
-                progress(f"verifying {len(small):,} stores: {len(rows) - known:,} done")
-        for item in fresh:
-            if item.size > split_above:
-                note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
-                options = ScanOptions(engine=SparkEngine(settings))
-                (rows[item.place], file), = _write_findings(made["findings"], [_verify_one(item, rules, options)])
-                named.add(file)
+        for row, file in _verified(settings, fresh, made["findings"], rules, split_above, note):
+            if not (made["findings"] / file).exists():
+                raise Refusal(f"host {row.host} wrote {file}, which is not in {made['findings']}",
+                              "Write to a folder that all workers share.", path=str(into))
+            rows[row.store] = row
+            named.add(file)
+            done = sum(item.place in rows for item in fresh)
+            progress(f"verifying {len(fresh):,} stores: {done:,} done")
         ordered = [rows[place] for place in places]
         _write_stores(made["stores"], ordered)
         for path in made["findings"].iterdir():
@@ -247,6 +241,38 @@ def verify_fleet(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return run, ordered
+
+
+def _verified(
+    settings: SparkSettings, stores: Sequence[Listed], folder: Path, rules: str, split_above: int,
+    note: Callable[[str], None],
+) -> Iterator[tuple[StoreRow, str]]:
+    """Yield the rows of stores as they are verified, each with the file that holds its findings."""
+    if not stores:
+        return
+    session = session_for(settings)
+    session.ending.clear()
+    check_executors(session, [folder])
+    large = sorted((item for item in stores if item.size > split_above), key=lambda item: -item.size)
+    small = [item for item in stores if item.size <= split_above]
+
+    def by_splits(item: Listed) -> list[tuple[StoreRow, str]]:
+        return _write_findings(folder, [_verify_one(item, rules, ScanOptions(engine=SparkEngine(settings)))])
+
+    for item in large:
+        note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified by splits")
+    pool = ThreadPoolExecutor(_LARGE_AT_ONCE, "mqtool-store")
+    try:
+        waiting = [pool.submit(by_splits, item) for item in large]
+        if small:
+            tasks = _packed(small, session.cores, str(folder), rules)
+            yield from run_job(session, verify_stores, tasks, "verify stores")
+        for done in as_completed(waiting):
+            yield from done.result()
+    finally:
+        session.ending.set()  # of no effect when all have ended
+        pool.shutdown(cancel_futures=True)
+        session.ending.clear()
 
 
 def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: str) -> dict[str, str]:

@@ -160,6 +160,8 @@ def _watched(
             try:
                 answer = answers.get(timeout=_EVERY)
             except queue.Empty:
+                if session.ending.is_set():
+                    raise Refusal("stopped with the command") from None
                 if tick is not None:
                     tick()
                 continue

@@ -187,7 +187,7 @@ class SparkProducer:
                            for rows in (ROWS_A_TASK, self.rows_a_task))
         large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._has_no_files(keys[n]))}
         cut = self._cut(expectation, chosen, large, builder.file_cells, making)
-        listed = {} if self.session.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
+        listed = {} if self.session.is_local or fresh else {keys[n]: listing(self.store, keys[n]) for n in chosen}
         task = QueueFilesTask(_for_executors(builder, self.store), keys, fresh, cut, listed)
         asked = np.zeros(counts.size, dtype=bool)
         asked[chosen] = True
@@ -249,7 +249,7 @@ class SparkProducer:
         """See `Producer`: one job that builds index files and writes the products that are kept."""
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
-        stager = Stager(str(folder.absolute()), names, sync=not self.session.is_local, owner=acting_owner())
+        stager = Stager(folder.absolute(), names, sync=not self.session.is_local, owner=acting_owner())
         # index files first: their tasks are the longest after the shuffle
         jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):

@@ -179,7 +179,8 @@ class Session:
 
     `failed` keeps the log for the user; `shipped`: the executors were sent our code; `code`: digest of the code found
     on them; `tasks` and `size` (bytes of files): what was scanned so far. A context that already runs in this process
-    is used as it is, and not stopped. `least`: minimum number of tasks submitted at one time.
+    is used as it is, and not stopped. `least`: minimum number of tasks submitted at one time. `ending`: threads that
+    wait for its jobs cancel them, because the one that handles Ctrl-C has ended.
     """
 
     over_connect = False
@@ -191,6 +192,9 @@ class Session:
         self.code = ""
         self.master = without_token(settings.master or "")
         self.tasks = self.size = 0
+        self._before: tuple[int, float] = (0, 0.0)  # what a Spark that was there had taken
+        self.ending = threading.Event()
+        self._counting = threading.Lock()
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
         self.process: Any = None
         self.context: Any = None
@@ -212,6 +216,12 @@ class Session:
                 raise error
             raise Refusal(f"Spark did not start with master {self.master}: {said}", self.where) from error
 
+    def count(self, size: int) -> None:
+        """Count a task that scanned so many bytes; several stores may be scanned at one time."""
+        with self._counting:
+            self.tasks += 1
+            self.size += size
+
     @property
     def is_local(self) -> bool:
         """Whether the executors are threads of this machine's JVM."""
@@ -219,8 +229,13 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether it failed, or a session that was not ours was stopped by its owner."""
-        return self.failed or self.context._jsc is None
+        """Whether Spark is gone, or a session that was not ours was stopped by its owner. One of which a job failed
+        takes others."""
+        context = self.context._jsc
+        try:
+            return context is None or (self.failed and bool(context.sc().isStopped()))
+        except Exception:
+            return True
 
     @property
     def where(self) -> str:
@@ -246,6 +261,7 @@ class Session:
         if (running := SparkContext._active_spark_context) is not None:
             self.is_taken, self.context, self.master = True, running, str(running.master)
             self._check_settings(given, "a Spark runs in this process", "stop that Spark first")
+            self._before = self._taken()
             return
         warnings.filterwarnings("ignore", module="pyspark")
         reach(self.master)
@@ -319,8 +335,23 @@ class Session:
         with suppress(Exception):
             # the driver counts as one of them, except with a local master, where it is the only one
             executors = max(1, len(self.context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+        tasks, seconds = self.took()
         return {"master": self.master, "application": self.context.applicationId, "ui": self.context.uiWebUrl,
-                "executors": executors, "tasks": self.tasks, "bytes": self.size}
+                "executors": executors, "tasks": self.tasks, "bytes": self.size, "all_tasks": tasks,
+                "core_seconds": seconds}
+
+    def took(self) -> tuple[int | None, float | None]:
+        """Return the number of all tasks of this session, and their seconds of a core, waits for storage included; None
+        if Spark does not tell."""
+        with suppress(Exception):
+            (tasks, seconds), (tasks_before, seconds_before) = self._taken(), self._before
+            return tasks - tasks_before, round(seconds - seconds_before, 3)
+        return None, None
+
+    def _taken(self) -> tuple[int, float]:
+        every = self.context._jsc.sc().statusStore().executorList(False)
+        own = [every.apply(number) for number in range(every.size())]
+        return sum(one.totalTasks() for one in own), sum(one.totalDuration() for one in own) / 1000
 
     @cached_property
     def attempts(self) -> int:
@@ -361,7 +392,7 @@ class Session:
         return SparkSession(self.context)
 
     def broken(self, error: BaseException) -> Refusal:
-        """Return the refusal for an error of Spark; this session is not used again."""
+        """Return the refusal for an error of Spark, whose log stays."""
         self.failed = True
         return Refusal(f"Spark gave up: {first_line(error)}", self.where)
 
@@ -441,7 +472,7 @@ class ConnectSession(Session):
     def json(self) -> dict[str, Any]:
         """See `Session`: Connect reports neither the address of Spark's pages nor the number of executors."""
         return {"master": self.master, "application": self.setting("spark.app.id"), "ui": None, "executors": None,
-                "tasks": self.tasks, "bytes": self.size}
+                "tasks": self.tasks, "bytes": self.size, "all_tasks": None, "core_seconds": None}
 
     @cached_property
     def cores(self) -> int:

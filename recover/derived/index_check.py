@@ -87,9 +87,9 @@ class IndexFileVerdict(Struct):
     None without one. `wrong_before`: wrong units before `first_right`. `expired_before`: expired units before the first
     live one, if their times can be trusted. `header` is the stored one; `counts_entries`: its hash_slot_count counts
     units, as in brokers up to 4.7.0; None if unknown. `by_log_file`: for a file with wrong units, how many messages
-    they name rightly and wrongly in each log file (by its first offset). `behind`: phy offsets (int64) past the log's
-    end that units name. `other_keys`: (phy offset, key hash) of units in their right chains that name a record without
-    that key.
+    they name rightly and wrongly in each log file (by its first offset). `behind`, `lost_at`: phy offsets (int64) past
+    the log's end, and in its damaged ranges, that units name, also units that the header does not count. `other_keys`:
+    (phy offset, key hash) of units in their right chains that name a record without that key.
     """
 
     file: IndexFileName
@@ -107,6 +107,7 @@ class IndexFileVerdict(Struct):
     other_keys: list[tuple[int, int]] = field(default_factory=list)
     by_log_file: dict[int, tuple[int, int]] = field(default_factory=dict)
     behind: bytes = b""
+    lost_at: bytes = b""
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -140,6 +141,11 @@ class IndexReport(Struct):
     def behind(self) -> Rows:
         """The phy offsets past the log's end that units name, ascending."""
         return np.unique(np.frombuffer(b"".join(verdict.behind for verdict in self.verdicts), dtype=np.int64))
+
+    @property
+    def lost_at(self) -> Rows:
+        """The phy offsets in damaged ranges of the log that units name, ascending."""
+        return np.unique(np.frombuffer(b"".join(verdict.lost_at for verdict in self.verdicts), dtype=np.int64))
 
     def total(self, name: str) -> int:
         """Return the sum of a count over the verdicts."""
@@ -510,7 +516,11 @@ class _Judge:
             verdict.expired_before = int(self._among(_EXPIRED)[:first_live].sum())
         if self._count(_INVALID) and self.log.files:
             verdict.by_log_file = self._by_log_file(named)
-            verdict.behind = np.unique(self.offsets[self._numbers(_BEYOND)]).tobytes()
+        if self.log.files:
+            behind, lost = (np.unique(self.offsets[self._numbers(kinds)]) for kinds in (_BEYOND, _LOST))
+            more = self._uncounted()
+            verdict.behind = np.append(behind, more[more >= self.log.log_end]).tobytes()
+            verdict.lost_at = np.append(lost, more[self.log.in_damage(more)]).tobytes()
         if self._count(_ONLY_OTHER_KEY) <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[number]), int(self.image.units[number, 0]))
                                   for number in self._numbers(_ONLY_OTHER_KEY).tolist()]
@@ -521,6 +531,16 @@ class _Judge:
                 at, last = int(numbers[start]), int(numbers[stop - 1])
                 self._report(code, self.image.geometry.unit_offset(at), first=at, last=last, count=stop - start,
                              phy_offset=int(self.offsets[at]), **facts)
+
+    def _uncounted(self) -> Rows:
+        """Return what units name that stand in the file and that its header does not count: a broker overwrites them,
+        but they tell of messages."""
+        found = [np.empty(0, dtype=np.int64)]
+        for at in range(self.end, self.written, _CHUNK_UNITS):
+            units = self.image.units[at : min(at + _CHUNK_UNITS, self.written)]
+            could_be = (units[:, 0] >= 0) & (units[:, 4] >= 0) & (units[:, 4] < np.arange(at, at + len(units)))
+            found.append(native.phy_offsets(units[could_be & units[:, :4].any(axis=1)]))
+        return np.concatenate(found)
 
     def _by_log_file(self, named: Rows) -> dict[int, tuple[int, int]]:
         """Return how many messages units name rightly and wrongly in each log file, by its first offset."""

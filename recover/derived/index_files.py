@@ -379,14 +379,43 @@ def _proves(file: IndexFileName, geometry: IndexGeometry) -> bool:
         return False
 
 
+ANY_TIME = (1 << 63) - 1
+"""Stands for the time of a message where the index file's head, which has it, is gone."""
+
+
 def index_ends(store: Store) -> list[tuple[int, int]]:
-    """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
-    return ends_of(index_headers(store, []))
+    """Start in the log and store timestamp (ms) of the last message of each index file, from its header; where that
+    counts no entries, from the last one, with `ANY_TIME`."""
+    found = []
+    for file in list_index_files(store.index_dir).files:
+        header = file.header()
+        if header is not None and is_index_name(file.name):
+            found += ends_of([(file.name, header)]) or _last_entry(file)
+    return found
 
 
 def ends_of(headers: Iterable[tuple[str, IndexHeader]]) -> list[tuple[int, int]]:
     """Return the same of headers that were read, see `index_headers`."""
     return [(header.end_phy_offset, header.end_timestamp) for _, header in headers if header.index_count > 1]
+
+
+def _last_entry(file: IndexFileName) -> list[tuple[int, int]]:
+    """Return what the last entry of a file says whose header counts none. Entries fill the file to its end, so that
+    their places are known whatever the number of slots."""
+    try:
+        with open_file(file.path) as reader:
+            for start, stop in reversed([*reader.data_ranges(INDEX_HEADER.size, file.length)]):
+                for at in range(stop, start, -_CHUNK):
+                    begin = max(start, at - _CHUNK)
+                    used = len(reader.read(begin, at - begin).rstrip(b"\0"))
+                    if used:
+                        last = begin + used - 1
+                        place = file.length + (last - file.length) // INDEX_UNIT.size * INDEX_UNIT.size
+                        entry = INDEX_UNIT.decode(reader.read(place, INDEX_UNIT.size))
+                        return [(entry.phy_offset, ANY_TIME)] if 0 <= entry.phy_offset < _PLAUSIBLE_OFFSET else []
+    except (OSError, FormatError):
+        pass
+    return []
 
 
 def index_headers(store: Store, unread: list[OSError]) -> Iterator[tuple[str, IndexHeader]]:

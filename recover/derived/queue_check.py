@@ -437,25 +437,32 @@ class _Checker:
         tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
         if has_ext(stretch):
             # the delay table learns from the codes that delayed messages have in their ext units
-            self._learn(stretch, rows, ext.tags_codes(tags))
-            tags, broken = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
+            expected = self._learn(stretch, rows, ext.tags_codes(tags))
+            tags, broken = check_ext(stretch, ext, rows[~lost], expected[~lost])
         else:
-            self._learn(stretch, rows, tags)
+            expected = self._learn(stretch, rows, tags)
         bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops
         # a rebuild may have written a unit at a position that no record but only damage or a bridge accounts for
         classes, lacking = classify_units(
-            stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, self.delays.tags_codes(rows), bounds,
+            stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, expected, bounds,
             bridged=self.log.tally.has_bridge or bool(self.log.damaged), bridge=bridge,
         )
         missing[:] = lacking
         return classes, int(np.count_nonzero(classes)), broken
 
-    def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
-        """Teach the delay table the units found at the positions of delayed messages."""
-        delayed = rows[is_delayed(rows)]
-        at, cells = stretch.named(delayed)
-        if at.size:
-            self.delays.learn(delayed[at], tags[cells])
+    def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> Rows:
+        """Teach the delay table the units found at the positions of delayed messages. Returns the tags code that each
+        row's unit should have: that of the unit, where its deliver time fits."""
+        delayed = np.flatnonzero(is_delayed(rows))
+        at, cells = stretch.named(rows[delayed])
+        if not at.size:
+            return self.delays.tags_codes(rows)
+        named, found = delayed[at], tags[cells]
+        self.delays.learn(rows[named], found)
+        expected = self.delays.tags_codes(rows)
+        fits = self.delays.fits(rows[named], found)
+        expected[named[fits]] = found[fits]
+        return expected
 
     def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows, broken: Rows) -> None:
         for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):

@@ -32,7 +32,7 @@ from recover.reading.reading import Reading
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile
-from recover.store.source import Tree, mount, open_file, status_of
+from recover.store.source import Tree, mount, open_file, origin_of, status_of
 from recover.store.store import Store, StoreOptions
 
 _LOOK = 8 << 20
@@ -260,6 +260,9 @@ class _Image(Tree):
 
     def __init__(self, path: Path, found: Sequence[Stretch]) -> None:
         self.path, self.parts = path, {str(part.start): part for part in found}
+
+    def origin(self, name: str, position: int) -> tuple[Path, int]:
+        return origin_of(self.path, self.parts[name].start + position)
 
     def status(self, name: str) -> stat_result:
         part = self.parts[name]

@@ -19,7 +19,6 @@ from formats.record.message import (
     offset_id,
 )
 from formats.sysflag import TRANSACTION_COMMIT
-from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_destination
 from recover.export.select import FOREVER, Wanted, scan_for, selected
 from recover.export.sources import Scanned
@@ -36,7 +35,7 @@ from recover.look.query import (
     queue_records,
 )
 from recover.predict.groups import committed_rows, offsets_in_rocksdb
-from recover.store.config_files import read_pairs
+from recover.store.config_files import OFFSET_FILES, read_pairs
 from recover.store.store import Store
 
 HalfName = tuple[str, int, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -58,8 +59,9 @@ class Code(Struct, frozen=True):
     """A kind of finding: its name, its severity, and the texts of `explain`.
 
     `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
-    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1. `bits`: exit
-    bits by question, where they are not those that the severity implies; "start" is that of "verify" unless stated.
+    the store path, filled in when it is printed). `one` replaces `message` where the fact `count` is 1, and `none`
+    where the fact `messages` is 0. `bits`: exit bits by question, where they are not those that the severity implies;
+    "start" is that of "verify" unless stated.
 
     `leads` is the next step after a finding whose remedy is not recover:
     "stop": recover refuses on it, so there is no other next step (as with every finding of exit bit 8);
@@ -76,6 +78,7 @@ class Code(Struct, frozen=True):
     broker: str
     action: str
     one: str | None = None
+    none: str | None = None
     bits: dict[Question, int] = {}
     leads: Leads = ""
 
@@ -86,6 +89,11 @@ class Code(Struct, frozen=True):
     @property
     def exit_bits(self) -> int:
         return self.bits.get("verify", OF_SEVERITY[self.severity])
+
+    def messages(self, facts: Mapping[str, object]) -> list[str]:
+        """The messages that fit such facts, the one that counts first."""
+        fit = [self.one if facts.get("count") == 1 else None, self.none if facts.get("messages") == 0 else None]
+        return [*filter(None, fit), self.message]
 
     def judged_by(self, question: Question) -> tuple[Severity, int]:
         """The severity and the exit bits of such a finding as the answer to a question."""

@@ -142,7 +142,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "delay-table-inferred", "info",
-        "messageDelayLevel differs from this store: {text}", "",
+        "messageDelayLevel in the conf differs from this store: {levels:delays}", "",
         meaning="Entries of the schedule topic carry deliver times that fit another messageDelayLevel.",
         cause="The broker runs with its own delay table.",
         broker="A rebuild by a broker uses the table in its configuration.",

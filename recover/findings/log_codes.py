@@ -62,10 +62,10 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-contradicted-properties", "error",
-        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: its queue entry has "
-        "another tag, and the index has other keys", "mqtool query {store} --phy-offset {start}",
-        meaning="The body is intact, but tag and keys match neither the queue entry nor the index, and flipped bits do not explain both. "
-        "No checksum covers the properties of these records.",
+        "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: two of "
+        "the tag in its queue entry, the keys in the index and a text that is not UTF-8 say so", "mqtool query {store} --phy-offset {start}",
+        meaning="The body is intact, but two of three witnesses contradict the properties: its queue entry has another tag, the index has "
+        "other keys, or the text is none that a client wrote, and no flipped bit explains it. No checksum covers the properties of these records.",
         cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
         broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
         action="`mqtool recover` leaves the message as it is, changes queue and index to match it, and states it as a loss; "
@@ -156,6 +156,20 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "commitlog-begin-missing", "error",
+        "the log begins at {start}, and {count:message} before it were not read yet, by {by}; retention has not deleted them: the first "
+        "message left ({first:time}) is not {hours} h older than the newest ({newest:time})",
+        FIND_FILES + "If they were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        meaning="The log does not begin at 0, no broker with this retention (`fileReservedTime`, 72 h unless stated) deleted the files "
+        "before it because of their age, and consumers or delay levels stopped at messages in them.",
+        cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, or they were deleted by hand; or a full "
+        "disk or a shorter retention than stated let the broker delete them.",
+        broker="It starts; these groups continue at the first message left, and never see those before it.",
+        action="Look for the files before the broker starts. If they are meant to be gone, confirm it with "
+        "`--set fileReservedTime=H`; 0 accepts any first file.",
+        leads="find",
+    ),
+    Code(
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
         "do not start the broker, is this the log's disk?",
@@ -166,6 +180,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "wrong path: it began a new log, and deleted the queues; only index files still name the messages.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+        none="the log is unreadable; the queues list {lost:message}, the index {index_units:entry|entries}: do not start the broker, "
+        "is this the log's disk?",
         leads="stop",
     ),
     Code(
@@ -399,6 +415,27 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "another file.",
         broker=_CUTS,
         action="Do not start the broker. `mqtool recover` writes them to their place, and undo reverts that.",
+    ),
+    Code(
+        "commitlog-held-elsewhere", "error",
+        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
+        one="the message at {first} is damaged or missing here, and whole in {source}",
+        meaning="A log named with --from has intact records for places of this log that hold none. It is the same log: the records around "
+        "them are the same byte for byte, or queues of this store name them.",
+        cause="Damage or loss in this store; the other one is a replica or a backup, or was found on the disk.",
+        broker=_CUTS,
+        action="`mqtool recover --from` writes them to their place, and undo reverts that.",
+        bits={"start": MESSAGES},
+    ),
+    Code(
+        "commitlog-unconfirmed-records", "info",
+        "{count} whole records claim places that no message of the log holds, but too little bears them out", "",
+        one="a whole record claims a place that no message of the log holds, but too little bears it out",
+        meaning="Bytes that are no part of the log, or a log named with --from, hold whole records that say a damaged or missing place. Nothing else "
+        "names them there, or other records claim the same place with as much evidence.",
+        cause="Remains of another log or of an earlier use of the disk; copies that differ; or queues and index that were lost with the log.",
+        broker="It does not see them.",
+        action="`mqtool export` of the file that holds them shows them. If the log named with --from is the right one, add `--from-unanchored`.",
     ),
     Code(
         "commitlog-needs-newer-broker", "info",

@@ -117,20 +117,29 @@ def _span(milliseconds: int) -> str:
     return f"{milliseconds} ms"
 
 
+def _delay(milliseconds: int) -> str:
+    """A delay as brokers write it in messageDelayLevel, with a blank: `3 s`, `2 h`, `1500 ms`."""
+    units = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
+    return next((f"{milliseconds // size} {unit}" for size, unit in units
+                 if milliseconds and milliseconds % size == 0), f"{milliseconds} ms")
+
+
 def moment(milliseconds: int) -> str:
-    """Format a time in ms since 1970 in UTC; a value outside of the calendar stays a number."""
+    """Format a time in ms since 1970 in UTC, in the form of all screens; a value outside of the calendar stays a
+    number."""
     try:
         found = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return f"{milliseconds} ms"
-    return f"{found.replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
+    return found.isoformat(" ", "milliseconds")
 
 
 class _Fact(Struct):
     """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` gives the plural.
 
     Text in place of a number, such as "an unknown number of", takes the plural. `{n:; entry|entries}` is a clause that
-    is left out for 0 and None; `{n:span}` formats a duration in ms, `{n:time}` a time in ms since 1970.
+    is left out for 0 and None; `{n:span}` formats a duration in ms, `{n:time}` a time in ms since 1970, and
+    `{levels:delays}` a table of delays in ms by level.
     """
 
     value: Any
@@ -142,6 +151,8 @@ class _Fact(Struct):
             return _span(self.value)
         if spec == "time":
             return moment(self.value)
+        if spec == "delays" and isinstance(self.value, dict):
+            return ", ".join(f"level {level} = {_delay(delay)}" for level, delay in self.value.items())
         if spec.startswith("; "):
             return f"; {format(self, spec[2:])}" if self.value else ""
         one, _, many = spec.partition("|")
@@ -176,7 +187,7 @@ def finding(
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
     if message is None:
-        message = kind.one if kind.one is not None and facts.get("count") == 1 else kind.message
+        message = next(iter(kind.messages(facts)))
     remedy = kind.remedy if remedy is None else remedy
     return Finding(code, level, file, offset, rendered(message, values), rendered(remedy, values), dict(facts), bits,
                    by_of(remedy))

@@ -104,6 +104,15 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
+        "part-unstated", "info",
+        "{part} is not here, and no setting says whether it was: with {setting}={value}, {lost} would be lost", "Name the broker's "
+        "configuration: --broker-conf FILE",
+        meaning="Whether a broker keeps this part, only its configuration tells, and none was given. The report assumes that it does not.",
+        cause="A store that was copied without the part, or a broker that never had it.",
+        broker="With the setting it creates the part anew, and knows nothing of what it held.",
+        action="Give the configuration with `--broker-conf`, or the setting with `--set`.",
+    ),
+    Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
         meaning="A part that mqtool knows but has nothing to check in, or only lists.",
         cause="Most of these folders are created by every start, whether they are used or not.",
@@ -119,7 +128,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "taken to be the owner of most files.",
         cause="A copy or a repair as another user, root for instance.",
         broker="It does not start if its user may not open a file of the log, the queues, the index or the timer, checkpoint or lock for "
-        "writing, or list a folder; predict then says 4. It reads the backup of a config file that it may not read, and creates no file in a "
+        "writing, or list a folder; predict then says 4. An index/ that it may not list counts as empty. It reads the backup of a config file that it may not read, and creates no file in a "
         "folder that it may not write to.",
         action="Give the files owner and mode of the others before the start. mqtool changes neither.",
         bits={"start": MESSAGES},
@@ -405,7 +414,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "{detail}",
         "",
         one="group {group} of topic {topic}: the offset lies before the first message left in one queue: {detail}",
-        meaning="The messages between the offset and the first one left have expired with their log files.",
+        meaning="The messages between the offset and the first one left are no longer in the log: their log files expired, or are missing.",
         cause="A group that has not consumed for longer than messages are kept.",
         broker="It moves the consumer to the first message left.",
         action="Nothing.",
@@ -516,7 +525,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}: mqtool does not emulate it",
+        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}",
         "Try the start on a copy of the store.",
         meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
@@ -645,7 +654,6 @@ PREDICT_CODES: tuple[Code, ...] = (
         broker="It notices nothing.",
         action="For delays set the offset of the level in delayOffset.json back to the first of them. Messages that an older copy "
         "may have delivered come again then.",
-        leads="setting",
     ),
     Code(
         "start-discards-half", "info",

@@ -16,6 +16,7 @@ from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, I
 from formats.record import HEAD, HEAD_SIZE, HEADS, Record
 from formats.record.message import parse_offset_id
 from formats.sysflag import HOSTS_V6
+from recover.broker.versions import NEAREST_BY_TIME, NEWEST_COMPARED, BrokerVersion
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.code import Refusal, UsageRefusal
 from recover.log.judge import LogReader, judge, reason_of
@@ -273,34 +274,73 @@ def queue_records(store: Store, topic: str, queue_id: int, first: int, answer: A
                     yield record
 
 
-def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:
-    """Return the first message of a queue stored at or after `timestamp` (ms): ConsumeQueue.getOffsetInQueueByTime with
+def query_time(
+    store: Store, topic: str, queue_id: int, timestamp: int, version: BrokerVersion = NEWEST_COMPARED
+) -> Answer:
+    """Return the message of a queue that this release finds for a time (ms): ConsumeQueue.getOffsetInQueueByTime with
     the lower boundary. Units of expired messages count as earlier. `Refusal` (8) if the queue does not exist."""
     queue = _Queue(store, topic, queue_id)
     answer = Answer("queue")
-    low, high = queue.min_offset, queue.max_offset
     with LogReader(store.commitlog) as log:
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(middle)
-            if unit is None or is_pre_blank(unit) or unit.phy_offset < store.commitlog.min_offset:
-                low = middle + 1
-                continue
-            stored = store_timestamp_at(log, unit.phy_offset)
-            if stored < 0:
-                answer.incomplete(f"the record of queue offset {middle} could not be read")
-                break
-            if stored < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-    answer.queue_offset = low
-    if low >= queue.max_offset or not answer.complete:
+        search = _nearest_in_time if version.has(NEAREST_BY_TIME) else _first_from
+        at = search(queue, store, log, timestamp, answer)
+    answer.queue_offset = at
+    if at >= queue.max_offset or not answer.complete:
         answer.notes.append(f"no message of that queue was stored at or after that time; its end is {queue.max_offset}")
         return answer
-    found = query_offset(store, topic, queue_id, low)
+    found = query_offset(store, topic, queue_id, at)
     found.complete &= answer.complete
     return found
+
+
+def _stored_at(queue: _Queue, store: Store, log: LogReader, number: int, answer: Answer) -> int | None:
+    """The store time (ms) of the message of a unit; None where it has expired, -1 where it cannot be read."""
+    unit = queue.unit(number)
+    if unit is None or is_pre_blank(unit) or unit.phy_offset < store.commitlog.min_offset:
+        return None
+    stored = store_timestamp_at(log, unit.phy_offset)
+    if stored < 0:
+        answer.incomplete(f"the record of queue offset {number} could not be read")
+    return stored
+
+
+def _first_from(queue: _Queue, store: Store, log: LogReader, timestamp: int, answer: Answer) -> int:
+    """The queue offset of the first message stored at `timestamp` or later; the end of the queue if there is none."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        stored = _stored_at(queue, store, log, middle, answer)
+        if stored is not None and stored < 0:
+            break
+        if stored is None or stored < timestamp:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _nearest_in_time(queue: _Queue, store: Store, log: LogReader, timestamp: int, answer: Answer) -> int:
+    """The queue offset of the message stored nearest to `timestamp`, the earlier of two, in the first file that was
+    changed then or later, else the last. Of several with that very time: the one that the bisection meets first."""
+    if not queue.files.files:
+        return 0
+    file = next((file for file in queue.files.files if file.path.stat().st_mtime_ns // 1_000_000 >= timestamp),
+                queue.files.files[-1])
+    low = file.file_from_offset // CQ_UNIT.size
+    high = min(queue.max_offset, file.end // CQ_UNIT.size) - 1
+    before, after = low, queue.max_offset
+    behind = ahead = 0  # how far those are from the time, 0 for no such message
+    while low <= high:
+        middle = (low + high) // 2
+        stored = _stored_at(queue, store, log, middle, answer)
+        if stored is not None and (stored < 0 or stored == timestamp):
+            return middle
+        if stored is None or stored < timestamp:
+            low = middle + 1
+            before, behind = middle, behind if stored is None else timestamp - stored
+        else:
+            high, after, ahead = middle - 1, middle, stored - timestamp
+    return before if behind and (not ahead or behind <= ahead) else after
 
 
 def note_unread(store: Store, answer: Answer) -> None:

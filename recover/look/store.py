@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -44,8 +45,8 @@ from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import ReadFailure
-from recover.store.source import files_below, names_in, open_file, read_small
-from recover.store.store import COMMITLOG, Store, has_journal, logs_beside_remedy, queue_ends
+from recover.store.source import bytes_on_disk, files_below, names_in, open_file, read_small
+from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store, has_journal, logs_beside_remedy, queue_ends
 from recover.store.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 
 # --- Traces that releases leave, and those that are missing: which broker ran last.
@@ -187,8 +188,8 @@ _COUNTED = 200_000
 
 
 class Part(Struct, frozen=True, rename={"size": "bytes"}):
-    """An entry of the root: what it is, whether this version reads it, its number of files and their bytes
-    (lengths)."""
+    """An entry of the root: what it is, whether this version reads it, its number of files, their bytes (lengths), and
+    the bytes that they hold `on_disk`: fewer where files have holes."""
 
     name: str
     what: str
@@ -196,6 +197,7 @@ class Part(Struct, frozen=True, rename={"size": "bytes"}):
     files: int
     size: int
     path: str
+    on_disk: int
 
 
 def list_parts(store: Store) -> list[Part]:
@@ -212,8 +214,9 @@ def list_parts(store: Store) -> list[Part]:
         what, state = _describe(name, paths[0])
         counted = [item for path in paths if path.exists() for item in _files(path)]
         missing = not any(path.exists() for path in paths)
-        parts.append(Part(name, what, "missing" if missing else state, len(counted), sum(counted),
-                          ", ".join(store.relative(path) for path in paths)))
+        size, on_disk = sum(item.st_size for item in counted), sum(map(bytes_on_disk, counted))
+        parts.append(Part(name, what, "missing" if missing else state, len(counted), size,
+                          ", ".join(store.relative(path) for path in paths), on_disk))
     return parts
 
 
@@ -229,12 +232,12 @@ def _describe(name: str, path: Path) -> tuple[str, str]:
     return "unknown to mqtool", UNKNOWN
 
 
-def _files(path: Path) -> Iterator[int]:
-    """Lengths of the files below; a folder that cannot be listed counts as empty."""
+def _files(path: Path) -> Iterator[os.stat_result]:
+    """Each file below; a folder that cannot be listed counts as empty."""
     if path.is_dir():
-        yield from (status.st_size for _, status in islice(files_below(path), _COUNTED))
+        yield from (status for _, status in islice(files_below(path), _COUNTED))
     else:
-        yield path.stat().st_size
+        yield path.stat()
 
 
 class ExitState(Struct, frozen=True, rename={"crashed_before": "crashed_before_last_start"}):
@@ -279,8 +282,11 @@ class StoreReport:
         self.pointers = pointers = Pointers(store)
         geometry = index_geometry(store) if pointers.index_files else None
         slots, entries = (geometry.slots, geometry.entries) if geometry else (None, None)
-        self.sizes = {"mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
-                      "index_slots": slots, "index_entries": entries}
+        self.elsewhere = held_elsewhere(store)
+        # of what is kept elsewhere no file tells a size, and none is assumed
+        log = store.mapped_file_size if store.commitlog.files or COMMITLOG not in self.elsewhere else None
+        queue = store.queue_file_size if store.queue_folders or CONSUMEQUEUE not in self.elsewhere else None
+        self.sizes = {"mapped_file_size": log, "queue_file_size": queue, "index_slots": slots, "index_entries": entries}
         self.root, self.parts = str(store.root), list_parts(store)
         self.generation = Generation(store, pointers.checkpoint)
         self.exit_state, self.config = exit_state(store), config_health(store)

@@ -18,6 +18,7 @@ Not played: a damaged timer, timers and transactions in RocksDB, popped messages
 from __future__ import annotations
 
 import json
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -30,11 +31,11 @@ from formats.basics import hash32
 from formats.config.tables import read_consumer_offsets, read_delay_offsets
 from formats.properties import OFFSET_DIGITS, QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record import SERVICE_TOPICS, TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.layout import HEAD
 from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker import versions
 from recover.broker.settings import BrokerSettings, delay_of
-from recover.check.config import DELAYS_FILE, LMQ_OFFSETS_FILE, OFFSET_FILES, OFFSETS_FILE
 from recover.findings.code import Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
@@ -42,13 +43,16 @@ from recover.log.scan import LogView
 from recover.predict.dispatch import Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.timers import PRECISION_MS, TimerStart, start_timer
-from recover.store.config_files import Topics, topic_text
+from recover.store.config_files import DELAYS_FILE, LMQ_OFFSETS_FILE, OFFSET_FILES, OFFSETS_FILE, Topics, topic_text
 from recover.store.derived_files import ExtFiles
 from recover.store.store import Store
 
 Kind = Literal["delay", "timer", "half", "revive"]
 Outcome = Literal["again", "now", "pending", "skipped"]
 Identity = tuple[str, int, str, int, int, int]
+_Head = tuple[int, int]
+_HEAD = struct.Struct(f">{HEAD.offset('body_crc')}xi{HEAD.offset('born_timestamp') - HEAD.offset('body_crc') - 4}xq")
+"""The body CRC and the born timestamp (ms) of a record: at the same places in every layout."""
 States = Mapping[Key, QueueState]
 
 HALF_GROUP = "CID_RMQ_SYS_TRANS"
@@ -143,6 +147,14 @@ def _kinds(rows: list[Row], outcome: str) -> str:
 # --- Records, and where the log holds them a second time.
 
 
+class _Sought(NamedTuple):
+    """What was looked for in a topic: the heads, since when (ms), and the last offset of each message found."""
+
+    heads: set[_Head]
+    since: int
+    found: dict[Identity, int]
+
+
 class _Held(NamedTuple):
     """One record of a service's queue: where its message belongs, how it is known again, and its properties."""
 
@@ -155,6 +167,11 @@ class _Held(NamedTuple):
     values: dict[str, str]
     body: bytes
 
+    @property
+    def head(self) -> _Head:
+        """What a copy of it has in its head, too."""
+        return self.identity[-1], self.born
+
 
 class Books:
     """The log of a store as services of brokers read it at a time `now` (ms). Keeps what it has read, so that several
@@ -163,7 +180,7 @@ class Books:
     def __init__(self, store: Store, log: LogView, topics: Topics, now: int) -> None:
         self.store, self.log, self.topics, self.now = store, log, topics, now
         self._held: dict[int, _Held | None] = {}
-        self._copies: dict[str, tuple[int, dict[Identity, int]]] = {}
+        self._copies: dict[str, _Sought] = {}
 
     def held(self, reader: LogReader, phy_offset: int, size: int) -> _Held | None:
         """The record of this size there; None if there is none that a broker could read."""
@@ -179,26 +196,29 @@ class Books:
         for item in held:
             by_topic[item.identity[0]].append(item)
         return {item.phy_offset for topic, items in by_topic.items()
-                for copies in [self._copies_of(reader, topic, min(
+                for copies in [self._copies_of(reader, topic, {item.head for item in items}, min(
                     min(item.stored, item.born - _LAG_MS) if earlier else item.stored for item in items))]
                 for item in items if copies.get(item.identity, -1) > (-1 if earlier else item.phy_offset)}
 
-    def _copies_of(self, reader: LogReader, topic: str, since: int) -> dict[Identity, int]:
-        """The last offset of each message of a topic that was stored at `since` (ms) or later."""
-        known = self._copies.get(topic)
-        if known is not None and known[0] <= since:
-            return known[1]
+    def _copies_of(self, reader: LogReader, topic: str, heads: set[_Head], since: int) -> dict[Identity, int]:
+        """The last offset of each message of a topic that has one of these heads and was stored at `since` (ms) or
+        later. Of all others only the head is read: a log has few messages that were delayed, and millions beside."""
+        sought = self._copies.get(topic)
+        if sought is not None and sought.since <= since and heads <= sought.heads:
+            return sought.found
+        if sought is not None:
+            heads, since = heads | sought.heads, min(since, sought.since)
         numbers = [number for number, (name, _) in enumerate(self.log.queues) if topic_text(name) == topic]
         copies: dict[Identity, int] = {}
         for split in self.log.splits_of(numbers) if numbers else ():
             rows = split.records
             rows = rows[np.isin(rows["queue"], numbers) & (rows["store_timestamp"] >= since)
                         & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
-            for row in rows:
-                record = reader.find(int(row["phy_offset"]), int(row["size"]))
+            for phy_offset, size in zip(rows["phy_offset"].tolist(), rows["size"].tolist(), strict=True):
+                record = reader.find(phy_offset, size) if _head_at(reader, phy_offset) in heads else None
                 if record is not None:
                     copies[_identity(record, topic, record.queue_id, record.reconsume_times)] = record.phy_offset
-        self._copies[topic] = since, copies
+        self._copies[topic] = _Sought(heads, since, copies)
         return copies
 
     def offset(self, settings: BrokerSettings, topic: str, group: str, queue: int) -> int:
@@ -224,6 +244,16 @@ def _held(record: Record) -> _Held:
 
 def _identity(record: Record, topic: str, queue: int, times: int) -> Identity:
     return topic, queue, record.uniq_key or "", record.born_timestamp, times, record.body_crc
+
+
+def _head_at(reader: LogReader, phy_offset: int) -> _Head | None:
+    """The body CRC and the birth of the record there; None where the log cannot be read."""
+    try:
+        content = reader.read(phy_offset, _HEAD.size)
+    except OSError:
+        return None
+    crc, born = _HEAD.unpack(content) if len(content) == _HEAD.size else (0, 0)
+    return crc, born
 
 
 def _units(state: QueueState, first: int, last: int | None = None) -> Iterator[tuple[int, int, int, int]]:

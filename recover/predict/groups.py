@@ -14,7 +14,7 @@ from formats.config.tables import read_consumer_offsets
 from formats.record.rows import STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
-from recover.check.config import IN_ROCKSDB, LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, ConfigReport
+from recover.check.config import ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
@@ -25,7 +25,14 @@ from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
-from recover.store.config_files import ConfigPair
+from recover.store.config_files import (
+    IN_ROCKSDB,
+    LMQ_OFFSETS_FILE,
+    MAPPING_FILE,
+    OFFSET_FILES,
+    OFFSETS_FILE,
+    ConfigPair,
+)
 from recover.store.derived_files import ExtFiles
 from recover.store.store import COMMITLOG, CONFIG, Store
 from recover.store.unread import unread_parts

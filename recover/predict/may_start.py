@@ -12,23 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
-from recover.change.lock import holder_of
+from recover.broker.versions import NEWEST_OF_LINES
 from recover.check import log as check_log
-from recover.check.config import guesses
-from recover.check.log import displaced_findings, expiring_files, first_file_findings
-from recover.check.parts import (
-    OTHER_QUEUES,
-    REMAINS,
-    contradicted_settings,
-    earlier_runs,
-    lock_findings,
-    settings_findings,
-    too_old_for,
-)
+from recover.check.parts import OTHER_QUEUES, REMAINS
 from recover.check.report import VerifyReport
+from recover.check.surroundings import Surroundings
 from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
@@ -37,13 +28,15 @@ from recover.predict.delivers import Books
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
-from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
+from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _ABORT = "abort-present"
 _LEFT_BY_A_KILL = frozenset({_ABORT, "consumequeue-missing-units", "index-missing-units"})
 _LEFT_OUT = "settings-leave-out-size"
 _COSTS = frozenset({"start-loses-messages", "start-leaves-unreachable", "start-leaves-light-queues",
                     "start-reuses-offsets", "start-lowers-queues", "start-cannot-say"})
+_POP_IN_ROCKSDB = "5.3.0"
+_IN_QUEUES = frozenset({"start-leaves-unreachable", "start-reuses-offsets"})
 
 
 class Answer(Struct):
@@ -52,7 +45,8 @@ class Answer(Struct):
     `findings`: all of the start. `exit_code`: 0 it costs nothing, 2 only what comes back from the log, 4 do not start,
     64 cannot say. `reason`: the first cause of 4 in words. `expiring`: log files that it deletes by a default of
     `fileReservedTime`, which the broker need not have. `damaged`: the log has damaged messages, or damage before intact
-    ones.
+    ones. `mends`: records with a wrong field, which `recover --mend-bits` corrects.
+    `unstated`: parts that are not here, of which the answer assumes that this broker does not have them.
     """
 
     prediction: Prediction
@@ -61,6 +55,8 @@ class Answer(Struct):
     reason: str | None
     expiring: list[Finding]
     damaged: bool
+    mends: list[Finding] = []
+    unstated: list[Finding] = []
 
     @property
     def may_start(self) -> bool:
@@ -71,55 +67,83 @@ class Answer(Struct):
     def assumptions(self) -> list[str]:
         return [*self.prediction.assumptions, *(
             f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
-            for item in self.expiring)]
+            for item in self.expiring), *(f"{item.facts['setting']}=false: {item.message}" for item in self.unstated)]
 
     @property
     def assumed(self) -> list[str]:
         """Settings that the broker must have for this answer."""
-        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring]
+        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring] + [
+            f"{item.facts['setting']}=false" for item in self.unstated]
 
     def leads(self) -> list[Finding]:
         """The findings that lead on: with part of the log missing, no start is recommended, not even on a copy, because
         the missing part comes first."""
         missing = bool(self.prediction.incomplete)
-        return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring]
+        return [item for item in self.findings if not (missing and item.code in _COSTS) and item not in self.expiring
+                ] + self.mends
 
 
 def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = None) -> Answer:
     """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
     a time (ms; None: now)."""
-    store, view = checked.analysis.store, checked.analysis.by_names
+    store, view, placed = checked.analysis.store, checked.analysis.by_names, checked.analysis.placed
     now = check_log.now_ms() if at is None else at
-    prediction = predict(store, view, settings, books=Books(store, view, checked.analysis.topics, now))
+    around = Surroundings(store, view)
+    prediction = predict(
+        store, view, settings, books=Books(store, view, checked.analysis.topics, now), around=around)
     # whole records that stand elsewhere are messages, and no unit leads to them
-    prediction.unreachable_messages += sum(run.records for run in checked.analysis.placed)
-    stated = [*stated_settings(store, settings)]
+    prediction.unreachable_messages += sum(run.records for run in placed)
+    stated = [*_stated_settings(around, settings)]
     for item in stated:
         if item.code == _LEFT_OUT and item.bits & MESSAGES and prediction.starts:
             prediction.refuse(Stop(item.message, item.remedy))
-    expiring = [*expiring_files(store, view, settings, now)] if prediction.starts else []
-    # a broker knows nothing of a run, and would start on a half-changed store
-    runs = [judged(item, "start") for item in earlier_runs(store)]
-    displaced = [*displaced_findings(store, checked.analysis.placed)]
-    beside = [*stated, *expiring, *runs, *displaced]
+    expiring = around.expiring(settings, now) if prediction.starts else []
+    displaced = [*check_log.displaced_findings(store, placed)]
+    beside = [*stated, *expiring, *around.runs, *displaced]
     found = [
-        *prediction.findings(), *(item for item in first_file_findings(store, view) if item.severity != "info"),
-        *lock_findings(store, holder_of(store), with_abort=False), *_remains(checked, prediction), *stated, *expiring,
-        *guesses(checked.analysis.topics.pairs), *settings_findings(store, view),
-        *(too_old_for(store, view, settings.version) if prediction.lost_messages else ()), *runs,
-        *displaced,
-    ]
-    causes = [item for item in [*stated, *runs, *expiring] if item.bits & MESSAGES]
-    code = prediction.exit_code | FindingList(beside).bits
-    return Answer(
         # whether a log is meant to begin late is a question for a person, and no cost of the start
-        prediction, [judged(item, "start") if item.code == "commitlog-begins-late" else item for item in found],
-        code & ~DERIVED if code & MESSAGES else code,
+        *prediction.findings(), *(judged(item, "start") for item in around.first_file if item.severity == "warning"),
+        *around.lock, *_remains(checked, prediction), *stated, *expiring, *around.guesses, *around.refused_records,
+        *(around.too_old(settings.version) if prediction.lost_messages else ()), *around.runs, *displaced,
+    ]
+    causes = [item for item in [*stated, *around.runs, *expiring] if item.bits & MESSAGES]
+    code = prediction.exit_code | FindingList(beside).bits
+    mends = _mends(checked)
+    return Answer(
+        prediction, [*_led_to(mends, found, prediction)], code & ~DERIVED if code & MESSAGES else code,
         prediction.reason or next((item.message for item in causes), None),
         [item for item in expiring if not item.bits],
         # a prediction does not count messages that are damaged already
         bool(checked.findings.bits & MESSAGES) or any(item.intact_after for item in view.damaged),
+        [structs.replace(item, severity="info", bits=0) for item in mends],
+        around.unstated if settings.version.has_reached(_POP_IN_ROCKSDB) else [],
     )
+
+
+def _mends(checked: VerifyReport) -> list[Finding]:
+    """Findings of records with a wrong field, which recover corrects with --mend-bits."""
+    return [item for item in checked.findings if item.repaired_by == "mend-bits" and item.severity != "info"]
+
+
+def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) -> Iterator[Finding]:
+    """The findings of a start; a record in a wrong queue has no entry there, and no rebuild of the queues makes it
+    right."""
+    explained = 0 < prediction.unreachable_messages <= sum(item.facts.get("count", 1) for item in mends)
+    for item in found:
+        yield structs.replace(item, remedy=mends[0].remedy) if explained and item.code in _IN_QUEUES else item
+
+
+def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
+    """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
+    store, view = checked.analysis.store, checked.analysis.by_names
+    own, around = settings_of_options(store), Surroundings(store, view)
+    reasons = []
+    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+        found = predict(store, view, BrokerSettings(version, own.given), around=around)
+        if found.starts or found.reason is None:
+            return None
+        reasons.append(found.reason)
+    return str(own.version), reasons[0]
 
 
 def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None = None) -> Answer | None:
@@ -138,10 +162,10 @@ def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None =
     return None if answer.exit_code or not answer.may_start or lacks else answer
 
 
-def stated_settings(store: Store, settings: BrokerSettings) -> Iterator[Finding]:
+def _stated_settings(around: Surroundings, settings: BrokerSettings) -> Iterator[Finding]:
     """Settings that contradict the files, of those that this release knows. Without the sizes of the log and its queues
     the broker loads none of the files: 4.5.1 and 5.3.3 do not start."""
-    for item in contradicted_settings(store):
+    for item in around.contradicted:
         if item.code == OTHER_QUEUES and not settings.knows("storeType"):
             continue
         loads = item.code == _LEFT_OUT and item.file not in (COMMITLOG, CONSUMEQUEUE)

@@ -11,7 +11,7 @@ from msgspec import Struct, field, structs
 from formats.consumequeue import CQ_EXT_HEAD, MAX_EXT_ADDRESS
 from formats.record.rows import STAND_IN
 from recover.broker.recovery import Mode
-from recover.broker.settings import DelayTable, delay_of, is_delayed
+from recover.broker.settings import DelayTable, is_delayed
 from recover.derived.expected import expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
@@ -215,13 +215,13 @@ def right_units(
     rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles, written: Rows | None = None,
 ) -> Rows:
     """Whether the queue has a unit at each expected position that leads to its message, not below its minimum (bool
-    array). A deliver time is right if it fits the delay table, or the delay that most units of the queue have.
+    array). A deliver time is right as for verify: if it fits the delay table, or the delay of most units of its level.
     `written`: the tags codes that the start itself writes to lost ext files, from their beginning, so that older units
     refer to them."""
     right = np.zeros(rows.size, dtype=bool)
     if state is None:
         return right
-    positions = rows["queue_offset"] * UNIT
+    positions, table = rows["queue_offset"] * UNIT, DelayTable(dict(delays))
     for queue_file in state.files:
         # a broker takes the position modulo the file size, whatever the name of the file
         cells = positions % queue_file.size // UNIT
@@ -237,7 +237,8 @@ def right_units(
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
         delayed, fitting = is_delayed(chosen), tags == chosen["tags_code"]
         if delayed.any():
-            fitting[delayed] = _in_time(chosen[delayed], tags[delayed], named[delayed], delays)
+            table.learn(chosen[delayed & named], tags[delayed & named])
+            fitting[delayed] = table.fits(chosen[delayed], tags[delayed])
         if not ext.units.position.size:
             # without any ext unit no address can be wrong, and brokers deliver the message all the same
             fitting |= tags <= MAX_EXT_ADDRESS
@@ -256,15 +257,3 @@ def _over_old_addresses(tags_codes: Rows, written: Rows, ext: ExtFiles) -> Rows:
     reached = number < written.size
     plain[cells[reached]] = np.where(between[reached] == 0, written[number[reached]], 0)
     return plain
-
-
-def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:
-    """Whether each deliver time of a delayed message is one that a broker with this table, or with the store's own,
-    would compute (bool array)."""
-    shown = deliver_times - rows["store_timestamp"]
-    levels, of_row = np.unique(rows["tags_code"], return_inverse=True)
-    fits = shown == np.array([delay_of(delays, int(level)) for level in levels])[of_row]
-    seen, counts = np.unique(shown[named], return_counts=True)
-    if seen.size and counts.max() * 2 > counts.sum():
-        fits |= shown == seen[counts.argmax()]
-    return np.asarray(fits)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from formats.basics import offset_to_name
-from formats.checkpoint import EMPTY, FILE_SIZE
+from formats.checkpoint import EMPTY
 from formats.config.tables import read_delay_offsets
-from formats.index import INDEX_HEADER
 from formats.record import TOPIC_SCHEDULE
 from recover.broker import versions
 from recover.broker.record_check import CheckRules
@@ -27,41 +25,14 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
-from recover.check.config import (
-    DELAYS_FILE,
-    LMQ_OFFSETS_FILE,
-    OFFSETS_FILE,
-    TIMER_METRICS_FILE,
-    judged_pairs,
-    other_offsets,
-)
-from recover.check.log import (
-    first_file_findings,
-    misnamed_findings,
-    missing_files,
-    odd_log_name,
-    possible_copy_findings,
-    unknown_size_findings,
-    unreadable_findings,
-)
-from recover.check.parts import (
-    MOSTLY_GONE,
-    Needed,
-    check_owners,
-    foreign_findings,
-    needed_parts,
-    queue_types,
-    units_of_older_log,
-)
-from recover.check.timer import TIMERLOG, TIMERWHEEL, check_files, check_timer, has_timer, waiting_timers
+from recover.check.log import odd_log_name
+from recover.check.surroundings import Surroundings
 from recover.derived.expected import deleted_topics
-from recover.derived.index_files import index_ends, list_index_files
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
-from recover.log.files import live_copies, place_misnamed_files
-from recover.log.scan import MISSING_FILE, LogView
-from recover.look.store import finds_log, log_is_gone
+from recover.log.scan import LogView
+from recover.look.store import finds_log
 from recover.predict.delivers import Books, delivers
 from recover.predict.dispatch import (
     BrokerLog,
@@ -78,15 +49,21 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
-from recover.reading.books import missing_end
-from recover.reading.end import file_named_elsewhere
-from recover.store.config_files import LMQ_PREFIX, STATE_TEXT, ConfigPair, Topics
+from recover.store.config_files import (
+    DELAYS_FILE,
+    LMQ_OFFSETS_FILE,
+    LMQ_PREFIX,
+    OFFSETS_FILE,
+    STATE_TEXT,
+    TIMER_METRICS_FILE,
+    ConfigPair,
+    Topics,
+)
 from recover.store.mapped_files import OddName
 from recover.store.reader import ReadFailure
 from recover.store.reading import FILE
-from recover.store.source import names_in, read_small
-from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
-from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, rocksdb_data, unread_parts
+from recover.store.store import COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
+from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, rocksdb_data
 
 LARGE_RECORD = 64 << 20
 
@@ -96,48 +73,19 @@ Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    started: Started | None = None, books: Books | None = None,
+    started: Started | None = None, books: Books | None = None, around: Surroundings | None = None,
 ) -> Prediction:
     """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
     `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
     counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
     with the log and the queues as the broker has them after the start. `books`: the same log, for what its services
-    deliver at the time of these.
+    deliver at the time of these. `around`: what surrounds the start, if it was asked already.
     """
-    chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
-    prediction = Prediction(str(settings.version), chosen)
-    prediction.assumptions += assumptions(store, view, settings)
-    prediction.not_emulated = not_emulated(store, settings)
-    prediction.unsupported += prediction.not_emulated or unread_beside(store)
-    topics = Topics(store)
-    needed = needed_parts(store, topics, view)
-    # predict does not know what the loss of these costs
-    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
-    # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
-    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
-                               for twin in store.commitlog.duplicates]
-    prediction.incomplete = incomplete(store, view)
-    if counted and not prediction.incomplete:
-        prediction.incomplete += missing_end(store, view, topics, index_ends(store))
-    configs = config_pairs(store, topics, view, settings)
-    prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in configs if pair.starts and _is_forgotten(pair)}
-    loaded = load(store, settings)
-    prediction.assumptions += loaded.assumptions
-    prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
-    prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
-    unread = [*loaded.odd_index, *unreadable(store, topics.pairs)]
-    forgotten = [*forgotten_offsets(store, topics.pairs, settings)]
-    owners = [*closed_files(store)] if counted else []
-    prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
-                               for item in owners if item.facts["closed"] and item.facts.get("user")][:1]
-    # this user may not read what the broker reads
-    unread += [judged(item, "start") for item in unreadable_findings(store, view.files)]
-    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten, *owners]
-    prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
-    gone = [*prediction.incomplete, *(item for item in (*forgotten, *owners) if item.bits & MESSAGES)]
-    prediction.reason = gone[0].message if gone else None
-    refusal = loaded.refusal or next(_stops(store, settings, needed, configs, topics, owners), None)
+    around = around or Surroundings(store, view)
+    prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
+    loaded = _look_around(prediction, around, settings, counted=counted)
+    refusal = loaded.refusal or next(_stops(around, settings, counted=counted), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -148,29 +96,71 @@ def predict(
         prediction.lowered_queues = [(queue_name(key), end, 0) for key, end in _ends(loaded.queues) if end]
         return prediction
     if settings.version.has(versions.INVALID_CONFIG_DELETED):
-        prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in configs if pair.is_deleted]
-    prediction.unsupported += timer_left_out(store, settings, view)
+        prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in _read_configs(around, settings)
+                                     if pair.is_deleted]
+    if settings.knows("timerWheelEnable"):
+        # the effect on pending messages is not predicted
+        prediction.unsupported += [f"timer messages: {damage}" for damage in around.timer_damage]
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
-    start = _Start(store, settings, loaded, log, prediction, topics)
+    start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
     if counted and start.ended:
-        count_lost(view, prediction.cut_at, prediction)
-        told = "enableConsumeQueueExt" in settings.given
-        ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
-        refers = count_unreachable(
-            view, topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
-            late=chosen == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
-        )
-        if refers and not told:
-            prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
-        waiting = [*undelivered(store, view, topics, settings, start.states)]
-        prediction.by_hand += waiting
-        prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
-    if started is not None and start.ended and prediction.starts:
+        _count(prediction, around, settings, start)
+    if not (start.ended and prediction.starts):
+        return prediction
+    if started is not None:
         started(log, start.states)
-    if books is not None and start.ended and prediction.starts:
+    if books is not None:
         prediction.deliveries = delivers(books, settings, start.states)
     return prediction
+
+
+def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Loaded:
+    """Load the store, and note all that the start finds before it looks at a message."""
+    store = around.store
+    prediction.assumptions += assumptions(store, around.first_file, settings)
+    prediction.not_emulated = not_emulated(around, settings)
+    prediction.unsupported += prediction.not_emulated or around.unread_parts
+    # predict does not know what the loss of these costs
+    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in around.needed if not item.stops]
+    # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
+    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
+                               for twin in store.commitlog.duplicates]
+    prediction.incomplete = [*around.gaps]
+    if counted and not prediction.incomplete:
+        prediction.incomplete += around.end
+    prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in _read_configs(around, settings)
+                              if pair.starts and _is_forgotten(pair)}
+    loaded = load(store, settings)
+    prediction.assumptions += loaded.assumptions
+    prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
+    prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
+    unread = [*loaded.odd_index, *around.unread]
+    rights = around.rights if counted else []
+    prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
+                               for item in rights if item.facts["closed"] and item.facts.get("user")][:1]
+    beside = [*_forgotten_offsets(around, settings), *rights]
+    prediction.by_hand = [*loaded.by_hand, *unread, *beside]
+    prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
+    gone = [*prediction.incomplete, *(item for item in beside if item.bits & MESSAGES)]
+    prediction.reason = gone[0].message if gone else None
+    return loaded
+
+
+def _count(prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start) -> None:
+    """Count what the start costs: lost, unreachable and undelivered messages."""
+    count_lost(around.log, prediction.cut_at, prediction)
+    told = "enableConsumeQueueExt" in settings.given
+    ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
+    refers = count_unreachable(
+        around.log, around.topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
+        late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
+    )
+    if refers and not told:
+        prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
+    waiting = [*_undelivered(around, settings, start.states)]
+    prediction.by_hand += waiting
+    prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
 
 
 def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[Key, int]]:
@@ -380,62 +370,29 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
     return scan(log, first, CheckRules.of(settings), NullDispatcher()).process_offset < view.log_end
 
 
-# --- Surroundings of a start: parts, config files and settings that stop it, or that the prediction leaves out.
+# --- What a release makes of its surroundings: what it does not read, and what stops it.
 
 
-_SNAPSHOT = f"{TIMERWHEEL}."
-
-
-def config_pairs(store: Store, topics: Topics, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
+def _read_configs(around: Surroundings, settings: BrokerSettings) -> list[ConfigPair]:
     """The config files that exist, or should, and stop this broker if they do not load."""
     not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
     if not _has_timer_service(settings):
         not_read.add(TIMER_METRICS_FILE)
-    return [pair for pair in judged_pairs(store, topics, log) if pair.shown or (
+    return [pair for pair in around.configs if pair.shown or (
         pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
         and pair.name not in not_read)]
 
 
-def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
-    """Findings about files that a start opens and mqtool cannot read, or that are not files: their effect is unknown.
-    Without log and queues nothing is predicted at all."""
-    for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
-        yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
-    small: tuple[tuple[str, Path, dict[str, Any]], ...] = (
-        ("checkpoint-unreadable", store.checkpoint_path, {}), ("part-unreadable", store.abort_path, {"part": ABORT}),
-    )
-    for code, path, facts in small:
-        try:
-            read_small(path, FILE_SIZE)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            yield finding(code, store.relative(path), error=error.strerror, **facts)
-    unread: list[OSError] = []
-    for file in list_index_files(store.index_dir).files:
-        file.header(unread)
-    for problem in unread:
-        yield finding("index-unreadable", store.relative(Path(problem.filename)), error=problem.strerror,
-                      wanted=INDEX_HEADER.size)
-
-
-def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:
+def _forgotten_offsets(around: Surroundings, settings: BrokerSettings) -> Iterator[Finding]:
     """Consumer progress that this broker does not use: its settings select the other file of offsets."""
     given = dict(settings.given)
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
-    for item in other_offsets(store, pairs, given):
-        yield judged(item, "start")
+    return around.other_offsets(given)
 
 
-def closed_files(store: Store) -> Iterator[Finding]:
-    """Files of another owner or mode: a cost of the start where the broker's user may not open them."""
-    for item in check_owners(store):
-        yield judged(item, "start") if item.facts["closed"] else item
-
-
-def undelivered(
-    store: Store, log: LogView, topics: Topics, settings: BrokerSettings, states: dict[Key, QueueState]
+def _undelivered(
+    around: Surroundings, settings: BrokerSettings, states: dict[Key, QueueState]
 ) -> Iterator[Finding]:
     """Messages that wait for their time where this broker does not deliver them: in delay levels that its table lacks,
     and in the timer that it does not run. A release without a timer keeps them for one that has it: info."""
@@ -444,7 +401,7 @@ def undelivered(
                        severity=severity)
 
     table = settings.delay_table
-    (delays,) = (pair.chosen for pair in topics.pairs if pair.name == DELAYS_FILE)
+    (delays,) = (pair.chosen for pair in around.topics.pairs if pair.name == DELAYS_FILE)
     offsets = read_delay_offsets(delays.value) if delays is not None else {}
     left = {queue_id + 1: state.max_offset - max(offsets.get(queue_id + 1, 0), state.min_offset)
             for (topic, queue_id), state in states.items() if topic == TOPIC_SCHEDULE and queue_id + 1 not in table}
@@ -452,7 +409,7 @@ def undelivered(
         level = max(level for level, waiting in left.items() if waiting > 0)
         yield waits(number, f"delay levels up to {level}, and messageDelayLevel has {len(table)}",
                     "Set messageDelayLevel to the levels with which the messages were stored.")
-    if not _has_timer_service(settings) and (number := waiting_timers(store, log)):
+    if not _has_timer_service(settings) and (number := around.waiting_timers):
         known = settings.knows("timerWheelEnable")
         where = "timerWheelEnable=false switches off" if known else "it does not have"
         yield waits(number, f"the timer, which {where}",
@@ -471,120 +428,107 @@ def _is_forgotten(pair: ConfigPair) -> bool:
     return pair.backup.state != "sound" or pair.ahead
 
 
-def incomplete(store: Store, log: LogView) -> list[Finding]:
-    """Parts of the log that a start does not find: all of it, files between others, its end, or misnamed files."""
-    if COMMITLOG in held_elsewhere(store):
-        return []
-    untold = [*unknown_size_findings(store, log.queue, log.log_end)]
-    gone = [*untold, *log_is_gone(store), *possible_copy_findings(store)]
-    gone += foreign_findings(store, log)
-    if units := units_of_older_log(store, log):
-        gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
-    missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    end = file_named_elsewhere(log.files, log.tally.newest_timestamp, index_ends(store), store.checkpoint())
-    if end is not None and not any(damage.stop > end.start for damage in log.damaged):
-        missing.append(end)
-    placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
-    # a start reads such a file at the offset in its name, where none of its messages is found
-    named = [judged(item, "start") for item in misnamed_findings(store, misnamed)]
-    if untold or (named and not list(placed.missing_ranges())):
-        # nothing is known to be missing: the rest of a file may hold it, and recover restores the names of files
-        return gone + named
-    return gone + named + [
-        missing_files(store, log.queue.file_size, start=damage.start, stop=damage.stop,
-                      intact_after=damage.intact_after)
-        for damage in missing
-    ]
-
-
-def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
+def not_emulated(around: Surroundings, settings: BrokerSettings) -> list[str]:
     """Parts that change the whole answer: a DLedger log, queues in RocksDB. Without them nothing is predicted."""
-    held = held_elsewhere(store)
-    parts = {f"{found.part}: {found.what}" for found in held.values()}
+    parts = {f"{found.part}: {found.what}" for found in around.elsewhere.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
         parts.add("enableDLegerCommitLog=true: a DLedger continues after the log")
     return sorted(parts)
 
 
-def _stops(
-    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair], topics: Topics,
-    owners: list[Finding],
-) -> Iterator[Stop]:
-    """Reasons not to start in config and timer files, unread parts, settings, and owners of files."""
-    for pair in configs:
+def _config_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
+    for pair in _read_configs(around, settings):
         queue_type = pair.main.state == "odd-queue-type"
         if not pair.starts and not (queue_type and not settings.version.has(versions.INNER_BATCHES)):
             name = f"{CONFIG}/{pair.name}"
             # recover repairs nothing beside a DLedger log
             yield Stop(f"{name} {STATE_TEXT[pair.main.state]}" if queue_type else
                        f"brokers read neither {name} nor its backup",
-                       f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store) else None)
-    if settings.version.has(versions.INNER_BATCHES) and settings.text("storeType") != ROCKSDB_QUEUES:
-        for found in queue_types(store, topics):
-            # recover makes a topics.json that is gone with the types that the folders show
-            yield Stop(found.message, found.remedy if topics.configured is not None else None)
-    if settings.version.has(versions.COMBINED_QUEUES):
-        double = settings.flag("rocksdbCQDoubleWriteEnable")
-        if double and not settings.flag("combineCQUseRocksdbForLmq"):
-            yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true",
-                       "Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false.")
-        if double or settings.text("storeType") == ROCKSDB_QUEUES:
-            separate = settings.flag("useSeparateStorePathForRocksdbCQ")
-            other = store.consumequeue_dir if separate else store.root / SEPARATE_QUEUES
-            if (other / "CURRENT").exists():
-                name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
-                part = store.relative(other)
-                yield Stop(f"{name}={value}, but {part} holds a RocksDB of queues",
-                           f"Set {name}={str(not separate).lower()}, with which {part} was written.")
-    for item in needed:
+                       f"{name}: {FIND_CONFIG}" if COMMITLOG in around.elsewhere else None)
+
+
+def _type_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
+    for found in around.queue_types if settings.text("storeType") != ROCKSDB_QUEUES else ():
+        # recover makes a topics.json that is gone with the types that the folders show
+        yield Stop(found.message, found.remedy if around.topics.configured is not None else None)
+
+
+def _double_write_stops(_: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
+    if settings.flag("rocksdbCQDoubleWriteEnable") and not settings.flag("combineCQUseRocksdbForLmq"):
+        yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true",
+                   "Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false.")
+
+
+def _database_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
+    """A database of queues in the other of the two folders."""
+    if settings.flag("rocksdbCQDoubleWriteEnable") or settings.text("storeType") == ROCKSDB_QUEUES:
+        store, separate = around.store, settings.flag("useSeparateStorePathForRocksdbCQ")
+        other = store.consumequeue_dir if separate else store.root / SEPARATE_QUEUES
+        if (other / "CURRENT").exists():
+            name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
+            part = store.relative(other)
+            yield Stop(f"{name}={value}, but {part} holds a RocksDB of queues",
+                       f"Set {name}={str(not separate).lower()}, with which {part} was written.")
+
+
+def _part_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
+    for item in around.needed:
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
-    if _has_timer_service(settings):
-        try:
-            odd = [*check_files(store)]
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            odd = []
-            name = store.relative(Path(error.filename))
-            yield Stop(f"{name}: {error.strerror}", f"Move {name} out of the store, then run this again.")
-        last = f"{TIMERLOG}/{max(names_in(store.root / TIMERLOG), default='')}"
-        for found in odd:
-            deleted = found.file == last and found.facts.get("length") == 0 and settings.version.has(
-                versions.EMPTY_LAST_FILE_DELETED)
-            skipped = found.severity == "info" or (found.file or "").startswith(_SNAPSHOT)
-            if not (deleted or skipped):
-                yield Stop(found.message, found.remedy)
-    yield from (Stop(item.message, item.remedy) for item in owners if item.facts["stops"])
+
+
+def _timer_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
+    if not _has_timer_service(settings):
+        return
+    if around.odd_timer is not None:
+        name, problem = around.odd_timer
+        yield Stop(f"{name}: {problem}", f"Move {name} out of the store, then run this again.")
+        return
+    for found in around.timer_files:
+        empty_last = found.file == around.last_timerlog and found.facts.get("length") == 0
+        if not (empty_last and settings.version.has(versions.EMPTY_LAST_FILE_DELETED)):
+            yield Stop(found.message, found.remedy)
+
+
+def _rights_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
+    for item in around.rights:
+        if item.facts["stops"]:
+            yield Stop(item.message, item.remedy)
+
+
+class _Row(NamedTuple):
+    """What may keep a broker from starting: who finds it, and from which release on it does. `counted`: not asked where
+    only the end of the log is wanted."""
+
+    finds: Callable[[Surroundings, BrokerSettings], Iterator[Stop]]
+    since: versions.Behaviour | None = None
+    counted: bool = False
+
+
+_STOPS = (
+    _Row(_config_stops),
+    _Row(_type_stops, versions.INNER_BATCHES),
+    _Row(_double_write_stops, versions.COMBINED_QUEUES),
+    _Row(_database_stops, versions.COMBINED_QUEUES),
+    _Row(_part_stops),
+    _Row(_timer_stops),
+    _Row(_rights_stops, counted=True),
+)
+
+
+def _stops(around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Iterator[Stop]:
+    """Reasons not to start, in the order in which a start meets them; each is asked only if none was found before."""
+    for row in _STOPS:
+        if (row.since is None or settings.version.has(row.since)) and (counted or not row.counted):
+            yield from row.finds(around, settings)
 
 
 def _has_timer_service(settings: BrokerSettings) -> bool:
     return settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")
 
 
-def unread_beside(store: Store) -> Iterator[str]:
-    """Parts with data that the answer leaves out: those without which verify cannot answer a question either."""
-    for part in unread_parts(store):
-        if part.needed_for is None:
-            continue
-        try:
-            held = part.holds(part.path)
-        except OSError as error:
-            held = str(error.strerror)
-        if held:
-            yield f"{store.relative(part.path)}: {part.what}"
-
-
-def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
-    """Damage of the timer, whose effect on pending messages is not predicted."""
-    if settings.knows("timerWheelEnable") and has_timer(store):
-        for item in check_timer(store, log):
-            if item.severity != "info":
-                yield f"timer: {item.message}"
-
-
-def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
-    """Assumptions about release, settings, files and the beginning of the log."""
+def assumptions(store: Store, first_file: list[Finding], settings: BrokerSettings) -> Iterator[str]:
+    """Assumptions about release, settings, files and the beginning of the log; `first_file`: the findings about it."""
     version = settings.version
     if version.nearest != version:
         yield f"{version} is unknown and treated like {version.nearest}, the nearest known release"
@@ -609,6 +553,6 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
             yield f"{told}: {', '.join(sorted(names))}"
     if settings.flag("rocksdbCQDoubleWriteEnable"):
         yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
-    for item in first_file_findings(store, log):
-        if item.severity != "info":
+    for item in first_file:
+        if item.severity == "warning":
             yield f"the files before {item.file} are missing on purpose: {item.message}"

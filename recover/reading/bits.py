@@ -210,8 +210,8 @@ _ALL_BITS = (1 << 64) - 1
 def flipped_properties(
     analysis: Reading, index: IndexReport | None, mended: Iterable[Edit]
 ) -> tuple[list[Edit], list[Record]]:
-    """Return the edits that units reveal, and the records that both their queue unit and the index contradict without
-    edits that explain it; none from the queues, or the index, if these contradict too many records.
+    """Return the edits that units reveal, and the records whose properties two of queue unit, index and their own text
+    contradict without edits that explain it; none from the queues, or the index, if these contradict too many records.
 
     A value one bit off the record's is as likely wrong itself, unless the queue unit and the index both contradict the
     record, and one bit of it explains each.
@@ -253,12 +253,25 @@ def _borne_out(found: list[_Contradicted]) -> Iterator[Edit]:
 
 
 def _unexplained(found: list[_Contradicted]) -> Iterator[Record]:
-    """Yield the records that both contradict by several bits, if one of them has no edit."""
-    by_tag = {item.record.phy_offset: item.edit for item in found if item.kind == "tag" and item.off > 1}
+    """Yield the records that two of unit, index and text contradict, the former by several bits, if one has no edit."""
+    by_record: dict[int, dict[str, _Contradicted]] = defaultdict(dict)
     for item in found:
-        start = item.record.phy_offset
-        if item.kind == "key" and item.off > 1 and start in by_tag and None in (item.edit, by_tag[start]):
-            yield item.record
+        if item.off > 1:
+            by_record[item.record.phy_offset][item.kind] = item
+    for items in by_record.values():
+        record = next(iter(items.values())).record
+        explained = None not in [item.edit for item in items.values()]
+        if not explained and len(items) + (not _is_text(record.properties)) > 1:
+            yield record
+
+
+def _is_text(properties: bytes) -> bool:
+    """Whether the properties are UTF-8, as every client and broker writes them."""
+    try:
+        properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _told(analysis: Reading, index: IndexReport | None) -> Iterator[tuple[str, int, int | None, tuple[Any, ...]]]:

@@ -1,12 +1,16 @@
 """The books: every message that any byte of the input witnesses is delivered, stated lost, or proven gone.
 
-Other modules count what records, units, the index and gaps between queue offsets witness. Here are the rest:
+Records, units and gaps between queue offsets are counted in `lost`. Here are the rest, and the sum:
 
-1. `claimed_after_end`: progress (committed offsets, delay levels) witnesses messages after the end of a queue, if a
+1. `Account`: how many messages each damaged range held, by whoever names most of them: units and gaps, or these and the
+   entries of the index, also of files without a head.
+2. `claimed_after_end`: progress (committed offsets, delay levels) witnesses messages after the end of a queue, if a
    second source says that they were there: the checkpoint knows of a later message, a level of another file is ahead,
    too, or another group has read as far. An offset alone can be set by hand.
-2. `missing_end`: that, and entries of the index that name places after the end of the log, for a prediction, which has
+3. `missing_end`: that, and entries of the index that name places after the end of the log, for a prediction, which has
    no other evidence.
+4. `unread_before_begin`: progress that stops before the first message of the log witnesses messages that nobody has
+   read yet. Retention takes such messages, too: it counts only where retention cannot have deleted them.
 
 Not protected: messages of which no byte is left outside the log's lost end.
 """
@@ -14,25 +18,120 @@ Not protected: messages of which no byte is left outside the log's lost end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from heapq import heappop, heappush
 
+import numpy as np
 from msgspec import Struct
 
 from formats.config.tables import read_consumer_offsets, read_delay_offsets
-from formats.record import TOPIC_SCHEDULE
+from formats.record import MIN_RECORD_SIZE, TOPIC_SCHEDULE
 from recover.derived.expected import QueueKey
 from recover.derived.index_check import check_index
 from recover.findings.model import Finding, few, finding
-from recover.log.scan import LogView
+from recover.log.scan import Damage, LogView
 from recover.reading.end import ZEROED, indexed_after_end
-from recover.reading.lost import INDEXED, Losses, record_count
-from recover.store.config_files import Topics, topic_text
+from recover.reading.lost import INDEXED, Losses, LostPosition, record_count
+from recover.store.columns import Rows, within
+from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import COMMITLOG, Store, last_unit
 from recover.store.unread import held_elsewhere
 
 _DELAYS = "delayOffset.json"
 _MOST = 10_000_000
 """Messages that one offset can claim: a larger one is no count of messages that were there."""
+
+
+class Account(Struct, frozen=True, eq=False, dict=True):
+    """What the log has lost by all witnesses: `losses` by units and gaps, and `by_index`, the physical offsets (int64,
+    ascending) that the index names in damaged ranges. `end_marks`: the numbers of ranges that held no message."""
+
+    log: LogView
+    losses: Losses
+    end_marks: set[int]
+    by_index: Rows
+
+    def in_range(self, number: int) -> int:
+        """Return how many messages a damaged range held according to the evidence; at least one if it ends at a record
+        or the next file, even if nothing names one."""
+        damage = self.log.damaged[number]
+        least = damage.has_frame or damage.ended_by in ("record", "blank", "next-file")
+        return max(self._named[number], int(least))
+
+    def untold(self, number: int) -> int:
+        """Return how many of these have no known place in a queue."""
+        return self.in_range(number) - record_count(self.losses.all_by_damage[number])
+
+    def damaged(self, before: int | None = None) -> int:
+        """Return how many messages all damaged ranges (that begin before `before`) held."""
+        return sum(self.in_range(number) for number, damage in enumerate(self.log.damaged)
+                   if number not in self.end_marks and (before is None or damage.start < before))
+
+    def touched(self, ranges: Collection[tuple[int, int]]) -> int:
+        """Return how many messages the damaged ranges held that meet one of these."""
+        return sum(self.in_range(number) for number, damage in enumerate(self.log.damaged)
+                   if any(start < damage.stop and damage.start < stop for start, stop in ranges))
+
+    def named_in(self, start: int, stop: int) -> int:
+        """Return how many messages anything names in the damaged ranges that begin in a part of the log."""
+        return sum(count for count, damage in zip(self._named, self.log.damaged, strict=True)
+                   if start <= damage.start < stop)
+
+    @property
+    def total(self) -> int:
+        """The number of lost messages that anything names, with those after the end of the log."""
+        return sum(self._named) + self.after_end
+
+    @property
+    def by_units(self) -> int:
+        """The number of those that queues name, or that are missing between the records of a queue."""
+        return sum(map(record_count, [*self.losses.all_by_damage, self.losses.unproven]))
+
+    @property
+    def after_end(self) -> int:
+        """The number of messages that units or the index name after the end of the log, where no damage is noted."""
+        return record_count(self.losses.unproven) + self.losses.indexed
+
+    @cached_property
+    def _named(self) -> list[int]:
+        """How many messages anything names in each damaged range.
+
+        An entry of the index names a message of a jump if that may have been there: of several, the one whose ranges
+        end first.
+        """
+        found, open_jumps, jumps = [], list[tuple[int, int]](), sorted(self.losses.jumps, reverse=True)
+        for number, (damage, positions) in enumerate(
+            zip(self.log.damaged, self.losses.all_by_damage, strict=True)
+        ):
+            while jumps and jumps[-1][0] <= number:
+                _, stop, count = jumps.pop()
+                heappush(open_jumps, (stop, count))
+            by_units = record_count(positions)
+            # of LMQ queues, nothing tells which of their messages are those of others
+            known = {position.phy_offset for position in positions if position.phy_offset is not None}
+            left = self._by_index_alone(damage, positions) - max(0, by_units - len(known) - sum(
+                position.phy_offset is None and not position.key.topic.startswith(LMQ_PREFIX)
+                for position in positions))
+            while left > 0 and open_jumps:
+                stop, count = heappop(open_jumps)
+                if stop > number:
+                    left, count = max(0, left - count), count - left
+                    if count > 0:
+                        heappush(open_jumps, (stop, count))
+            found.append(by_units + max(0, left))
+        return found
+
+    def _by_index_alone(self, damage: Damage, positions: list[LostPosition]) -> int:
+        """Return how many records in a range only the index names. An entry that leads into a record that a unit names,
+        or into the one before it, is a wrong one."""
+        first, last = np.searchsorted(self.by_index, [damage.start, damage.stop]).tolist()
+        placed = sorted((position.start, position.stop) for position in positions if position.phy_offset is not None)
+        starts, stops = np.array(placed, dtype=np.int64).reshape(-1, 2).T
+        alone = self.by_index[first:last]
+        alone = alone[~within(alone, starts, np.maximum.accumulate(stops))]
+        return int((np.diff(alone, prepend=-MIN_RECORD_SIZE) >= MIN_RECORD_SIZE).sum())
 
 
 class Claimed(Struct, frozen=True):
@@ -72,6 +171,27 @@ def claimed_after_end(store: Store, log: LogView, topics: Topics) -> list[Claime
         if support or (len(names) > 1 and _is_first_life(log, numbers.get(key))):
             found.append(Claimed(key, end, min(stop, end + _MOST), (*names, *sorted(support))))
     return found
+
+
+def unread_before_begin(store: Store, log: LogView, topics: Topics) -> list[Claimed]:
+    """Return the messages before the first one of the log that are not consumed or delivered yet, by queue, and whose
+    progress says so. `OSError` if queues cannot be listed."""
+    if COMMITLOG in held_elsewhere(store) or not log.min_offset:
+        return []
+    tally = log.tally
+    begins = {QueueKey(topic_text(topic), queue_id): int(least)
+              for (topic, queue_id), least, most in zip(log.queues, tally.least, tally.most, strict=True) if most >= 0}
+    behind: dict[QueueKey, dict[str, int]] = defaultdict(dict)
+    queues: dict[QueueKey, MappedFileQueue] | None = None
+    for key, source, offset in _progress(topics):
+        if key not in begins:
+            # of a queue without a message left, its last entry says how many there were
+            queues = queues or {QueueKey(folder.topic, folder.queue_id): queue for folder, queue in store.list_queues()}
+            end, unit = last_unit(queues[key].files, []) if key in queues else (0, None)
+            begins[key] = end if unit is not None and unit.phy_offset < log.min_offset else 0
+        if 0 <= offset < begins[key]:
+            behind[key][source] = offset
+    return [Claimed(key, min(said.values()), begins[key], tuple(sorted(said))) for key, said in sorted(behind.items())]
 
 
 def _ahead(store: Store, log: LogView, topics: Topics) -> dict[QueueKey, tuple[int, dict[str, int]]]:
@@ -120,11 +240,10 @@ def _is_first_life(log: LogView, number: int | None) -> bool:
     return log.min_offset == 0 or int(log.tally.least[number]) > 0
 
 
-def left_to_claim(claimed: Iterable[Claimed], log: LogView, losses: Losses) -> list[Claimed]:
+def left_to_claim(claimed: Iterable[Claimed], account: Account) -> list[Claimed]:
     """Return the claims without those of messages that units or the index name after the end of the log, too."""
-    named = losses.indexed + record_count(losses.unproven) + sum(
-        max(record_count(lost), damage.facts.get(INDEXED, 0))
-        for damage, lost in zip(log.damaged, losses.all_by_damage, strict=True) if damage.stop > log.log_end)
+    named = account.after_end + sum(account.in_range(number) for number, damage in enumerate(account.log.damaged)
+                                    if damage.stop > account.log.log_end)
     claimed = [*claimed]
     return claimed if sum(each.messages for each in claimed) > named else []
 

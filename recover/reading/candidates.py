@@ -8,6 +8,8 @@
 4. What begins in the checked bytes of a whole record is its body, and no candidate. What begins in its properties,
    which no checksum covers, shows that these are foreign: then the outer one is none.
 
+5. The records of a further log (`recover.reading.further`) are candidates as its own walk found them.
+
 Places that intact records of the log hold are not searched for: a copy of such a record is explained by it. A record
 that is in two parts is no candidate.
 """
@@ -38,10 +40,11 @@ from recover.store.source import StorePath, open_file
 
 CANDIDATE = np.dtype([
     ("phy_offset", "<i8"), ("size", "<i8"), ("position", "<i8"), ("queue_offset", "<i8"), ("store_timestamp", "<i8"),
-    ("source", "<i4"), ("queue", "<i4"),
+    ("source", "<i4"), ("queue", "<i4"), ("beside", "i1"),
 ])
 """One candidate: its place in the log, and its position in a source. An end mark has no `queue` (-1), and a size of 8
-bytes."""
+bytes. `beside`: what the records around its place say of a further log: FOR it, AGAINST it, or 0."""
+FOR, AGAINST = 1, -1
 
 _LOOK = 8 << 20
 """Bytes that are searched at a time."""
@@ -87,6 +90,11 @@ class Candidates(Struct):
     rows: Rows
     queues: list[tuple[bytes, int]]
 
+    def of_further(self, rows: Rows) -> Rows:
+        """Which of these are records of further logs (bool array)."""
+        known = np.array([source.base is None for source in self.sources], dtype=bool)
+        return np.asarray(known[rows["source"]])
+
     def content(self, row: np.void) -> bytes:
         """The bytes of a candidate."""
         with open_file(self.sources[row["source"]].path) as reader:
@@ -108,6 +116,8 @@ def sources_in(log: LogView, taken: Iterable[tuple[Path, int, int]] = ()) -> lis
     for scan in log.files:
         file, base = scan.mapped_file, scan.mapped_file.file_from_offset
         path = on_disk(file.path)
+        if path is not file.path and not path.exists():
+            continue  # a missing file that a further log fills
         length = file.length if path is file.path else path.stat().st_size
         parts = [(gap.start - base, min(gap.stop, gap.last_data, base + length) - base) for gap in scan.gaps]
         parts.append((scan.file_size, length))
@@ -280,10 +290,11 @@ class _Search:
         return self.queues.setdefault(key, len(self.queues))
 
 
-def runs_of(rows: Rows) -> Iterator[Rows]:
-    """Cut rows, ascending by place, into runs that are adjacent both in their source and in the log."""
+def runs_of(rows: Rows, file_size: int) -> Iterator[Rows]:
+    """Cut rows, ascending by place, into runs that are adjacent both in their source and in one file of the log."""
     if rows.size:
         same = (rows["source"][1:] == rows["source"][:-1]) & (
             rows["position"][1:] == rows["position"][:-1] + rows["size"][:-1]) & (
-            rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1])
+            rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1]) & (
+            rows["phy_offset"][1:] // file_size == rows["phy_offset"][:-1] // file_size)
         yield from np.split(rows, np.flatnonzero(~same) + 1)

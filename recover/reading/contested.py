@@ -7,6 +7,8 @@
 3. Two are needed. A file that is no part of the log is itself no witness, and no candidate of it is one for another:
    there a unit must name one of the run, or the run must fill its place exactly.
 4. A unit that names other bytes of the place denies the candidate, unless another one names it.
+   Of a further log, the records around the place have the last word (`further.py`); if they say nothing, a unit must
+   name the candidate, or one after it in its run: logs part once and never meet again.
 5. Two candidates for one place: the one with more witnesses; the same bytes count once; a tie leaves the place dead.
 
 A record in two parts is no candidate, and stays damage. Nor is a message placed that nothing names, alone among foreign
@@ -22,7 +24,7 @@ from msgspec import Struct
 
 from formats.native.rows import numbered
 from recover.log.scan import LogView
-from recover.reading.candidates import Candidates, Dead
+from recover.reading.candidates import AGAINST, FOR, Candidates, Dead
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.derived_files import read_units
@@ -44,16 +46,18 @@ def decide(found: Candidates, dead: Dead, log: LogView, store: Store | None) -> 
     rows, size = found.rows, log.queue.file_size
     named = _named(found, dead, store)
     matched, denied = _by_units(rows, named)
-    keep = matched | ~denied
-    left = [rows[~keep]]
+    # what the same bytes on both sides vouch for outranks a queue
+    keep = (matched | ~denied | (rows["beside"] == FOR)) & (rows["beside"] != AGAINST)
+    left = [rows[~keep & (rows["beside"] != AGAINST)]]
     rows, matched = rows[keep], matched[keep]
-    weights = _weights(found, rows, matched, dead, size)
-    doubted = np.flatnonzero((weights == 1) & (rows["queue"] >= 0))
+    further = found.of_further(rows)
+    weights: Rows = np.where(further, _vouched(rows, matched), _weights(found, rows, matched, dead, size))
+    doubted = np.flatnonzero((weights == 1) & (rows["queue"] >= 0) & ~further)
     weights[doubted] += _fits_queue(found, rows[doubted], log)
     left.append(rows[weights < 2])
     rows, weights = rows[weights >= 2], weights[weights >= 2]
     order = np.argsort(rows["phy_offset"], kind="stable")
-    wins = _winners(found, rows[order], weights[order])
+    wins = winners(found, rows[order], weights[order])
     left.append(rows[order][~wins])
     return Decision(rows[order][wins], np.concatenate(left))
 
@@ -100,12 +104,9 @@ def _weights(found: Candidates, rows: Rows, matched: Rows, dead: Dead, file_size
     one; 0 where the rules of its source demand more."""
     if not rows.size:
         return np.zeros(0, dtype=np.int64)
-    adjoins = (rows["source"][1:] == rows["source"][:-1]) & (
-        rows["position"][1:] == rows["position"][:-1] + rows["size"][:-1]) & (
-        rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1])
-    starts = np.flatnonzero(np.append(True, ~adjoins))
-    run = np.cumsum(np.append(True, ~adjoins)) - 1
+    starts = np.append(0, _turns(rows))
     last = np.append(starts[1:], rows.size) - 1
+    run = np.repeat(np.arange(starts.size), last - starts + 1)
     lengths, named = last - starts + 1, np.add.reduceat(matched.astype(np.int64), starts)
     begin, end = rows["phy_offset"][starts], rows["phy_offset"][last] + rows["size"][last]
     ranges = dead.at(begin)
@@ -116,6 +117,24 @@ def _weights(found: Candidates, rows: Rows, matched: Rows, dead: Dead, file_size
     weight = own + before.astype(np.int64) + behind + (own & (lengths > 1)) + np.minimum(named, 2) + (named > 0)
     weight[~own & (named == 0) & ~(before & behind)] = 0
     return np.asarray(weight[run])
+
+
+def _vouched(rows: Rows, matched: Rows) -> Rows:
+    """The same for those of further logs: what the records around say counts for two, and so does a unit that names a
+    candidate, or one after it in its run."""
+    weight = 2 * (rows["beside"] == FOR)
+    for run in np.split(np.arange(rows.size), _turns(rows)) if rows.size else ():
+        reached = np.flatnonzero(matched[run])
+        weight[run[: int(reached[-1]) + 1 if reached.size else 0]] += 2
+    return np.asarray(weight)
+
+
+def _turns(rows: Rows) -> Rows:
+    """Where a candidate does not adjoin the one before it, in source and log."""
+    adjoins = (rows["source"][1:] == rows["source"][:-1]) & (
+        rows["position"][1:] == rows["position"][:-1] + rows["size"][:-1]) & (
+        rows["phy_offset"][1:] == rows["phy_offset"][:-1] + rows["size"][:-1])
+    return np.flatnonzero(~adjoins) + 1
 
 
 def _fits_queue(found: Candidates, rows: Rows, log: LogView) -> Rows:
@@ -139,7 +158,7 @@ def _fits_queue(found: Candidates, rows: Rows, log: LogView) -> Rows:
     return fits
 
 
-def _winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
+def winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
     """Which of these candidates, ascending by place, have it to themselves, or more witnesses than all others there
     (bool array)."""
     wins = np.ones(rows.size, dtype=bool)
@@ -156,7 +175,7 @@ def _winners(found: Candidates, rows: Rows, weights: Rows) -> Rows:
 
 
 def _contest(found: Candidates, rows: Rows, weights: Rows) -> Rows:
-    """`_winners` of candidates that overlap one another."""
+    """`winners` of candidates that overlap one another."""
     wins = np.zeros(rows.size, dtype=bool)
     denied = np.zeros(rows.size, dtype=bool)
     end = rows["phy_offset"] + rows["size"]

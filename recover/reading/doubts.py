@@ -34,7 +34,8 @@ def displaced(reading: Reading) -> Iterator[Explanation]:
     """Whole records that stand elsewhere than they say, in bytes that the walk of the log does not explain."""
     facts = reading.facts
     for run in () if facts.options.in_place else displaced_in(
-        reading.log, None if CONSUMEQUEUE in facts.elsewhere else facts.store, reading.placed, facts.searched
+        reading.log, None if CONSUMEQUEUE in facts.elsewhere else facts.store, reading.placed, facts.search,
+        facts.options.further,
     ):
         yield Explanation("displaced", run, about=run)
 

@@ -28,7 +28,7 @@ from recover.store.columns import Rows, within
 Witnessed = tuple[Damage, tuple[Claim[bool], ...]]
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"
-_NOWHERE = np.empty(0, dtype=np.int64)
+NOWHERE = np.empty(0, dtype=np.int64)
 
 
 def named_after_end(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
@@ -57,10 +57,10 @@ def indexed_after_end(
     message.
     """
     if not log.files or log.queue.file_size <= 0:
-        return _NOWHERE
+        return NOWHERE
     newest = log.tally.newest_timestamp
     ends = [place for place, time in index_ends if time >= newest and _fits(log, place, MIN_RECORD_SIZE)]
-    places = units() if ends else _NOWHERE
+    places = units() if ends else NOWHERE
     places = places[(places <= max(ends, default=0)) & _fits(log, places, MIN_RECORD_SIZE)]
     return np.asarray(places[_in_reach(log, places)])
 

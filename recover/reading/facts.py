@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import cached_property
 
 from msgspec import Struct
@@ -14,6 +14,8 @@ from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import Engine, KnownLog, LocalEngine, LogView
+from recover.reading.further import Further
+from recover.reading.placed import Search
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -23,7 +25,8 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 class ScanOptions(Struct, frozen=True):
     """How to scan: memory for columns (bytes), deleted topics, progress, engine. `known`: an earlier scan to reuse if
-    valid. `in_place`: displaced records count where they stand, as damage."""
+    valid. `in_place`: displaced records count where they stand, as damage. `further`: logs that may hold what this one
+    lost."""
 
     memory: int = DEFAULT_MEMORY
     include_deleted: bool = False
@@ -32,6 +35,7 @@ class ScanOptions(Struct, frozen=True):
     engine: Engine = LocalEngine()
     known: KnownLog | None = None
     in_place: bool = False
+    further: Further = Further()
 
 
 class Facts(Struct, frozen=True, eq=False, dict=True):
@@ -73,9 +77,9 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
         )
 
     @cached_property
-    def searched(self) -> set[Hashable]:
-        """What was searched for displaced records already."""
-        return set()
+    def search(self) -> Search:
+        """The search for displaced records."""
+        return Search()
 
     @cached_property
     def index_ends(self) -> list[tuple[int, int]]:

@@ -110,6 +110,8 @@ class Losses(Struct):
     `unexplained`: jumps in queue offsets that no damage explains. `unproven`: positions past the end of the log that
     only queue units name; `indexed`: number of further messages there that only the index names. `again`: messages of
     a topic that was deleted and created again, lost in the i-th range, while an intact older message has their place.
+    `jumps`: (first, stop, count) of messages without a known place in the log: in which ranges they may have been, of
+    which the first ones have them in `by_damage`.
     """
 
     by_damage: list[list[LostPosition]]
@@ -117,16 +119,12 @@ class Losses(Struct):
     unexplained: list[UnexplainedGap] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
     indexed: int = 0
+    jumps: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def total(self) -> int:
         """The number of positions in damaged ranges; several of them can belong to one record."""
         return sum(map(len, self.by_damage))
-
-    @property
-    def records(self) -> int:
-        """The number of lost records, as far as any evidence names them."""
-        return sum(map(record_count, [*self.all_by_damage, self.unproven])) + self.indexed
 
     @property
     def all_by_damage(self) -> list[list[LostPosition]]:
@@ -136,16 +134,6 @@ class Losses(Struct):
 
 INDEXED = "indexed"
 """Key of a fact of damaged ranges: the number of messages there according to the index."""
-
-
-def held_records(damage: Damage, positions: Iterable[LostPosition]) -> int:
-    """Return how many records a damaged range held according to the evidence; `positions` are those lost in it.
-
-    A range that ends at a record or the next file held at least one, even if no queue shows it.
-    """
-    indexed: int = damage.facts.get(INDEXED, 0)
-    least = damage.has_frame or damage.ended_by in ("record", "blank", "next-file")
-    return max(record_count(positions), indexed, int(least))
 
 
 def record_count(positions: Iterable[LostPosition]) -> int:
@@ -211,6 +199,8 @@ def _add_jumps(losses: Losses, log: LogView, expectation: Expectation, named: di
             # the damage is too small to have taken them
             losses.unexplained.append(gap)
             continue
+        if not gap.key.topic.startswith(LMQ_PREFIX):
+            losses.jumps.append((first, stop, missing - len(known)))
         own = {*known}
         wanted = (at for at in range(gap.first, min(gap.last + 1, gap.first + _GAP_LIMIT)) if at not in own)
         for number in range(first, stop):

@@ -1,5 +1,7 @@
 """The log with displaced records where they say: what a plan writes there, laid over the files as they are.
 
+Those of further logs are laid over in the same way, also over files that are missing.
+
 Everything after this reads the log through that layer, so queues, index and losses are judged by what recover leaves.
 A file's scan is repeated only where something was laid over it.
 """
@@ -9,24 +11,26 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
-from formats.basics import Buffer
+from formats.basics import Buffer, offset_to_name
 from recover.change.content import Content
 from recover.change.model import InPlace, Overlaid, WriteRange
 from recover.log.scan import LogView, assemble, kept_rows
 from recover.log.split_scan import scan_files, splits_of
-from recover.reading.candidates import Candidates, candidates_in, dead_in, runs_of, sources_in
+from recover.reading.candidates import Candidates, candidates_in, dead_in, on_disk, runs_of, sources_in
 from recover.reading.contested import decide
+from recover.reading.further import Further, beyond, dead_up_to, with_further
 from recover.store.columns import ColumnStore, Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
 from recover.store.reading import crc_of
-from recover.store.source import Tree, mount, open_file, status_of
+from recover.store.source import Tree, mount, open_file, origin_of, status_of
 from recover.store.store import Store
 
 _CHUNK = 1 << 20
@@ -60,7 +64,7 @@ class PartOfFile(Content):
 
 class Placed(Struct, frozen=True):
     """A run of `records` whole records that belong at [start, stop) of the log, in `mapped_file`, and stand at
-    `position` of the file `source`."""
+    `position` of the file `source`, which may be one of a `further` log. A file without a length may be missing."""
 
     mapped_file: MappedFile
     start: int
@@ -68,6 +72,7 @@ class Placed(Struct, frozen=True):
     source: Path
     position: int
     records: int
+    further: bool = False
 
     def step(self, name: str, start: int, stop: int) -> WriteRange:
         """The step that writes the part [start, stop) of the run to its place; `name`: its file in plans."""
@@ -75,50 +80,75 @@ class Placed(Struct, frozen=True):
         return WriteRange(name, start - self.mapped_file.file_from_offset, content)
 
 
+class Search(Struct):
+    """What was searched for displaced records already (`done`), and what the last search found but did not place:
+    `left` records, of which so many are `beyond` the end of the log."""
+
+    done: set[Hashable] = field(default_factory=set)
+    left: int = 0
+    beyond: int = 0
+
+
 def displaced_in(
-    log: LogView, store: Store | None, known: Iterable[Placed], searched: set[Hashable]
+    log: LogView, store: Store | None, known: Iterable[Placed], search: Search, further: Further
 ) -> Iterator[Placed]:
     """Yield the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
 
-    `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `searched`: what need
-    not be searched again. `OSError` from reading.
+    `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `OSError` from reading.
     """
     sources = sources_in(log, [(run.source, run.position, run.position + run.stop - run.start) for run in known])
-    key = tuple((source.path, source.parts) for source in sources)
-    if not sources or key in searched:
-        return
-    searched.add(key)
     dead = dead_in(log)
+    key = tuple((source.path, source.parts) for source in sources), dead.starts.tobytes() if further.logs else b""
+    if key in search.done or not (sources or further.logs):
+        return
+    search.done.add(key)
     found = candidates_in(sources, log.queue.file_size, dead)
+    if further.logs:
+        dead = dead_up_to(log, further.reach)
+        found = with_further(found, further, log, dead)
     if found.rows.size:
-        yield from _runs(log, found, decide(found, dead, log, store).placed)
+        decision = decide(found, dead, log, store)
+        search.beyond = beyond(decision.left, log)
+        search.left = int((decision.left["queue"] >= 0).sum()) - search.beyond
+        yield from runs_in(log, found, decision.placed)
 
 
-def _runs(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
-    for run in runs_of(rows):
+def runs_in(log: LogView, found: Candidates, rows: Rows) -> Iterator[Placed]:
+    """Yield the runs of candidates that belong where they say, ascending by their place."""
+    size = log.queue.file_size
+    for run in runs_of(rows, size):
         start, last = int(run["phy_offset"][0]), run[-1]
-        mapped_file = log.queue.find(start)
-        assert mapped_file is not None
+        mapped_file = log.queue.find(start) or _missing(log, start // size * size)
         yield Placed(mapped_file, start, int(last["phy_offset"] + last["size"]),
-                     found.sources[run["source"][0]].path, int(run["position"][0]), int((run["queue"] >= 0).sum()))
+                     found.sources[run["source"][0]].path, int(run["position"][0]), int((run["queue"] >= 0).sum()),
+                     further=bool(found.of_further(run[:1])[0]))
+
+
+def _missing(log: LogView, base: int) -> MappedFile:
+    """The log file that begins at `base`, which is not there."""
+    beside = [file.path for file in log.queue.files if file.file_from_offset < base][-1:]
+    folder = on_disk(beside[0]).parent if beside else log.queue.directories[0]
+    return MappedFile(folder / offset_to_name(base), base, 0)
 
 
 def with_placed(log: LogView, runs: Sequence[Placed], columns: ColumnStore) -> LogView:
     """Return the log as it is with these runs at their place; its rows are copies in `columns`."""
     by_file = {file: [*own] for file, own in groupby(runs, key=lambda run: run.mapped_file)}
+    size = log.queue.file_size
     root = mount(_Layers({str(number): (file.path, [run.step("", run.start, run.stop) for run in own])
-                          for number, (file, own) in enumerate(by_file.items())}))
+                          for number, (file, own) in enumerate(by_file.items())}, size))
     over = {}
     for number, (file, own) in enumerate(by_file.items()):
-        length = max(file.length, *(run.stop - file.file_from_offset for run in own))
+        length = max([file.length, *(run.stop - file.file_from_offset for run in own)])
+        if not on_disk(file.path).exists():
+            length = size
         over[file] = structs.replace(file, path=root / str(number) / file.name, length=length)
-    size = log.queue.file_size
-    again = iter(scan_files([splits_of(file, size) for file in over.values()], os.cpu_count() or 1,
-                            columns=columns, with_keys=log.has_keys))
+    again = dict(zip(over, scan_files([splits_of(file, size) for file in over.values()], os.cpu_count() or 1,
+                                      columns=columns, with_keys=log.has_keys), strict=True))
     scans = []
     for scan in log.files:
         if scan.mapped_file in over:
-            scans.append(next(again))
+            scans.append(again.pop(scan.mapped_file))
             continue
         scan = scan.unweighed or scan
         none = np.empty(0, dtype=np.int64)
@@ -126,16 +156,19 @@ def with_placed(log: LogView, runs: Sequence[Placed], columns: ColumnStore) -> L
                             else kept_rows(split, np.zeros(split.size, dtype=bool), columns) for split in scan.splits])
         copy.queues = log.queues
         scans.append(copy)
-    files = [over.get(file, file) for file in log.queue.files]
+    scans = sorted([*scans, *again.values()], key=lambda scan: scan.mapped_file.file_from_offset)
+    files = [over.get(file, file) for file in log.queue.files] + [over[file] for file in again]
+    files.sort(key=lambda file: file.file_from_offset)
     queue = MappedFileQueue(log.queue.directories, size, files, log.queue.odd, log.queue.duplicates)
     return structs.replace(assemble(queue, scans), has_keys=log.has_keys)
 
 
 class _Layers(Tree):
-    """Files with changes laid over them, each in a folder of its own under its name."""
+    """Files with changes laid over them, each in a folder of its own under its name; one that is missing below counts
+    as zeros, `size` bytes long."""
 
-    def __init__(self, layers: dict[str, tuple[Path, list[InPlace]]]) -> None:
-        self._layers = layers
+    def __init__(self, layers: dict[str, tuple[Path, list[InPlace]]], size: int) -> None:
+        self._layers, self._size = layers, size
 
     def _layer(self, name: str) -> tuple[Path, list[InPlace]]:
         return self._layers[name.partition("/")[0]]
@@ -143,15 +176,41 @@ class _Layers(Tree):
     def below(self, name: str) -> Path:
         return self._layer(name)[0]
 
+    def origin(self, name: str, position: int) -> tuple[Path, int]:
+        path, changes = self._layer(name)
+        for change in changes:
+            if change.start <= position < change.stop and isinstance(change.content, PartOfFile):
+                return origin_of(change.content.path, change.content.position + position - change.start)
+        return origin_of(path, position)
+
     def status(self, name: str) -> os.stat_result:
         path, changes = self._layer(name)
-        status = path.stat()
-        return status_of(stat.S_IFREG | 0o644, max(status.st_size, *(each.stop for each in changes)),
-                         status.st_mtime_ns)
+        length, changed = self._size, 0
+        with suppress(FileNotFoundError):
+            below = path.stat()
+            length, changed = below.st_size, below.st_mtime_ns
+        return status_of(stat.S_IFREG | 0o644, max([length, *(each.stop for each in changes)]), changed)
 
     def open(self, name: str) -> FileReader:
         path, changes = self._layer(name)
-        return _Layered(open_file(path), changes)
+        return _Layered(open_file(path) if path.exists() else NoFile(self._size), changes)
+
+
+class NoFile(FileReader):
+    """A file of `length` bytes that is not there: zeros."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(max(0, min(length, self._length - offset)))
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        yield from ()
 
 
 class _Layered(Overlaid):

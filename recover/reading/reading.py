@@ -20,8 +20,16 @@ from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.scan import LogView
 from recover.reading.accepting import Noted, OldEnd, Relabel, accepting
+from recover.reading.books import Account
 from recover.reading.edits import Edit
-from recover.reading.end import indexed_after_end, is_end_mark_only, named_after_end, named_by_index_alone, old_end
+from recover.reading.end import (
+    NOWHERE,
+    indexed_after_end,
+    is_end_mark_only,
+    named_after_end,
+    named_by_index_alone,
+    old_end,
+)
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.lost import Losses, LostPosition, lost_positions
 from recover.reading.placed import Placed
@@ -115,6 +123,12 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
         losses = lost_positions(self.log, self.expectation, self.queues, self.behind)
         losses.indexed = named_by_index_alone(self.indexed_behind, self.log, losses)
         return losses
+
+    @cached_property
+    def account(self) -> Account:
+        """What is lost, by all witnesses."""
+        asked = self.log.damaged and self.facts.names_end and self.log.has_keys
+        return Account(self.log, self.losses, self.end_marks, self.index.lost_at if asked else NOWHERE)
 
     @cached_property
     def end_marks(self) -> set[int]:

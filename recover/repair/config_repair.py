@@ -22,12 +22,22 @@ from msgspec import Struct, structs
 from formats.config.json import Json, detect_style, dumps, salvage
 from formats.config.tables import BACKUP_SUFFIX, BY_NAME, read_consumer_offsets
 from recover.change.model import Retire, Step, WriteFile
-from recover.check.config import OFFSET_FILES, OFFSETS_FILE, TOPICS_FILE, AboveMax, ConfigReport, Members, guess_topics
+from recover.check.config import AboveMax, ConfigReport, Members, guess_topics
 from recover.derived.expected import QueueKey
 from recover.findings.code import UsageRefusal
 from recover.findings.model import count, few
 from recover.reading.reading import Reading
-from recover.store.config_files import MARK, STATE_TEXT, ConfigPair, ConfigText, read_config, tables_of
+from recover.store.config_files import (
+    MARK,
+    OFFSET_FILES,
+    OFFSETS_FILE,
+    STATE_TEXT,
+    TOPICS_FILE,
+    ConfigPair,
+    ConfigText,
+    read_config,
+    tables_of,
+)
 from recover.store.store import Store
 
 STATISTICS = ("timermetrics", "transactionMetrics")

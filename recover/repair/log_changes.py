@@ -28,6 +28,7 @@ from recover.findings.model import count
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
 from recover.reading.accepting import Becomes, Cut, Dropped, Replaced
+from recover.reading.candidates import on_disk
 from recover.reading.edits import Edit, by_record
 from recover.reading.lost import LostPosition, Neighbour, Surroundings
 from recover.reading.policy import POLICIES, UNASKED, Explanation
@@ -37,6 +38,7 @@ from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.mapped_files import MappedFile
+from recover.store.source import origin_of
 
 Lost = Literal["repeat", "visible", "gap"]
 _MOST_FILES = 10_000
@@ -186,9 +188,10 @@ class LogChanges:
                 if at < start:
                     self.steps.append(run.step(name, at + base, start + base))
                 at = stop
+            source, position = origin_of(run.source, run.position)
             self.placed.append({
-                "start": run.start, "stop": run.stop, "source": self.analysis.store.relative(run.source),
-                "position": run.position, "records": run.records,
+                "start": run.start, "stop": run.stop, "source": self.analysis.store.relative(source),
+                "position": position, "records": run.records,
             })
 
     def zero_dirty_end(self) -> None:
@@ -221,6 +224,8 @@ class LogChanges:
                     self.steps.append(ZeroRange(name, reached, queue.file_size))
             else:
                 self._write_anew(name, name, mapped_file.path)
+        for made in (file for file in queue.files if not on_disk(file.path).exists()):
+            self._write_anew(self._name(made), self._name(made), made.path)
         self.steps += [Retire(self.analysis.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
         self.steps += [Retire(self._name(twin)) for twin in queue.duplicates]
         self._rename_files()

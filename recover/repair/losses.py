@@ -22,7 +22,7 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.predict.timers import TIMER_SIZE, TIMERLOG, timer_file_size, timer_size_is_told
 from recover.reading.books import Claimed
-from recover.reading.lost import Surroundings, held_records, record_count
+from recover.reading.lost import Surroundings, record_count
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
@@ -90,7 +90,24 @@ class RecoverPlan(Struct):
     abort_stays_for: list[str] = field(default_factory=list)
 
 
-def loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+def stated_losses(
+    before: VerifyReport, bridged: Sequence[dict[str, Any]] = (), cut: int | None = None, drops: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return all that is lost, an entry per queue and cause: to damage, by what is written over both witnesses of a
+    message, after the end of the log, and by a plan that `drops` the messages from an offset on.
+
+    A plan that only cuts at `cut` leaves the damage before it as it is.
+    """
+    analysis = before.analysis
+    altered = (record for record in before.altered if cut is None or record.phy_offset < cut)
+    return [
+        *_loss_of_damage(analysis, bridged, cut or 0), *_loss_of_altered(altered), *loss_of_unproven(analysis)[1],
+        *_loss_of_claimed(before.claimed, analysis.log),
+        *(() if drops is None else _loss_of_rows(analysis.log, drops)),
+    ]
+
+
+def _loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: int) -> list[dict[str, Any]]:
     """Return an entry per queue for messages lost to damage from `begin` on; times (ms) are those of adjacent records.
 
     Messages of unknown queue have an entry without topic and queue.
@@ -109,7 +126,7 @@ def loss_of_damage(analysis: Reading, bridged: Sequence[dict[str, Any]], begin: 
                 and (*position.key, position.queue_offset) not in places]
         for position in left:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
-        untold = held_records(damage, positions) - record_count(positions)
+        untold = analysis.account.untold(number)
         if untold and number not in analysis.end_marks:
             statement.add(None, None, None, times, damage.reason, untold)
     return statement.entries()
@@ -131,7 +148,7 @@ def loss_of_unproven(
     return record_count(positions) + indexed, statement.entries()
 
 
-def loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, Any]]:
+def _loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, Any]]:
     """Return an entry per queue for the messages after the end of the log of which only consumers' progress is left."""
     statement, last = Statement(), log.tally.last_timestamp
     for each in claimed:
@@ -139,7 +156,7 @@ def loss_of_claimed(claimed: Iterable[Claimed], log: LogView) -> list[dict[str, 
     return statement.entries()
 
 
-def loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
+def _loss_of_altered(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return an entry per queue for the messages of which only units still hold the tag and the keys: a repair makes
     these match the record."""
     statement = Statement()
@@ -176,7 +193,7 @@ class Statement:
         return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
 
 
-def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
+def _loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     """Return an entry per queue for the intact messages that a cut at `cut_from` drops."""
     statement = Statement()
     for split in (split for split in log.splits() if split.summary is None or split.summary.end > cut_from):
@@ -255,11 +272,9 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
 
     `Refusal` (8) if `max_loss` is less than the total of all of them: derived files are judged without these messages.
     """
-    missing = [
-        (damage, max(1, held_records(damage, positions)))
-        for damage, positions in zip(report.analysis.log.damaged, report.analysis.losses.all_by_damage, strict=True)
-        if damage.reason == MISSING_FILE
-    ]
+    account = report.analysis.account
+    missing = [(damage, max(1, account.in_range(number))) for number, damage in enumerate(account.log.damaged)
+               if damage.reason == MISSING_FILE]
     total = sum(messages for _, messages in missing)
     if max_loss is not None and total > max_loss:
         ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])

@@ -34,7 +34,6 @@ from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.reading.accepting import Becomes, Dropped, Rewritten
-from recover.reading.lost import held_records
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, Statement
@@ -195,11 +194,7 @@ def _range_in_log(store: Store, step: Step) -> tuple[int, int] | None:
 def _left_by(store: Store, made: RecoverPlan, dropped: Iterable[Step]) -> int:
     """Return how many damaged messages these steps would have bridged."""
     found = [place for step in dropped if (place := _range_in_log(store, step)) is not None]
-    analysis = made.before.analysis
-    return sum(
-        held_records(damage, positions)
-        for damage, positions in zip(analysis.log.damaged, analysis.losses.all_by_damage, strict=True)
-        if any(start < damage.stop and damage.start < stop for start, stop in found))
+    return made.before.analysis.account.touched(found)
 
 
 def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:

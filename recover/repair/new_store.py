@@ -35,6 +35,7 @@ from recover.export.sources import Scanned
 from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.generations import with_place
+from recover.reading.candidates import on_disk
 from recover.reading.facts import ScanOptions
 from recover.reading.lost import LostPosition, Neighbour, lost_positions, neighbour_in
 from recover.repair.bridge import Bridge, range_between
@@ -44,7 +45,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
 from recover.store.reading import Piece, in_order, zeros
-from recover.store.source import open_file
+from recover.store.source import open_file, url_of
 from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
@@ -66,7 +67,8 @@ def write_store(
     """
     output = output.absolute()
     part = output.with_name(output.name + PART)
-    sources = [(path.parent, path.parent.name) for path in (file.path for file in scanned.log.queue.files)]
+    files = [on_disk(file.path) for file in scanned.log.queue.files]
+    sources = [(path.parent, path.parent.name) for path in files if url_of(path) is not None or path.exists()]
     for target in (output, part):
         if target.exists():
             raise Refusal(f"{target} exists", "Name a new folder, or remove this one.", path=str(target))

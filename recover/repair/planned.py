@@ -19,6 +19,7 @@ import numpy as np
 from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.findings.code import Refusal
 from recover.store.reader import FileReader, LocalFile
+from recover.store.reading import forget_descriptors
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
 from recover.store.store import JOURNAL_DIR, Store
 
@@ -111,3 +112,4 @@ def planned_store(
             yield opened, path_in
         finally:
             unmount(opened.root)
+            forget_descriptors(Path(scratch))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from msgspec import Struct, field, structs
 
 from recover.change import disk
 from recover.change.content import Content, DeferredContent, Spool, make, stop_if
-from recover.change.copy_store import check_target, staged_folder
+from recover.change.copy_store import check_target, remote_folder, staged_folder
 from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import StaleRefusal
 from recover.check.report import VerifyReport, verify
@@ -31,7 +33,7 @@ from recover.reading.facts import ScanOptions
 from recover.reading.reading import Reading
 from recover.repair.losses import RecoverPlan, check_plannable, loss_of_unproven, refuse_missing_files
 from recover.store.mapped_files import MappedFileQueue
-from recover.store.source import list_again, read_small
+from recover.store.source import StorePath, list_again, read_small, send
 from recover.store.store import CHECKPOINT, CONSUMEQUEUE, INDEX, Store
 
 PARTS = (CONSUMEQUEUE, INDEX, CHECKPOINT)
@@ -172,7 +174,7 @@ class Rebuilt(Struct, frozen=True):
 def write_rebuild(
     store: Store, options: RebuildOptions, output: Path, *, interrupted: Callable[[], bool] = lambda: False
 ) -> Rebuilt:
-    """Write the parts that `options` name to `output`, new or empty; the store is only read.
+    """Write the parts that `options` name to `output`, new or empty, perhaps on a server; the store is only read.
 
     `Refusal` (8) if the log is gone, the output folder is not usable or the disk fails; `Interrupted` between two
     files. In these cases everything written is removed.
@@ -183,7 +185,7 @@ def write_rebuild(
     before = _verified(store, options)
     wanted = chosen_queues(before.analysis, options)
     before.analysis.options.engine.confirm()
-    with staged_folder(output) as made:
+    with remote_folder(output) if isinstance(output, StorePath) else staged_folder(output) as made:
         files, size = _write(made, _fresh_steps(before, options, wanted), interrupted)
         checked = _check(store, before.analysis, options, wanted, made)
         list_again(store.root)
@@ -217,28 +219,36 @@ def _write(
 
     Content that another process produces comes last, all at once.
     """
-    sizes: dict[Path, int] = {}
-    folders = {output}
     elsewhere: dict[Path, Content] = {}
-    for step in steps:
-        stop_if(interrupted, "stopped; what was written so far was removed")
-        assert step.content is not None
-        path = output / step.file
-        for folder in reversed([*takewhile(lambda each: each not in folders, path.parents)]):
-            disk.mkdir(folder)
-            folders.add(folder)
-        if isinstance(step.content, DeferredContent):
-            elsewhere[path] = step.content
-        else:
-            sizes[path] = disk.create_from_pieces(path, step.content.pieces(), disk.MODE)[0]
+    with ExitStack() as opened:
+        here = Path(opened.enter_context(TemporaryDirectory(prefix="mqtool-output-"))) \
+            if isinstance(output, StorePath) else output
+        sizes, folders = dict[str, int](), {here}
+        for step in steps:
+            stop_if(interrupted, "stopped; what was written so far was removed")
+            assert step.content is not None
+            path = here / step.file
+            if here is output or not isinstance(step.content, DeferredContent):
+                for folder in reversed([*takewhile(lambda each: each not in folders, path.parents)]):
+                    disk.mkdir(folder)
+                    folders.add(folder)
+            if isinstance(step.content, DeferredContent):
+                elsewhere[output / step.file] = step.content
+            else:
+                sizes[step.file] = disk.create_from_pieces(path, step.content.pieces(), disk.MODE)[0]
+        if isinstance(output, StorePath) and sizes:
+            send(here, output)
     made = make(output / _STAGING, elsewhere, interrupted=interrupted)
-    for path, (size, _) in made.items():
+    sizes |= {path.relative_to(output).as_posix(): size for path, (size, _) in made.items()}
+    if isinstance(output, StorePath):
+        list_again(output)
+        return sorted(sizes), sum(sizes.values())
+    for path in made:
         disk.dress(path, disk.Like(os.geteuid(), os.getegid(), disk.MODE))
-        sizes[path] = size
     disk.sync_all(made)
     for folder in folders:
         disk.fsync_dir(folder)
-    return sorted(path.relative_to(output).as_posix() for path in sizes), sum(sizes.values())
+    return sorted(sizes), sum(sizes.values())
 
 
 def _fresh_steps(

@@ -12,7 +12,6 @@ from recover.broker.settings import BrokerSettings
 from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
 from recover.change.places import can_be_retired, foreign_folders
 from recover.check.config import ConfigReport
-from recover.check.log import damaged_messages
 from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
@@ -27,17 +26,7 @@ from recover.reading.facts import ScanOptions
 from recover.reading.reading import Reading
 from recover.repair.config_repair import ConfigRepair
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
-from recover.repair.losses import (
-    RecoverPlan,
-    check_plannable,
-    loss_of_altered,
-    loss_of_claimed,
-    loss_of_damage,
-    loss_of_rows,
-    loss_of_unproven,
-    refuse_missing_files,
-    refuse_unread,
-)
+from recover.repair.losses import RecoverPlan, check_plannable, refuse_missing_files, refuse_unread, stated_losses
 from recover.repair.rebuild import PARTS, derived_steps
 from recover.repair.rounds import settled
 from recover.repair.timers import is_broken, timer_steps
@@ -132,12 +121,8 @@ def _planned(
     steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
         analysis.options.engine.confirm()
-    unproven, only_named = loss_of_unproven(analysis)
-    unproven += sum(each.messages for each in before.claimed)
-    only_named += loss_of_claimed(before.claimed, analysis.log)
-    altered = [record for record in before.altered if cut is None or record.phy_offset < cut]
-    loss = [*loss_of_damage(analysis, changes.bridged, cut or 0), *loss_of_altered(altered), *only_named]
-    loss += loss_of_rows(analysis.log, changes.cut_from) if dropped else []
+    unproven = analysis.account.after_end + sum(each.messages for each in before.claimed)
+    loss = stated_losses(before, changes.bridged, cut, changes.cut_from if dropped else None)
     restored = {b["start"] for b in changes.bridged if b["kind"] in ("restored", "copied")}
     damaged = max(0, before.damaged_messages - len(restored))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
@@ -148,7 +133,7 @@ def _planned(
     plan = Plan(options.command, tuple(replacing(steps)), loss, summary, store.folders_elsewhere)
     left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
-        left += damaged_messages(analysis.log, analysis.losses, analysis.end_marks, before=cut)
+        left += analysis.account.damaged(before=cut)
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.log.valid_to,
         left_messages=left, given_up_messages=given_up, cut_from=cut, abort_stays_for=_needs_a_start(before),

@@ -28,6 +28,19 @@ State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
     "odd-offset", "odd-member", "odd-queue-type", "odd-key", "odd-text", "emptied", "unreadable",
 ]
+TOPICS_FILE = "topics.json"
+OFFSETS_FILE = "consumerOffset.json"
+LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
+OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
+GROUPS_FILE = "subscriptionGroup.json"
+DELAYS_FILE = "delayOffset.json"
+MAPPING_FILE = "topicQueueMapping.json"
+TIMER_METRICS_FILE = "timermetrics"
+IN_ROCKSDB = {
+    TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
+    OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
+}
+"""File -> the databases below config/ that hold its content in some releases."""
 LARGEST = 256 << 20
 _NAMED = 20
 MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}

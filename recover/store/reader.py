@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from recover.store.reading import data_extents, open_descriptor, reads_of
+from recover.store.reading import data_extents, give_descriptor, reads_of, take_descriptor
 
 
 class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
@@ -176,8 +176,8 @@ class LocalFile(FileReader):
     """A local regular file. `OSError` if there is none, or something else."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.descriptor = open_descriptor(path)
+        self.path = self._opened = Path(path)
+        self.descriptor = take_descriptor(self._opened)
         self._reads = reads_of(path, self.descriptor)
         self._requested = -1
         """The end of what was requested from the system; -1 before the first announcement."""
@@ -279,4 +279,6 @@ class LocalFile(FileReader):
 
     def close(self) -> None:
         self._drop(math.inf)
-        os.close(self.descriptor)
+        if self._requested >= 0 and self._tells:
+            self._advise(0, os.POSIX_FADV_NORMAL, 0)
+        give_descriptor(self._opened, self.descriptor)

@@ -7,10 +7,12 @@ import os
 import stat
 from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from crc32c import crc32c as computed_crc32c
@@ -51,6 +53,87 @@ def open_descriptor(path: Path | str) -> int:
         os.close(fd)
         raise not_a_file(path, kind_of(mode))
     return fd
+
+
+_MOST_KEPT = 64
+"""Descriptors: a broker and its tools may have a limit of 1,024."""
+
+
+class Kept:
+    """Descriptors of files that were read and may be read again, the ones used last; any thread may take one."""
+
+    def __init__(self) -> None:
+        self._by_path: OrderedDict[str, int] = OrderedDict()
+        self._lock = Lock()
+
+    def take(self, path: Path | str) -> int | None:
+        """Return the descriptor of a path, for its reader alone; None if it is not kept, or leads elsewhere by now."""
+        with self._lock:
+            fd = self._by_path.pop(os.fspath(path), None)
+        if fd is None:
+            return None
+        try:
+            now, then = os.stat(path), os.fstat(fd)
+        except OSError:
+            now = None
+        if now is not None and (now.st_dev, now.st_ino) == (then.st_dev, then.st_ino):
+            return fd
+        os.close(fd)
+        return None
+
+    def give(self, path: Path | str, fd: int) -> None:
+        """Keep a descriptor in place of the one that was used least recently, or close it."""
+        with self._lock:
+            others = [fd] if self._by_path.setdefault(os.fspath(path), fd) != fd else []
+            self._by_path.move_to_end(os.fspath(path))
+            while len(self._by_path) > _MOST_KEPT:
+                others.append(self._by_path.popitem(last=False)[1])
+        for each in others:
+            os.close(each)
+
+    def close(self, folder: str = "") -> None:
+        """Close all, or those of the files in a folder."""
+        with self._lock:
+            own = [path for path in self._by_path if path.startswith(folder)]
+            for path in own:
+                os.close(self._by_path.pop(path))
+
+
+_kept: Kept | None = None
+
+
+@contextmanager
+def kept_open() -> Iterator[None]:
+    """Within this, a file that is read again is not opened again: a plan reads the same few files many times."""
+    global _kept
+    outer = _kept
+    own = _kept = outer or Kept()
+    try:
+        yield
+    finally:
+        _kept = outer
+        if outer is None:
+            own.close()
+
+
+def take_descriptor(path: Path | str) -> int:
+    """Return a descriptor as `open_descriptor` does, within `kept_open` the one that was given back."""
+    kept = None if _kept is None else _kept.take(path)
+    return open_descriptor(path) if kept is None else kept
+
+
+def give_descriptor(path: Path | str, fd: int) -> None:
+    """Close a descriptor, or keep it for the next reader of the same file."""
+    if _kept is None:
+        os.close(fd)
+    else:
+        _kept.give(path, fd)
+
+
+def forget_descriptors(folder: Path) -> None:
+    """Close what is kept of the files in a folder that goes, so that their room is free."""
+    if _kept is not None:
+        _kept.close(f"{folder}/")
 
 
 def not_a_file(path: Path | str, kind: str) -> OSError:

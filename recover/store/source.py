@@ -76,6 +76,10 @@ class Tree:
         """Return the path of the file over which this one is laid; None for a file of its own."""
         return None
 
+    def origin(self, name: str, position: int) -> tuple[Path, int] | None:
+        """Return the file that holds a byte of this one, and its position there; None for this file itself."""
+        return None
+
 
 class LocalTree(Tree):
     """The local file system. Names are paths relative to its root."""
@@ -193,6 +197,12 @@ def status_of(mode: int, size: int, mtime_ns: int) -> os.stat_result:
     return os.stat_result((mode, 0, 0, 1, 0, 0, size, seconds, seconds, seconds), times)
 
 
+def bytes_on_disk(status: os.stat_result) -> int:
+    """The bytes that a file holds on its disk, without its holes; its length where that is not known."""
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512
+
+
 def missing(path: object) -> FileNotFoundError:
     """Return the error for a name that does not exist."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -205,6 +215,14 @@ def open_file(path: Path | str) -> FileReader:
     opened = path.tree.open(path.within)
     opened.path = path
     return opened
+
+
+def origin_of(path: Path, position: int) -> tuple[Path, int]:
+    """Return the file on the disk, or on a server, that holds a byte of the file at `path`, and its position there."""
+    found = path.tree.origin(path.within, position) if isinstance(path, StorePath) else None
+    if found is None and isinstance(path, StorePath) and (below := path.below or path.behind) is not None:
+        return origin_of(below, position)
+    return (path, position) if found is None else found
 
 
 def read_small(path: Path, limit: int) -> bytes:
@@ -238,7 +256,7 @@ def existing_entries(folder: Path) -> list[Entry]:
     try:
         return entries(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ELOOP):
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
         return []
 
@@ -496,6 +514,49 @@ def announce(paths: Iterable[Path]) -> None:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="mqtool-fetch")
+
+
+# --- Writing to a server: into an empty place only, each object under a name of its own until it is complete.
+
+
+def is_empty(place: StorePath) -> bool:
+    """Whether nothing is at a place on a server. `OSError` if it cannot be asked, as for a bucket that is not there."""
+    files, root = _at(place)
+    from pyarrow.fs import FileSelector
+
+    return not files.get_file_info(FileSelector(root, allow_not_found=True))
+
+
+def send(file: Path, to: StorePath) -> None:
+    """Upload a local file, or everything in a local folder. `OSError`."""
+    files, path = _at(to)
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    copy_files(str(file), path, source_filesystem=LocalFileSystem(), destination_filesystem=files)
+
+
+def move_objects(pairs: Iterable[tuple[StorePath, StorePath]]) -> None:
+    """Give objects their names, several at a time, without a byte through this machine. `OSError`."""
+    def move(pair: tuple[StorePath, StorePath]) -> None:
+        (files, source), (_, target) = map(_at, pair)
+        files.move(source, target)
+
+    for _ in _pool().map(move, pairs):
+        pass
+
+
+def remove_below(place: StorePath) -> None:
+    """Remove everything below a place on a server. `OSError`."""
+    files, path = _at(place)
+    files.delete_dir_contents(path, missing_dir_ok=True)
+
+
+def _at(path: StorePath) -> tuple[Any, str]:
+    """Return the pyarrow file system of a path on a server, and the name there."""
+    tree = path.tree
+    assert isinstance(tree, RemoteTree)
+    files, root = tree.system
+    return files, "/".join(filter(None, (root.rstrip("/"), path.within)))
 
 
 class RemoteFile(FileReader):

@@ -21,7 +21,7 @@ from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, CqUnit, file_size_for, is_pre_blank, is_valid
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
-from recover.findings.model import shell_line
+from recover.findings.model import few, shell_line
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader
 from recover.store.source import (
@@ -170,6 +170,14 @@ class Store:
         opened.commitlog.file_size = self.mapped_file_size
         return opened, there
 
+    def _stores_near(self) -> list[str]:
+        """The folders one level above and below that hold a log."""
+        if isinstance(self.root, StorePath):
+            return []
+        root = Path(os.path.abspath(self.root))
+        near = [root.parent, *(root / entry.name for entry in existing_entries(root) if entry.is_folder)]
+        return sorted(str(path) for path in near if (path / COMMITLOG).is_dir())
+
     def _check_shape(self) -> None:
         if STAGING in names_in(self.root) and names_in(self.root / STAGING):
             raise NotAStore(f"{self.root} holds a part of a copy: the command that made it did not end",
@@ -179,11 +187,11 @@ class Store:
         folders = () if self.options.log_of_conf else self.options.commitlog
         given = (*folders, self.options.consumequeue, self.options.index)
         if not signs and not any(given):
-            hint = "Give the store root: the folder that holds commitlog/ and consumequeue/."
-            if (self.root / "store" / COMMITLOG).is_dir():
-                hint = f"The store seems to be {self.root / 'store'}."
+            near = self._stores_near()
+            hint = f"{'The store seems' if len(near) == 1 else 'Stores seem'} to be {few(near)}." if near else \
+                "Give the store root: the folder that holds commitlog/ and consumequeue/."
             if any(offset_in_name(name) is not None for name in names_in(self.root)):
-                hint = "Give the store root. `mqtool export {store}` exports the messages of these log files alone."
+                hint += " `mqtool export {store}` exports the messages of these log files alone."
             raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
         for directory in (
             *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,

@@ -24,7 +24,7 @@ from tests.support.stores import STORES
 pytestmark = pytest.mark.broker
 
 _NOISE = 1000
-_DEEP = {("clean-5.3.3", "5.5.0"), ("clean-4.5.1", "4.9.7")}
+_DEEP = {("clean-4.5.1", "4.9.7")}
 _PAIRS = [
     pytest.param(store, version, marks=pytest.mark.deep if (store, version) in _DEEP else [])
     for store, version in product(STORES, VERSIONS) if not ("v2" in store and version.startswith("4."))

@@ -44,7 +44,7 @@ def places(root: Path) -> dict[tuple[str, str], dict[int, int]]:
 
 
 @pytest.mark.parametrize(("store", "damage", "version"), marked(
-    [(store, damage, version) for store in STORES for damage in DAMAGES for version in VERSIONS], 2))
+    [(store, damage, version) for store in STORES for damage in DAMAGES for version in VERSIONS], 1))
 def test_consumers_skip_and_get_again_what_groups_says(store: str, damage: str, version: str, tmp_path: Path) -> None:
     root, _ = damaged(store, damage, tmp_path)
     committed = places(root)

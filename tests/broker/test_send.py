@@ -20,7 +20,6 @@ import pytest
 from fixtures.lab.lab import SMALL_FILES
 from fixtures.lab.toolchain import VERSIONS, LabUnavailable
 from fixtures.lab.whole import WholeBroker
-from tests.broker.cases import one_deep
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.brokers import give_up
@@ -100,7 +99,7 @@ def send(*words: object) -> list[str]:
     return [sys.executable, "-m", "mqtool", "send", *map(str, words)]
 
 
-@pytest.mark.parametrize("version", one_deep(PROXIES, PROXIES[-1]))
+@pytest.mark.parametrize("version", PROXIES)
 def test_a_consumer_gets_every_message_once_with_all_that_its_producer_set(
     version: str, part: Path, tmp_path: Path,
 ) -> None:

@@ -13,7 +13,7 @@ from fixtures.lab.units import Units, queue_units
 from fixtures.lab.whole import Received, Subscription, WholeBroker
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexUnit
 from formats.record import HEAD
-from tests.broker.cases import marked, one_deep
+from tests.broker.cases import marked
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, REFUSED, broker_options, mqtool, parts
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
@@ -101,7 +101,7 @@ def _repeated(received: list[Received], due: set[int]) -> int:
     return sum(counts.values()) - len(counts)
 
 
-@pytest.mark.parametrize("version", one_deep(VERSIONS, "4.9.7"))
+@pytest.mark.parametrize("version", VERSIONS)
 def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     """The level is delivered again from its start; its offset must reach the end of its queue."""
     store, level = "clean-4.5.1", 3

@@ -325,6 +325,24 @@ def test_what_a_start_has_cut_comes_out_with_the_command_that_is_named(
     assert lines == (tmp_path / "before.ndjson").read_bytes().splitlines()
 
 
+@pytest.mark.parametrize("damaged_last", [False, True])
+def test_of_two_brokers_in_one_log_the_store_is_the_one_that_the_line_is_about(
+    damaged_last: bool, tmp_path: Path,
+) -> None:
+    """A sound store and one with a bad checksum, whose line names no store itself."""
+    sound, damaged = ((LOGS / f"{case}-5.3.3.log").read_text("utf-8").replace("/data/store", root)
+                      for case, root in (("sound", "/data/sound"), ("bit-in-body", "/data/damaged")))
+    log = tmp_path / "store.log"
+    log.write_text("".join([sound, damaged] if damaged_last else [damaged, sound]), "utf-8")
+    document = explained(log)
+    assert document["log_store"] == "/data/damaged"
+    assert all("/data/damaged" in step["command"] or step["command"].startswith("mqtool explain")
+               for step in document["next"])
+    stores = {(item["name"], item["store"]) for item in document["seen"]}
+    assert {("cut", "/data/damaged"), ("bad-body-crc", "/data/damaged"), ("end-of-log", "/data/sound")} <= stores
+    assert not {("cut", "/data/sound"), ("bad-body-crc", "/data/sound")} & stores
+
+
 def test_a_packed_log_reads_as_the_plain_one_and_a_cut_one_is_refused(tmp_path: Path) -> None:
     plain = LOGS / "bit-in-body-4.9.7.log"
     packed = tmp_path / "store.log.gz"

@@ -535,8 +535,10 @@ def test_a_real_browser_runs_no_script_of_a_name(tmp_path: Path) -> None:
 @with_browser
 @pytest.mark.parametrize(("name", "recipes"), [
     ("clean-5.3.3", ["consumer-offset-above-max", "page-random", "crash-bit-without-checkpoint"]),
-    ("clean-manyfiles-5.3.3", ["log-middle-missing"]), ("clean-manyfiles-5.3.3", ["log-all-missing"]),
-    ("killed-5.5.0", ["crash-everything-derived"]), ("kinds/clean-rocksdb-5.5.0", ["page-zeroed"]),
+    ("clean-manyfiles-5.3.3", ["log-all-missing"]),
+    *(pytest.param(name, recipes, marks=pytest.mark.long) for name, recipes in [
+        ("clean-manyfiles-5.3.3", ["log-middle-missing"]), ("killed-5.5.0", ["crash-everything-derived"]),
+        ("kinds/clean-rocksdb-5.5.0", ["page-zeroed"])]),
 ])
 def test_the_first_screen_of_a_real_browser_holds_the_three_answers(
     name: str, recipes: list[str], tmp_path: Path,

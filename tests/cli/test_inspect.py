@@ -55,6 +55,23 @@ def test_every_real_store_is_told_on_one_screen(name: str) -> None:
     assert all(item["state"] == "whole" for item in document["config"])
 
 
+@pytest.mark.parametrize(("name", "said", "unsaid"), [
+    ("clean-dledger-5.3.3", "in dledger-n0, which is not", "log files are missing"),
+    ("clean-mixed-5.3.3", "in dledger-n0, which is not", "log files are missing"),
+    ("clean-rocksdb-5.3.3", "queue unknown (consume queues in", "(assumed)"),
+])
+def test_what_is_kept_elsewhere_is_not_missing_and_has_no_assumed_size(name: str, said: str, unsaid: str) -> None:
+    store = unpacked(f"kinds/{name}")
+    screen = mqtool("inspect", store)
+    assert said in screen.stdout and unsaid not in screen.stdout
+    sizes = mqtool("inspect", store, "--json").document["sizes"]
+    told = {"clean-dledger-5.3.3": (None, 20_000), "clean-mixed-5.3.3": (1 << 20, 20_000),
+            "clean-rocksdb-5.3.3": (1 << 20, None)}[name]
+    assert (sizes["mapped_file_size"], sizes["queue_file_size"]) == told
+    if name == "clean-dledger-5.3.3":
+        assert not any(line.startswith("commitlog ") for line in screen.stdout.splitlines()), "nothing is missing"
+
+
 @pytest.mark.parametrize("name", [
     "clean-mixed-5.3.3", "killed-mixed-5.3.3", "clean-dledger-4.9.7", "killed-batch-5.5.0", "killed-pop-5.5.0",
 ])
@@ -648,3 +665,32 @@ def test_a_log_of_noise_is_named(head: bytes, code: int, tmp_path: Path) -> None
     named = {item["file"] for item in shown.document["findings"] if item["severity"] != "info"}
     assert shown.code & code and "commitlog/00000000000000000000" in named
     assert mqtool("verify", root).code & exits.MESSAGES
+
+
+def test_sizes_are_shown_as_lengths_and_as_they_are_on_the_disk(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    last = max((root / "commitlog").iterdir())
+    os.truncate(last, 64 << 20)
+    part = next(part for part in mqtool("inspect", root, "--json").document["parts"] if part["name"] == "commitlog")
+    held = sum(path.stat().st_blocks * 512 for path in (root / "commitlog").iterdir())
+    assert part["bytes"] == sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+    assert part["on_disk"] == held < part["bytes"] // 100
+    assert "64.1 MiB" in mqtool("inspect", root).stdout
+    assert f"{last.stat().st_blocks * 512:,} bytes" in mqtool("inspect", last).stdout
+
+
+@pytest.mark.parametrize("off", ["commitlog", "consumequeue", ".."])
+def test_a_path_one_level_off_leads_to_the_store(off: str, tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    refused = mqtool("verify", root / off)
+    assert refused.code == exits.USAGE and f"The store seems to be {root}." in refused.stderr
+
+
+def test_where_no_broker_starts_the_headline_says_so(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    assert "No broker" not in mqtool("verify", root).stdout
+    os.truncate(min((root / "commitlog").iterdir()), 1000)
+    said = mqtool("verify", root, "--json").document["summary"]
+    assert said.startswith("No broker from 4.9.4 on starts on it: ") and "intact messages" in said
+    for version in ("4.9.4", "5.5.0"):
+        assert mqtool("predict", root, "--broker", version, "--json").document["starts"] is False

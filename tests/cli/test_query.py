@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +172,30 @@ def test_time_finds_the_first_message_stored_then_or_later() -> None:
     assert found(store, *queue, "--time", 4_000_000_000_000) == []
     for time in (0, 1, hit["store_timestamp"], hit["store_timestamp"] + 1, 4_000_000_000_000):
         assert found(store, *queue, "--time", time, "--scan") == found(store, *queue, "--time", time)
+
+
+def test_a_release_before_5_1_1_finds_the_message_nearest_to_a_time(tmp_path: Path) -> None:
+    """Held against every message of the queue; the second file was changed after the first, and decides by that."""
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    files = sorted((root / "consumequeue" / "Orders" / "0").iterdir())
+    every = found(root, "--topic", "Orders", "--queue", 0, "--limit", 500)
+    stored = {hit["queue_offset"]: hit["store_timestamp"] for hit in every}
+    first = len(stored) if len(files) == 1 else 100
+    changed = stored[first - 1]
+    os.utime(files[0], ns=(0, changed * 1_000_000))
+    queue = ("--topic", "Orders", "--queue", 0)
+    times = sorted(set(stored.values()))
+    gaps = [(low + high) // 2 for low, high in pairwise(times)]
+    for time in (1, times[0], *gaps[::9], gaps[-1] + 1, times[-1], times[-1] + 10_000):
+        inside = [at for at in stored if (at < first) == (time <= changed)] or [*stored]
+        nearest = min(abs(stored[at] - time) for at in inside)
+        for release in ("4.5.1", "4.9.7", "5.1.0"):
+            (hit,) = found(root, *queue, "--time", time, "--broker", release)
+            assert abs(hit["store_timestamp"] - time) == nearest and hit["queue_offset"] in inside, (time, release)
+        at_or_after = [at for at in stored if stored[at] >= time]
+        for release in ("5.1.1", "5.3.3"):
+            hits = found(root, *queue, "--time", time, "--broker", release)
+            assert [hit["queue_offset"] for hit in hits] == at_or_after[:1], (time, release)
 
 
 def test_lmq_queue_leads_to_the_record_of_its_topic() -> None:

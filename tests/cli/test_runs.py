@@ -8,12 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import damage
+from formats.record import HEAD
 from mqtool import exits
 from recover.change.carry_out import apply_plan
 from recover.change.journal import open_runs
@@ -335,6 +337,22 @@ def test_a_plan_file_that_is_there_is_refused_before_the_scan(store: Path, tmp_p
         assert ("exists already" in ran.stderr) != scans and (ran.returncode == 8) != scans, ran.stderr
 
 
+def test_a_plan_opens_each_file_of_the_store_a_few_times(store: Path) -> None:
+    path = store / "commitlog" / "00000000000000000000"
+    content = bytearray(path.read_bytes())
+    content[HEAD.size + 3] ^= 1  # a body
+    path.write_bytes(content)
+    names_what_it_opens = (
+        "import sys; sys.addaudithook(lambda event, args: event == 'open' and print(args[0], file=sys.stderr)); "
+        "from mqtool.cli import main; sys.exit(main())"
+    )
+    ran = subprocess.run([sys.executable, "-c", names_what_it_opens, "recover", store, "--dry-run"],
+                         capture_output=True, text=True)
+    assert ran.returncode == 4, ran.stderr
+    opened = Counter(line for line in ran.stderr.splitlines() if line.startswith(f"{store}/") and Path(line).exists())
+    assert opened[str(path)] and max(opened.values()) <= 8, opened.most_common(5)
+
+
 @pytest.mark.parametrize("said", [("--set", "aclSecretKey=geheim"), ("--set=aclSecretKey=geheim",), None])
 def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...] | None
@@ -379,3 +397,69 @@ def test_a_run_with_a_broker_conf_keeps_its_path_in_the_next_commands(tmp_path: 
     conf.unlink()
     listed = mqtool("journal", root, "--json").document["next"]
     assert "--broker-conf" not in listed[0]["command"] and "--set enableLmq=true" in listed[0]["command"]
+
+
+# --- Undo data on another disk, and what they take.
+
+
+def test_undo_data_go_where_journal_says_and_undo_finds_them(store: Path, tmp_path: Path) -> None:
+    damage("log-middle-short", store)
+    shutil.rmtree(store / "index")
+    before, place = tree_digest(store), tmp_path / "other-disk"
+    assert mqtool("recover", store, "--yes", "--journal", place).code == exits.USAGE, "is its disk mounted?"
+    assert mqtool("recover", store, "--yes", "--journal", store / "config").code == exits.USAGE
+    place.mkdir()
+    shown = mqtool("recover", store, "--dry-run", "--journal", place, "--json").document
+    assert shown["room"][0]["place"] == str(place)
+    assert 0 < shown["room"][0]["undo"] < shown["room"][0]["needed"] < shown["room"][0]["free"]
+    assert f"--journal {place}" in shown["next"][0]["command"]
+    done = mqtool("recover", store, "--yes", "--journal", place)
+    data, = place.iterdir()
+    assert str(data) in done.stderr
+    folders = {"staged", "preimages", "retired"}
+    assert not [path for path in (store / ".mqtool").rglob("*") if path.parent.name in folders]
+    assert mqtool("journal", store, "--json").document["runs"][0]["undo_data"] == str(data)
+    away = place.rename(tmp_path / "not-mounted")
+    with assert_unchanged(store):
+        refused = mqtool("undo", store, "--yes")
+        assert refused.code == exits.OPERATIONAL and str(data) in refused.stderr and "mount" in refused.stderr
+    away.rename(place)
+    assert mqtool("undo", store, "--yes").code == 0
+    assert_same_tree(before, tree_digest(store))
+
+
+def test_pruning_frees_the_room_of_runs_that_have_ended_and_says_what_it_costs(store: Path) -> None:
+    apply_plan(store, harmless(store))
+    with assert_unchanged(store):
+        shown = mqtool("journal", store, "--prune", "--dry-run", "--json").document
+        assert mqtool("journal", store, "--prune").code == exits.OPERATIONAL, "not without being asked"
+    assert shown["bytes"] > 0 and "1 run could not be undone" in shown["summary"]
+    with held(record_lock(store)):
+        done = mqtool("journal", store, "--prune", "--yes", "--json")
+    assert done.code == 0 and done.document["applied"] and done.document["runs"][0]["pruned_ms"]
+    assert not [path for name in ("staged", "preimages", "retired") for path in (store / ".mqtool").rglob(f"{name}/*")]
+    listed = mqtool("journal", store)
+    assert "undo data removed" in " ".join(listed.stdout.split()) and "undo: " not in listed.stdout
+    refused = mqtool("undo", store, "--yes")
+    assert refused.code == exits.OPERATIONAL and "--prune" in refused.stderr
+    assert mqtool("journal", store, "--prune", "--yes", "--json").document["prunes"] == []
+
+
+def test_a_run_that_does_not_fit_is_refused_with_both_figures(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage("log-middle-short", store)
+    place = tmp_path / "small"
+    place.mkdir()
+    real = os.statvfs
+    full = real(place)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(
+        (*full[:3], 3, 3, *full[5:]) if Path(path) == place else real(path)))
+    with assert_unchanged(store):
+        dry = mqtool("recover", store, "--dry-run", "--journal", place)
+        refused = mqtool("recover", store, "--yes", "--journal", place)
+    needed = mqtool("recover", store, "--dry-run", "--journal", place, "--json").document["room"][0]["needed"]
+    for done in (dry, refused):
+        said = " ".join(done.stderr.split())
+        assert f"{needed:,} bytes are needed" in said and f"{3 * full.f_frsize:,} are free" in said
+    assert refused.code & exits.OPERATIONAL and not dry.code & exits.OPERATIONAL

@@ -449,6 +449,10 @@ def test_a_command_to_type_next_names_every_store_in_letters_that_a_shell_reads(
     assert subprocess.run(["sh", "-c", arguments], check=True, capture_output=True).stdout == os.fsencode(root)
 
 
-def test_a_rate_at_which_no_scan_would_end_is_a_usage_error() -> None:
-    for rate in ("0", "50"):
-        assert mqtool("verify", unpacked("clean-4.5.1"), "--rate-limit", rate).code == exits.USAGE
+def test_a_bound_below_what_a_scan_needs_is_a_usage_error() -> None:
+    store = unpacked("clean-4.5.1")
+    for option, values in (("--rate-limit", ("0", "50")), ("--memory", ("0", "1K", "1023K"))):
+        for value in values:
+            done = mqtool("verify", store, option, value)
+            assert done.code == exits.USAGE and "at least" in done.stderr, value
+    assert not mqtool("verify", store, "--memory", "1M").code & exits.USAGE

@@ -90,7 +90,8 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
 
 
 @pytest.mark.parametrize(("command", "is_changed"), [
-    pytest.param("verify", False, marks=pytest.mark.long), ("verify", True), ("recover", False),
+    pytest.param("verify", False, marks=pytest.mark.long), ("verify", True),
+    pytest.param("recover", False, marks=pytest.mark.long),
     pytest.param("recover", True, marks=pytest.mark.long),
 ])
 def test_rows_that_go_with_their_executors_are_scanned_again_and_of_a_changed_log_refused(
@@ -149,6 +150,7 @@ def test_a_log_that_changes_before_the_plan_is_shown_is_no_other_file_of_a_worke
     assert done.document["error"]["message"] == f"commitlog/{path.name} changed while the store was read"
 
 
+@pytest.mark.long
 def test_executors_that_come_later_with_another_mqtool_scan_nothing(
     own_session: None, running: Cluster, tmp_path: Path
 ) -> None:

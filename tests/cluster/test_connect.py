@@ -106,6 +106,7 @@ class TestServer:
         with assert_unchanged(root):
             same_answers(root, "verify", spark=("--master", server, "--conf", SPLITS))
 
+    @pytest.mark.long
     def test_so_does_whatever_else_reads(self, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SPARK_REMOTE", server)
         root, _ = struck_store("clean-5.3.3", tmp_path / "s", "bit-in-body")

@@ -172,6 +172,7 @@ def test_what_a_worker_never_reads_and_this_machine_does_is_no_finding(
         verify(store, ScanOptions(engine=SparkEngine(WHOLE_FILES)))
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +249,7 @@ def twice(export: Any, room: int) -> Any:
     return run
 
 
-@pytest.mark.parametrize("room", [500, 1 << 30])
+@pytest.mark.parametrize("room", [500, pytest.param(1 << 30, marks=pytest.mark.long)])
 def test_of_a_task_of_an_export_that_runs_twice_one_is_taken(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:

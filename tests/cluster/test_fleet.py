@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fixtures.damage import damage
 from fixtures.synth import synth_store
 from mqtool import exits
 from recover.cluster import fleet
+from recover.cluster.engine import SparkEngine
 from recover.cluster.fleet import (
     FleetTask,
     Listed,
@@ -28,6 +30,8 @@ from recover.cluster.fleet import (
     named_stores,
     verify_stores,
 )
+from recover.cluster.jobs import watch
+from recover.cluster.session import session_for
 from recover.findings.code import Refusal, UsageRefusal
 from recover.store.store import Store
 from tests.change.test_lock import held as locked, record_lock
@@ -181,15 +185,44 @@ class TestOnSpark:
         assert sum(row["findings"] for row in rows) == len(findings) > 3
         assert {row["error"] for row in rows} == {None}
 
-    def test_a_large_store_is_named_and_cut_into_splits(self, backups: Path, tmp_path: Path) -> None:
-        store = backups / "host-1" / "store"
-        small = fleet_verify(store, "--into", tmp_path / "small", "--json").document
-        large = fleet_verify(store, "--into", tmp_path / "large", "--json", "--split-above", "64K")
-        assert str(store) in large.stderr and "by splits" in large.stderr
-        plain = ("messages", "valid_to", "exit_code", "worst", "findings", "error", "fingerprint")
-        (one,), (other,) = table(small, "stores"), table(large.document, "stores")
-        assert {name: one[name] for name in plain} == {name: other[name] for name in plain}
-        assert table(small, "findings") == table(large.document, "findings")
+    def test_large_stores_are_cut_into_splits_at_one_time_beside_the_small_ones(
+        self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        large = [backups / name / "store" for name in ("host-0", "host-2")]
+        (backups / "host-2" / "store" / "large").write_bytes(bytes(64 << 20))
+        (backups / "host-0" / "store" / "large").write_bytes(bytes(64 << 20))
+        words = (f"{backups}/*/store", "--json")
+        whole = fleet_verify(*words, "--into", tmp_path / "whole").document
+        scan, both = SparkEngine.scan_log, threading.Barrier(len(large))
+
+        def waiting(*arguments: Any, **options: Any) -> Any:
+            both.wait(60)  # passes when both have begun
+            return scan(*arguments, **options)
+
+        monkeypatch.setattr(SparkEngine, "scan_log", waiting)
+        split = fleet_verify(*words, "--into", tmp_path / "split", "--split-above", "64M")
+        assert [line.split(":")[0] for line in split.stderr.splitlines() if "by splits" in line] == [*map(str, large)]
+        plain = ("store", "messages", "valid_to", "exit_code", "worst", "findings", "error", "fingerprint")
+        assert [[row[name] for name in plain] for row in table(split.document, "stores")] == [
+            [row[name] for name in plain] for row in table(whole, "stores")]
+        assert sorted(table(split.document, "findings"), key=str) == sorted(table(whole, "findings"), key=str)
+
+    def test_a_store_by_splits_whose_task_fails_costs_its_own_row_only(
+        self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scan, bad = SparkEngine.scan_log, backups / "host-1" / "store"
+
+        def failing(engine: SparkEngine, queue: Any, **options: Any) -> Any:
+            if bad in queue.files[0].path.parents:
+                session = session_for(engine.settings)
+                watch(session, lambda: session.context.parallelize([0]).map(lambda _: 1 // 0).collect(), "fails")
+            return scan(engine, queue, **options)
+
+        monkeypatch.setattr(SparkEngine, "scan_log", failing)
+        rows = table(fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into", "--json", "--split-above", "1K")
+                     .document, "stores")
+        assert [row["store"] for row in rows if row["error"]] == [str(bad)]
+        assert "modulo by zero" in next(row["error"] for row in rows if row["error"])
 
     def test_a_run_that_spark_gives_up_leaves_the_last_one(
         self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,8 +311,9 @@ class TestOnSpark:
         for place in ("runbooks/verify-last-nights-backups.md", "commands/fleet.md"):
             blocks = re.findall(r"^```(?:console|sh|python|cron)\n(.*?)^```", (DOCS / place).read_text(),
                                 re.MULTILINE | re.DOTALL)
-            lines = [line for block in blocks for line in re.findall(r"mqtool fleet [^\n\"]+", block)]
+            lines = [line for block in blocks for line in re.findall(r"mqtool (?:fleet|export) [^\n\"]+", block)]
             assert lines
+            (tmp_path / "lib" / "lake").mkdir(exist_ok=True)
             listing = tmp_path / "stores"
             listing.write_text(f"# one a line\n{backups}/host-0/store\n\n{backups}/*/store\n")
             for line in dict.fromkeys(lines):

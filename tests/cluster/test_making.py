@@ -137,7 +137,9 @@ def tasks_that_make_queues(since: int) -> int:
 
 
 # a task makes 390 positions, so three files of one queue; of its messages 90 kB of log would be
-@pytest.mark.parametrize("gone", [(), (range(300_000, 300_900), range(500_000, 800_000)), (range(200_000),)], ids=str)
+@pytest.mark.parametrize("gone", [
+    (), pytest.param((range(300_000, 300_900), range(500_000, 800_000)), marks=pytest.mark.long), (range(200_000),),
+], ids=str)
 def test_a_queue_made_in_parts_is_the_whole_of_it(gone: tuple[range, ...], folder: Path, made: list[str]) -> None:
     """Files of the other queue tell how long they are."""
     root = folder / "s"
@@ -164,6 +166,7 @@ def test_a_queue_with_ext_units_is_made_whole(folder: Path, made: list[str]) -> 
     assert any("consumequeue_ext/" in path for path in contents(folder / "spark"))
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_nothing_and_a_saved_plan_holds_it_all(folder: Path, made: list[str]) -> None:
     root = bare(folder)
     other = copy_store(root, folder / "other")
@@ -191,6 +194,7 @@ def test_a_worker_that_dies_while_it_writes_is_replaced(folder: Path, monkeypatc
     assert_as_without_spark(bare(folder), folder)
 
 
+@pytest.mark.long
 def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(_product: Any) -> None:
         import os as system
@@ -201,6 +205,7 @@ def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypa
     assert "crashed" in refused(bare(folder))
 
 
+@pytest.mark.long
 def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def filling(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
         from recover.cluster.making import stage_products as right
@@ -217,6 +222,7 @@ def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypa
     assert "File too large" in said and "nothing was changed" in said
 
 
+@pytest.mark.long
 def test_what_spark_lost_on_a_full_disk_of_its_own_is_refused(folder: Path, own_session: None) -> None:
     """The last block of a small file does not fit, and Spark reports no error."""
     root = bare(folder)
@@ -227,6 +233,7 @@ def test_what_spark_lost_on_a_full_disk_of_its_own_is_refused(folder: Path, own_
     assert "lost a result that it persisted: its disk may be full" in result.document["error"]["message"]
 
 
+@pytest.mark.long
 def test_files_of_queues_that_spark_lost_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def losing(task: Any, chunks: Iterable[Any]) -> Iterator[Any]:
         from recover.cluster.making import make_queues as right
@@ -247,6 +254,7 @@ def test_keys_that_spark_lost_are_refused(folder: Path, monkeypatch: pytest.Monk
     assert "the content is not as announced" in refused(bare(folder))
 
 
+@pytest.mark.long
 def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, made: list[str]) -> None:
     root = bare(folder)
     with small_disk(folder / "small", "200k") as small:
@@ -257,6 +265,7 @@ def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, mad
         assert not list(small.iterdir())
 
 
+@pytest.mark.long
 def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = bare(folder)
     last = sorted((root / "commitlog").iterdir())[-1]
@@ -302,7 +311,7 @@ def test_what_a_late_try_writes_is_not_taken(tmp_path: Path) -> None:
         def write(self, folder: Path, contents: Any, interrupted: Any) -> dict[str, tuple[str, int, int]]:
             (name,) = contents
             lines = [line for content in (whole, part)
-                     for line in Stager(str(folder), {"key": name}, sync=False)([("key", [(0, content)])])]
+                     for line in Stager(folder, {"key": name}, sync=False)([("key", [(0, content)])])]
             assert isinstance(lines[0], dict)
             return lines[0]
 
@@ -432,6 +441,7 @@ def killed(left: int, where: str, *line: object) -> bool:
     return subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_rebuild_of_many_files_goes_on_wherever_it_was_killed(folder: Path) -> None:
     root = folder / "s"
     synth_store(root, messages=1_200, topics=30, queues=20)

@@ -19,12 +19,14 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
+from formats.consumequeue import CQ_UNIT
+from recover.change import content
 from recover.cluster.engine import SparkEngine
 from recover.log.scan import LocalEngine
 from recover.repair import rebuild
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
-from tests.cluster.twice import SPARK, needs_spark, no_java, plain
+from tests.cluster.twice import SPARK, needs_spark, no_java, plain, stages
 from tests.support.stores import real_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -180,16 +182,61 @@ def test_queues_and_index_are_rebuilt_from_s3_and_onto_it(two: tuple[Path, str],
     assert expected and _bytes(tmp_path / "there") == expected
     place = two[1].replace("deep/store", "made/derived")
     assert mqtool("rebuild", two[1], "--output", place).code == here.code
-    from pyarrow.fs import FileSelector, FileSystem
-
-    files, root = FileSystem.from_uri(place)
-    sent = {item.path.removeprefix(f"{root}/"): files.open_input_file(item.path).read()
-            for item in files.get_file_info(FileSelector(root, recursive=True)) if item.is_file}
-    assert sent == expected
+    assert _at(place) == expected
     taken = mqtool("rebuild", two[1], "--output", place)
     assert taken.code == 8 and "not empty" in taken.stderr
     nowhere = mqtool("rebuild", two[1], "--output", place.replace("s3://two", "s3://none"))
     assert nowhere.code == 8 and "cannot be written" in nowhere.stderr
+
+
+@pytest.mark.parametrize("workers", [
+    pytest.param("local[2]", marks=needs_spark), pytest.param("a cluster", marks=[*needs_spark, pytest.mark.deep])])
+def test_executors_build_from_s3_onto_it_and_no_row_comes_to_the_driver(
+    endpoint: str, tmp_path: Path, workers: str, request: pytest.FixtureRequest
+) -> None:
+    """Rows would be more than 20 bytes a message; a task says some 2 kB of itself."""
+    messages = 24_000
+    spark = SPARK[:-2] if workers == "local[2]" else request.getfixturevalue("running").line()
+    root = synth_store(tmp_path / "s", messages=messages, topics=2, queues=2, queue_file_size=6_000 * CQ_UNIT.size,
+                       mapped_file_size=8 << 20, index_slots=5_000, index_entries=50_000).root
+    assert mqtool("rebuild", root, "--output", tmp_path / "here").code == 0
+    place = uploaded(root, endpoint, workers.replace("[2]", "").replace(" ", "-"))
+    before = sum(stage.resultSize() for stage in stages())
+    target = place.replace("deep/store", "made/derived")
+    done = mqtool("rebuild", place, "--output", target, "--json", *spark)
+    assert done.code == 0, done.stderr
+    if workers == "local[2]":
+        assert 0 < sum(stage.resultSize() for stage in stages()) - before < 4 * messages
+    expected = _bytes(tmp_path / "here")
+    assert sorted(done.document["files"]) == sorted(expected)
+    assert _at(target) == expected
+
+
+def _at(place: str) -> dict[str, bytes]:
+    """Name -> content of everything below a place on the server."""
+    from pyarrow.fs import FileSelector, FileSystem
+
+    files, root = FileSystem.from_uri(place)
+    return {item.path.removeprefix(f"{root}/"): files.open_input_file(item.path).read()
+            for item in files.get_file_info(FileSelector(root, recursive=True)) if item.is_file}
+
+
+@pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, S3 with the Spark engine: {no_java()}")
+def test_a_worker_that_cannot_write_to_s3_leaves_nothing_there(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    place = uploaded(root, endpoint, "half")
+    target, sent = place.replace("deep/store", "made"), []
+
+    def failing(pairs: Any) -> None:
+        sent.extend(_at(target))
+        raise OSError(28, "no room for more")
+
+    monkeypatch.setattr(content, "move_objects", failing)
+    done = mqtool("rebuild", place, "--output", target, "--json", *SPARK)
+    assert done.code & 8 and "cannot be written" in done.document["error"]["message"]
+    assert sent and not _at(target)
 
 
 def test_a_store_on_s3_is_repaired_as_a_copy_on_a_disk(two: tuple[Path, str], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ driver."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def sent(root: Path, *arguments: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("topics", "queues"), [(2, 2), (40, 10)])
+@pytest.mark.parametrize(("topics", "queues"), [pytest.param(2, 2, marks=pytest.mark.long), (40, 10)])
 def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     topics: int, queues: int, tmp_path: Path,
 ) -> None:
@@ -134,14 +135,20 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     for part in ("--only", "commitlog"), ("--only", "consumequeue"), ():
         home = sent(tmp_path / "s", *part)
         assert 0 < home <= A_MESSAGE * messages + A_QUEUE * topics * queues, part
+    # what it took is told after it ran, as --estimate tells before
+    done = mqtool("verify", tmp_path / "s", "--only", "commitlog", "--json", "--price", "1", *WHOLE)
+    assert done.document["engine"]["core_seconds"] > 0 < done.document["engine"]["all_tasks"]
+    assert re.search(r"Spark took [\d,]+ tasks and .* of a core, at the given price \d", done.stderr)
     before, out = bytes_home(), tmp_path / "out"
     assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
     assert 0 < bytes_home() - before <= A_MESSAGE * messages + A_QUEUE * topics * queues
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "split", "messages"), [(40, 83_003, 16_000), (1, 16 << 20, 44_000)],
-                         ids=["8 rows", "44,000 rows"])
+@pytest.mark.parametrize(("queues", "split", "messages"), [
+    pytest.param(40, 83_003, 16_000, id="8 rows"),
+    pytest.param(1, 16 << 20, 44_000, id="44,000 rows", marks=pytest.mark.long),
+])
 def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
     queues: int, split: int, messages: int, tmp_path: Path,
 ) -> None:

@@ -96,6 +96,7 @@ class TestStarted:
                  if "SparkListenerApplicationStart" in line]
         assert names == ["mqtool"]
 
+    @pytest.mark.long
     def test_the_site_s_defaults_hold_and_the_command_line_comes_before_them(
         self, tmp_path: Path, own_session: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -151,6 +152,7 @@ class TestStarted:
         assert result.document["error"]["message"] == (
             f"no Spark master answers at {master}, though something listens there")
 
+    @pytest.mark.long
     def test_every_command_that_scans_says_that_spark_starts(self, tmp_path: Path) -> None:
         root, on_spark = synth_store(tmp_path / "s", messages=60).root, ("--master", "local[2]")
         for line in (("query", root, "--topic", "Topic0"), ("trace", root, "none", "--scan"),

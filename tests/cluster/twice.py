@@ -24,7 +24,7 @@ SPLITS = "mqtool.splitSize=300007"
 #: MQTOOL_MASTER names another one: a cluster that sees this machine's folders.
 MASTER = os.environ.get("MQTOOL_MASTER", "local[2]")
 SPARK = ("--engine", "spark", "--master", MASTER, "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
-_OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
+_OWN = {"engine", "seconds", "id", "journal", "created", "next", "time", "room"}
 _ENGINE = re.compile(r"(?: --(?:engine|master|conf) (?:'[^']*'|[^\s'])+)+")
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 

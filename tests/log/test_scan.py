@@ -445,7 +445,7 @@ def test_topics_of_one_java_hash_are_scanned_like_any_others(tmp_path: Path) -> 
 
 
 def test_queues_of_records_that_only_the_reference_codec_accepts_are_numbered_in_linear_time(tmp_path: Path) -> None:
-    few, many = ([f"Topic{number}" for number in range(size)] for size in (1000, 4000))
+    few, many = ([f"Topic{number}" for number in range(size)] for size in (250, 1000))
     # a key that is no UTF-8
     logs = [_log_of_topics(tmp_path / str(len(names)), names, b"KEYS\x01\xff\x02") for names in (few, many)]
     assert [topic.decode() for topic, _ in scan_file(*logs[1]).queues] == many

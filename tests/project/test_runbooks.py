@@ -17,8 +17,8 @@ from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
 
 BACKUPS = "verify-last-nights-backups"  # of many stores; its commands run in tests/cluster/test_fleet.py
-RUNBOOKS = sorted(path for path in (*(DOCS / "runbooks").glob("*.md"), DOCS / "zh" / "runbook.md")
-                  if path.stem != BACKUPS)
+ENGLISH = sorted(path for path in (DOCS / "runbooks").glob("*.md") if path.stem != BACKUPS)
+CHINESE = sorted((DOCS / "zh").glob("*.md"))
 #: The damage that a runbook is for, and with which its commands are run; a bit in a body for all others.
 DAMAGE = {
     "disk-full": ("crash-disk-full", 0), "vanished-log-file": ("log-middle-missing", 0),
@@ -35,7 +35,11 @@ def _commands(path: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ mqtool ")]
 
 
-@pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
+# the Chinese pages have the same commands, but for the page of decisions
+@pytest.mark.parametrize("path", [
+    *ENGLISH, DOCS / "zh" / "runbook.md",
+    *(pytest.param(path, marks=pytest.mark.deep) for path in CHINESE if path.stem != "runbook"),
+], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_command_of_a_runbook_does_what_it_is_there_for(path: Path, tmp_path: Path) -> None:
     root = real_store(STORE.get(path.stem, "clean-5.3.3"), tmp_path)
     damage(DAMAGE.get(path.stem, ("bit-in-body", 5))[0], root, DAMAGE.get(path.stem, ("", 5))[1])
@@ -61,6 +65,24 @@ def test_every_command_of_a_runbook_does_what_it_is_there_for(path: Path, tmp_pa
         if words[0] in ("export", "send") and "--damaged" not in words:
             sizes[words[0]].append(result.document.get("planned", result.document.get("messages")))
     assert all(all(numbers) for numbers in sizes.values()), "a step of a runbook found nothing to do"
+
+
+def test_each_page_is_there_in_both_languages_with_the_same_commands() -> None:
+    pages = {path.stem: _commands(path) for path in ENGLISH if path.stem != "README"}
+    assert pages == {path.stem: _commands(path) for path in CHINESE if path.stem != "runbook"}
+    decisions = DOCS / "zh" / "runbook.md"
+    assert {f"({name}.md)" in decisions.read_text() for name in pages} == {True}
+
+
+@pytest.mark.parametrize("path", [*ENGLISH, *CHINESE], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_each_page_says_as_which_user_how_to_stop_the_broker_and_how_long_it_takes(path: Path) -> None:
+    text = path.read_text()
+    if path.stem not in ("README", "runbook"):
+        assert "As which user" in text or "以哪个用户" in text
+    changes = {command.split()[1] for command in _commands(path) if "--output" not in command} & {*_CHANGES}
+    stops = [word for word in ("systemctl stop", "kubectl scale", "docker stop") if word in text]
+    assert not changes or len(stops) == 3 or (path.stem.startswith("kubernetes") and "kubectl scale" in stops)
+    assert re.search(r"[Ii]t takes|minutes|2 s for each GiB|分钟|所需时间|需要的时间", text), "how long"
 
 
 def test_before_a_restart_the_store_is_verified_and_then_the_start_predicted() -> None:

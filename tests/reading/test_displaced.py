@@ -72,7 +72,7 @@ def assert_placed(name: str, root: Path) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=12, one_in=40))
+    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=9, one_in=120))
 def test_whole_records_come_back_to_where_they_say(recipe: str, name: str, seed: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     try:

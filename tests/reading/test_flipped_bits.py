@@ -19,8 +19,9 @@ from recover.reading.edits import between, one_bit_variants
 from recover.reading.lost import LostPosition
 from recover.reading.restore import flipped_back
 from tests.cli.runner import mqtool
+from tests.scenarios.drill import log_options
 from tests.support.commitlog import Placed, is_intact, placed_records
-from tests.support.stores import log_place, real_store
+from tests.support.stores import copy_store, log_place, real_store, unpacked
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
 # --- One flipped bit in a message: its checksum names the bit, verify tells of it, recover --mend-bits turns it
@@ -225,6 +226,20 @@ def test_a_message_with_another_tag_and_other_keys_than_its_units_is_damaged(tmp
     made = mqtool("recover", store, "--yes", "--json")
     assert (made.code, made.document["damaged_messages"]) == (5, 1)
     assert mqtool("verify", store).code == 0
+
+
+@pytest.mark.parametrize(("name", "seed"), [("clean-5.3.3", 1), ("killed-5.5.0", 1), ("killed-lmq-4.9.7", 1)])
+def test_properties_that_are_no_text_and_lack_the_keys_of_the_index_are_damaged(
+    name: str, seed: int, tmp_path: Path
+) -> None:
+    """Their queue entries have no tag, or keep it in an extension file: they contradict nothing."""
+    root = copy_store(unpacked(name), tmp_path / "s")
+    start = damage("properties-destroyed", root, seed).facts["phy_offset"]
+    told = mqtool("verify", root, *log_options(root), "--json")
+    (item,) = told.found("commitlog-contradicted-properties")
+    assert told.code & 4 and item["facts"]["start"] == start
+    made = mqtool("recover", root, *log_options(root), "--yes", "--json").document
+    assert (made["damaged_messages"], sum(entry["messages"] for entry in made["plan"]["loss"])) == (1, 1)
 
 
 @pytest.mark.parametrize(("fields", "after_its_end"), [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, strategies as st
 from fixtures.damage import damage
 from fixtures.synth import StoreWriter
 from formats import checkpoint as checkpoints
+from formats.index import INDEX_HEADER
 from mqtool import exits
 from recover.change.model import InPlace, Install, Plan, Step, WriteRange, ZeroRange
 from recover.repair.planned import planned_store
@@ -21,7 +24,7 @@ from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.support import plain_reader as plain
-from tests.support.stores import unpacked
+from tests.support.stores import unpacked, write_at
 from tests.support.trees import assert_unchanged
 from tests.torture.hunt import bit_rot
 
@@ -123,6 +126,43 @@ def test_groups_of_a_topic_that_was_created_again_are_no_evidence(tmp_path: Path
     table = {f"T@{group}": {"0": 9} for group in ("one", "other")}
     (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     assert claimed(root)[1] is None
+
+
+# --- The index names messages that nothing else does --------------------------------------------------------------
+
+
+def lose_a_page(content: bytes) -> bytes:
+    return content[4096:] + bytes(4096)
+
+
+def put_in_a_page(content: bytes) -> bytes:
+    return bytes(4096) + content[:-4096]
+
+
+def keep_one_page(content: bytes) -> bytes:
+    return content[:4096].ljust(len(content), b"\0")
+
+
+@pytest.mark.parametrize(("name", "struck"), [
+    ("clean-plain-4.9.7", put_in_a_page), ("clean-propcrc-5.3.3", lose_a_page), ("clean-plain-4.9.7", keep_one_page),
+    ("clean-restarts-5.5.0", keep_one_page), ("killed-lmq-4.9.7", keep_one_page),
+    pytest.param("clean-manyfiles-5.3.3", keep_one_page, marks=pytest.mark.deep),
+])
+def test_messages_that_only_entries_of_headless_index_files_name_are_stated(
+    drill: Start, name: str, struck: Callable[[bytes], bytes]
+) -> None:
+    store = drill(name)
+    had = records(store.root)
+    for folder in plain.log_folders(store.root):
+        for path in folder.iterdir():
+            path.write_bytes(struck(path.read_bytes()))
+    shutil.rmtree(store.root / "consumequeue")
+    for path in (store.root / "index").iterdir():
+        write_at(path, 0, bytes(INDEX_HEADER.size))
+    assert store.run("verify").code & exits.MESSAGES
+    done = store.run("recover", "--yes", "--max-loss", "all")
+    left = {record.phy_offset for record in plain.records(store.root) if not record.stands_in}
+    assert done.document["damaged_messages"] == len(had - left)
 
 
 # --- A second recover has nothing to do --------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fixtures.damage import damage
+from formats.config.json import Style, dumps, loads
 from mqtool import exits
 from mqtool.next_steps import START_BROKER
 from tests.cli.runner import Result, mqtool
@@ -152,3 +155,96 @@ def test_queues_in_files_are_not_read_with_queues_in_rocksdb(root: Path) -> None
     assert {name: high for name, high, low in new["lowered_queues"] if low == 0} == ends
     assert new["starts"] is True and "does not read the" in new["reason"]
     assert (old["exit_code"], old["lowered_queues"]) == (0, [])
+
+
+def _progress(root: Path, file: str, change: Callable[[dict[Any, Any]], None]) -> None:
+    """Change the table of offsets in a file that a broker wrote; keys stay numbers without quotes."""
+    path = root / "config" / file
+    value = loads(path.read_bytes())
+    assert isinstance(value, dict)
+    change(value["offsetTable"])
+    path.write_bytes(dumps(value, Style.FASTJSON1))
+
+
+@pytest.mark.parametrize(("file", "behind", "by", "queue"), [
+    ("consumerOffset.json", lambda table: table["TopicA@CG_retry"].update({0: 100}), "group CG_retry", "TopicA/0"),
+    ("delayOffset.json", lambda table: table.update({1: 30}), "delay level 1", "SCHEDULE_TOPIC_XXXX/0"),
+])
+def test_a_first_file_with_messages_that_nobody_has_read_is_looked_for(
+    file: str, behind: Callable[[dict[Any, Any]], None], by: str, queue: str, root: Path
+) -> None:
+    """Of a queue with messages from 118 (39) on, those before are missing; retention has not deleted them."""
+    _progress(root, file, behind)
+    min((root / "commitlog").iterdir()).unlink()
+    expected = {"TopicA/0": [100, 118], "SCHEDULE_TOPIC_XXXX/0": [30, 39]}[queue]
+    for words in (("verify",), ("predict",), ("doctor",), ("recover", "--dry-run"), ("recover", "--yes")):
+        said = mqtool(words[0], root, *words[1:], "--json")
+        assert said.code & exits.MESSAGES and said.document["next"][0]["command"].startswith("Find them"), words
+        assert START_BROKER not in _named(said), words
+    (found,) = mqtool("verify", root, "--json").found("commitlog-begin-missing")
+    assert (found["facts"]["by"], found["facts"]["queues"]) == (by, {queue: expected})
+    meant = mqtool("verify", root, "--set", "fileReservedTime=0", "--json")
+    assert "commitlog-begin-missing" not in meant.codes and not meant.code & exits.MESSAGES
+
+
+def test_a_queue_that_has_no_message_left_tells_what_nobody_has_read(root: Path) -> None:
+    """Only its entries, all before the first file, tell how many messages it had."""
+    units = (root / "consumequeue" / "TopicB" / "0" / ("0" * 20)).read_bytes()
+    gone = root / "consumequeue" / "Gone" / "0"
+    gone.mkdir(parents=True)
+    (gone / ("0" * 20)).write_bytes(units[:12 * 20].ljust(len(units), b"\0"))
+    _progress(root, "consumerOffset.json", lambda table: table.update({"Gone@late": {0: 5}, "Gone@done": {0: 12}}))
+    min((root / "commitlog").iterdir()).unlink()
+    (found,) = mqtool("verify", root, "--json").found("commitlog-begin-missing")
+    assert (found["facts"]["by"], found["facts"]["queues"]) == ("group late", {"Gone/0": [5, 12]})
+
+
+def test_a_wrong_bit_in_a_topic_leads_every_command_to_its_repair(root: Path) -> None:
+    """One next step for one cause: no rebuild, no start before it, no undo of what did not touch the message."""
+    log = min((root / "commitlog").iterdir())
+    content = bytearray(log.read_bytes())
+    at = -1
+    for _ in range(21):
+        at = content.index(b"\x06TopicA", at + 1)
+    content[at + 3] ^= 1
+    log.write_bytes(content)
+    mend = f"mqtool recover {root} --mend-bits"
+    for words in (("verify",), ("predict",), ("doctor",), ("recover", "--dry-run"), ("recover", "--yes")):
+        said = mqtool(words[0], root, *words[1:], "--json")
+        assert _named(said)[0].startswith(mend), words
+        assert not any("rebuild" in item["remedy"] for item in said.document["findings"]), words
+        assert not any(" && " in command for command in _named(said)), words
+    (root / "checkpoint").unlink()
+    changed = mqtool("recover", root, "--yes", "--json")
+    assert _named(changed)[:2] == [START_BROKER, f"{mend} --dry-run"]
+    assert mqtool("recover", root, "--mend-bits", "--yes").code == exits.CORRECTED
+    assert _named(mqtool("verify", root, "--json")) == [f"mqtool predict {root}"]
+
+
+def test_a_part_that_only_a_setting_tells_of_is_named_as_an_assumption(tmp_path: Path) -> None:
+    root = real_store("kinds/clean-pop-5.5.0", tmp_path)
+    shutil.rmtree(root / "kvStore")
+    checked, started = (mqtool(command, root, "--json") for command in ("verify", "predict"))
+    assert (checked.code, started.code) == (exits.CLEAN, exits.CLEAN)
+    assert "popConsumerKVServiceInit=false" in checked.document["summary"]
+    assert any("popConsumerKVServiceInit=false" in text for text in started.document["assumptions"])
+    assert "provided that it has popConsumerKVServiceInit=false" in started.document["next"][0]["why"]
+    said = ("--set", "popConsumerKVServiceInit=false")
+    assert "popConsumerKVServiceInit" not in mqtool("verify", root, *said, "--json").document["summary"]
+    assert mqtool("verify", root, "--set", "popConsumerKVServiceInit=true").code & exits.DERIVED
+
+
+@AS_ROOT
+@pytest.mark.parametrize(("part", "starts", "code"), [
+    ("index", True, exits.DERIVED), ("config", False, exits.MESSAGES),
+])
+def test_a_start_needs_no_list_of_index_files(part: str, starts: bool, code: int, root: Path) -> None:
+    """IndexService.load takes a folder that it cannot list for an empty one, in 4.9.7 as in 5.3.3."""
+    for path in (root, *root.rglob("*")):
+        os.chown(path, _OWNER, _OWNER)
+    os.chown(root / part, 0, 0)
+    (root / part).chmod(0o700)
+    for release in ("4.9.7", "5.3.3"):
+        played = mqtool("predict", root, "--broker", release, "--json")
+        assert (played.document["starts"], played.code) == (starts, code), release
+        assert played.document["next"][0]["command"].startswith("chown")

@@ -21,7 +21,7 @@ from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, messages, queue_bytes
-from tests.support.stores import EXPECTED, write_at
+from tests.support.stores import EXPECTED, real_store, write_at
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import add_batch_queue, add_rocksdb, put
 
@@ -416,3 +416,22 @@ def test_last_message_with_the_number_0_is_put_back_and_none_before_it_is_given_
         assert done["plan"]["loss"] == []
         assert messages(store.root) == store.messages
         assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize(("shift", "of_each", "wrong"), [
+    (1000, 1, 0), (-10_000, 1, 40), (1000, 2, 20), (700, 3, 13),
+])
+def test_deliver_times_are_read_alike_by_verify_and_predict(
+    shift: int, of_each: int, wrong: int, folder: Path
+) -> None:
+    """Another delay of all messages of a level is another table, unless nothing is left of it; of some it is wrong."""
+    root = real_store("clean-plain-4.9.7", folder)
+    queue = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2" / ("0" * 20)
+    content = bytearray(queue.read_bytes())
+    for number, at in enumerate(range(0, 40 * 20, 20)):
+        if number % of_each == of_each - 1:
+            time = int.from_bytes(content[at + 12:at + 20]) + shift
+            content[at + 12:at + 20] = time.to_bytes(8)
+    queue.write_bytes(content)
+    checked, started = (mqtool(command, root, "--json").document for command in ("verify", "predict"))
+    assert (checked["consumequeue"]["wrong"], started["unreachable_messages"]) == (wrong, wrong)

@@ -43,6 +43,17 @@ def refuses(root: Path, command: str, *options: object) -> Result:
     return result
 
 
+def test_an_offset_of_a_queue_that_ends_in_a_log_that_is_not_read_is_not_judged(folder: Path) -> None:
+    """The last 49 messages of the queue are in the DLedger log, and a group has read most of them."""
+    root = real_store("kinds/clean-mixed-5.3.3", folder)
+    path = root / "config" / "consumerOffset.json"
+    path.write_text(path.read_text().replace('"offsetTable":{', '"offsetTable":{"Orders@ahead":{0:140},', 1))
+    found = verify(root)
+    assert found.code == UNREAD and "consumer-offset-above-max" not in found.codes
+    (row,) = mqtool("groups", root, "--json").document["groups"]
+    assert (row["committed"], row["lag"], row["skips"]) == (140, None, None)
+
+
 @pytest.mark.parametrize("name", [CLEAN, KILLED, MANY])
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_healthy_dledger_store_is_not_judged_by_its_queues(folder: Path, name: str, keep: int) -> None:

@@ -20,6 +20,7 @@ from recover.change.preconditions import seal
 from recover.check.report import verify
 from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal
+from recover.store import columns
 from recover.store.columns import ColumnStore
 from recover.store.memo import current_stamps
 from recover.store.source import announce, entries, files_below, open_file, remote_root
@@ -213,7 +214,10 @@ def root() -> Path:
     return unpacked("clean-5.3.3")
 
 
-def test_a_full_temporary_folder_ends_the_command_with_8(root: Path, little_room: Path) -> None:
-    result = mqtool("verify", root, "--memory", "1K", "--json")
+def test_a_full_temporary_folder_ends_the_command_with_8(
+    root: Path, little_room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "DEFAULT_MEMORY", 1024)
+    result = mqtool("verify", root, "--json")
     assert result.code & exits.OPERATIONAL
     assert "No space left" in result.document["error"]["message"]

@@ -69,7 +69,8 @@ def _parsed(path: Path) -> ast.AST:
 
 def _texts() -> Iterator[str]:
     for code in CODES.values():
-        yield from (code.message, code.one or "", code.remedy, code.meaning, code.cause, code.broker, code.action)
+        yield from (code.message, code.one or "", code.none or "", code.remedy)
+        yield from (code.meaning, code.cause, code.broker, code.action)
     for reason in REASONS.values():
         yield from (reason.meaning, reason.cause, reason.broker, reason.action)
     # facts that are texts themselves

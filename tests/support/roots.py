@@ -1,4 +1,5 @@
-"""Roots with little in them, to run what a release brings: no network, another user, nothing that can be written.
+"""What `make dist` builds, of this work tree, and roots with little in them to run it: no network, another user,
+nothing that can be written.
 
 A bare root has glibc of a release of Debian and nothing else: no shell, no Python, no other library. Apt fetches it,
 once a run of tests, with a state of its own; without it the tests say that they were not run.
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,25 +41,67 @@ def why_not() -> str | None:
     return f"there is no {lacking[0]}" if lacking else None
 
 
-def bare_root(folder: Path, release: str) -> Path:
-    """Make a root with glibc of a release of Debian alone, in a folder; skip the test if apt cannot."""
+def released() -> Path:
+    """Return a folder with the files of a release of this work tree, built if an earlier build was of another one. Skip
+    the test where no `make dist` has compiled an interpreter, which takes minutes."""
+    folder = ROOT / "build" / "tested"
+    script = ROOT / "packaging" / "dist.py"
+    done = subprocess.run([sys.executable, "-B", script, "tested", folder], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("NOT RUN: no interpreter was compiled on this machine (make dist)")
+    assert not done.returncode, done.stderr[-3000:]
+    return folder
+
+
+def _fetched(folder: Path, release: str, architecture: str, *words: str) -> list[Path]:
+    """Have apt fetch packages of a release of Debian; skip the test if it cannot."""
     script = (f"import sys; sys.path.insert(0, {str(ROOT / 'packaging')!r}); import common, pathlib; "
               f"work = pathlib.Path({str(folder)!r}); "
-              f"common.run([*common.apt(work / 'apt', 'deb', {release!r}), 'download', 'libc6'], work)")
+              f"apt = common.apt(work / 'apt', 'deb', {release!r}, architecture={architecture!r}); "
+              f"common.run([*apt, *{words!r}], work)")
     done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=240)
     if done.returncode:
         pytest.skip(f"NOT RUN in a root of {release}: {done.stderr[-300:]}")
-    root = folder / "root"
-    subprocess.run(["dpkg-deb", "-x", next(folder.glob("libc6_*.deb")), root], check=True)
+    return sorted(folder.rglob("*.deb"))
+
+
+def bare_root(folder: Path, release: str) -> Path:
+    """Make a root with glibc of a release of Debian alone, in a folder."""
+    return _root(folder / "root", _fetched(folder, release, "amd64", "download", "libc6"))
+
+
+def emulated_root(folder: Path, release: str) -> Path:
+    """Make a root of Debian for aarch64 with its Python and the emulator `/qemu`, in a folder; skip the test if there
+    is none."""
+    emulator = shutil.which("qemu-aarch64-static")
+    if emulator is None:
+        pytest.skip("NOT RUN: there is no qemu-aarch64-static")
+    packages = _fetched(folder, release, "arm64", "install", "--download-only", "--yes", "--no-install-recommends",
+                        "python3-minimal", "libpython3-stdlib")
+    root = _root(folder / "root", packages)
+    shutil.copy(emulator, root / "qemu")
+    return root
+
+
+def _root(root: Path, packages: list[Path]) -> Path:
+    for package in packages:
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
     for name in ("app", "data", "proc", "root", "tmp"):
         (root / name).mkdir(exist_ok=True)
     (root / "root").chmod(0o700)
     return root
 
 
-def run_inside(root: Path, app: Path, data: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a root, as nobody, without network. `app` is there as /app, read-only as the root itself;
-    `data` as /data, and an empty /tmp: the only places that can be written. HOME is root's."""
-    return subprocess.run(
-        ["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", _ENTER % {"user": NOBODY}, "sh", root, app, data,
-         *command], capture_output=True, text=True, timeout=300)
+class Host(NamedTuple):
+    """A root, what is to be seen in it as /app, and the words that start mqtool there."""
+
+    root: Path
+    app: Path
+    command: tuple[str, ...]
+
+    def run(self, data: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run mqtool as nobody, without network. The root is read-only and so is /app; `data` is there as /data, and an
+        empty /tmp: the only places that can be written. HOME is root's."""
+        return subprocess.run(
+            ["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", _ENTER % {"user": NOBODY}, "sh", self.root,
+             self.app, data, *self.command, *words], capture_output=True, text=True, timeout=300)

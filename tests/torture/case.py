@@ -14,10 +14,11 @@ from tests.support.trees import assert_same_tree, contents, tree_digest
 
 
 class Case:
-    """The store at `store` as `fresh` leaves it, and how many operations an apply and an undo take."""
+    """The store at `store` as `fresh` leaves it, and how many operations an apply and an undo take. `journal`: the
+    folder for the undo data."""
 
-    def __init__(self, folder: Path, name: str, lock: bool = True) -> None:
-        self.store, self.name, self.lock = folder / "store", name, lock
+    def __init__(self, folder: Path, name: str, lock: bool = True, journal: Path | None = None) -> None:
+        self.store, self.name, self.lock, self.journal = folder / "store", name, lock, journal
         self.fresh()
         self.before, self.holes = tree_digest(self.store), hole_map(self.store)
         self.mtime = self.store.stat().st_mtime_ns
@@ -29,6 +30,8 @@ class Case:
     def fresh(self) -> None:
         """The store as before any run, and the plan bound to it."""
         shutil.rmtree(self.store, ignore_errors=True)
+        for left in self.journal.iterdir() if self.journal else ():
+            shutil.rmtree(left)
         small_store(self.store)
         if self.lock:
             (self.store / "lock").write_bytes(b"lock")
@@ -37,7 +40,7 @@ class Case:
 
     def apply(self) -> None:
         """Carry the plan out."""
-        apply_plan(self.store, self.plan)
+        apply_plan(self.store, self.plan, journal=self.journal)
 
     def undo(self) -> None:
         """Take the last run back."""

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.system import reachable
 from tests.support.trees import tree_digest
@@ -23,7 +24,7 @@ _EVENT = struct.Struct("iIII")
 ASIDE = ".aside"
 
 React = Callable[[Path, int], bool]
-"""Called with a path and the event's mask; whether it is done with this place."""
+"""Called with a path and the event's mask; whether something was swapped."""
 
 
 def give(root: Path, uid: int = OWNER) -> Path:
@@ -66,50 +67,43 @@ class Victim:
                 assert b"root's own" not in path.read_bytes(), path
 
 
-def swap_files(target: Path) -> React:
-    """Each file that appears becomes a link to the target."""
+class Swap(NamedTuple):
+    """On which events what becomes a link to the target: the file that they name, or the folder that it is in."""
+
+    events: int
+    of_folder: bool
+    fits: Callable[[str], bool]
+    """By the name of what would become a link."""
+
+
+_WORKED_IN = ("staged", "preimages", "retired", "making", "leftover")
+SWAPS = {
+    "each file that appears": Swap(_CREATE | _MOVED_TO, False, lambda name: name != "lock"),
+    "each folder in which something is made or removed": Swap(
+        _CREATE | _DELETE | _MOVED_TO, True, lambda name: name in _WORKED_IN),
+    "each file that is written": Swap(_MODIFY, False, lambda name: name not in ("lock", "journal.ndjson")),
+}
+
+
+def reaction(swap: Swap, victim: Victim) -> React:
+    """Swap what fits for a link to the victim's secret file, or to its folder, as soon as an event is seen."""
     def react(path: Path, mask: int) -> bool:
-        if mask & (_CREATE | _MOVED_TO) and not mask & _ISDIR and path.name != "lock":
+        place = path.parent if swap.of_folder else path
+        named = mask & swap.events and not path.name.endswith(ASIDE) and swap.fits(place.name)
+        if named and (swap.of_folder or not mask & _ISDIR) and not place.is_symlink():
             with suppress(OSError):
-                if not path.is_symlink():
-                    path.rename(path.with_name(path.name + ASIDE))
-                    path.symlink_to(target)
-        return False
-
-    return react
-
-
-def swap_written(target: Path) -> React:
-    """Each file that is written becomes a link to the target."""
-    def react(path: Path, mask: int) -> bool:
-        if mask & _MODIFY and not mask & _ISDIR and path.name not in ("lock", "journal.ndjson"):
-            with suppress(OSError):
-                if not path.is_symlink():
-                    path.rename(path.with_name(path.name + ASIDE))
-                    path.symlink_to(target)
-        return False
-
-    return react
-
-
-def swap_folders(target: Path) -> React:
-    """Each folder in which something is made or removed becomes a link to the target, as soon as that is seen."""
-    def react(path: Path, mask: int) -> bool:
-        folder = path.parent
-        if mask & (_CREATE | _DELETE | _MOVED_TO) and folder.name in (
-                "staged", "preimages", "retired", "making", "leftover") and not path.name.endswith(ASIDE):
-            with suppress(OSError):
-                if not folder.is_symlink():
-                    folder.rename(folder.with_name(folder.name + ASIDE))
-                    folder.symlink_to(target)
+                place.rename(place.with_name(place.name + ASIDE))
+                place.symlink_to(victim.folder if swap.of_folder else victim.secret)
+                return True
         return False
 
     return react
 
 
 @contextmanager
-def racing(root: Path, react: React, uid: int = OWNER) -> Iterator[None]:
-    """Have that user watch everything below a folder, with inotify, and react at once, for the length of a block."""
+def racing(root: Path, react: React, uid: int = OWNER) -> Iterator[list[bytes]]:
+    """Have that user watch everything below a folder, with inotify, and react at once, for the length of a block; what
+    was yielded has an item for each swap then."""
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -119,18 +113,25 @@ def racing(root: Path, react: React, uid: int = OWNER) -> Iterator[None]:
         os._exit(0)
     os.close(told)
     os.read(ready, 1)
-    os.close(ready)
+    swapped: list[bytes] = []
     try:
-        yield
+        yield swapped
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        while one := os.read(ready, 1):
+            swapped.append(one)
+        os.close(ready)
 
 
 def _watch(root: Path, react: React, told: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     queue = libc.inotify_init()
     folders: dict[int, Path] = {}
+
+    def reacted(path: Path, mask: int) -> None:
+        if react(path, mask):
+            os.write(told, b"x")
 
     def add(folder: Path, *, late: bool = True) -> None:
         if folder.name.endswith(ASIDE) or folder.is_symlink():
@@ -144,7 +145,7 @@ def _watch(root: Path, react: React, told: int) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     add(Path(entry.path), late=late)
                 elif late:  # it came before the watch
-                    react(Path(entry.path), _CREATE)
+                    reacted(Path(entry.path), _CREATE)
 
     add(root, late=False)
     os.write(told, b"x")
@@ -159,4 +160,4 @@ def _watch(root: Path, react: React, told: int) -> None:
             if mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
                 add(path)
             if name and not path.name.endswith(ASIDE):
-                react(path, mask)
+                reacted(path, mask)

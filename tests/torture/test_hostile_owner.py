@@ -27,7 +27,7 @@ from tests.support.plans import count_operations, killed_at
 from tests.support.stores import real_store, write_at
 from tests.support.system import in_a_child
 from tests.support.trees import Node, assert_same_tree, tree_digest
-from tests.torture.racer import OWNER, React, Victim, become, give, racing, swap_files, swap_folders, swap_written
+from tests.torture.racer import OWNER, SWAPS, Victim, become, give, racing, reaction
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: a second user needs root")
 
@@ -73,6 +73,24 @@ def _recover(root: Path) -> tuple[object, ...]:
     return "recover", root, "--yes"
 
 
+def _aside(root: Path) -> tuple[object, ...]:
+    place = root.with_name("undo")
+    place.mkdir(exist_ok=True)
+    give(place)
+    return "recover", root, "--yes", "--journal", place
+
+
+def _undo_aside(root: Path) -> tuple[object, ...]:
+    assert not mqtool(*_aside(root)).code & exits.OPERATIONAL
+    assert owners(root.with_name("undo")) == {OWNER}
+    return "undo", root, "--yes"
+
+
+def _prune_aside(root: Path) -> tuple[object, ...]:
+    _undo_aside(root)
+    return "journal", root, "--prune", "--yes"
+
+
 def _rebuild(root: Path) -> tuple[object, ...]:
     return "rebuild", root, "--yes"
 
@@ -115,30 +133,35 @@ def _export(root: Path) -> tuple[object, ...]:
     return "export", root, "--format", "store", "-o", root.with_name("out")
 
 
-_COMMANDS = (_recover, _rebuild, _truncate, _undo, _resume, _apply, _copy, _beside, _export)
+_COMMANDS = (
+    _recover, _aside, _undo_aside, _prune_aside, _rebuild, _truncate, _undo, _resume, _apply, _copy, _beside, _export)
 
 
-@pytest.mark.parametrize("tries", [1, pytest.param(_TRIES, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("tries", [1, pytest.param(_TRIES * len(SWAPS), marks=pytest.mark.long)])
 @pytest.mark.parametrize("line", _COMMANDS)
 def test_a_racer_gets_nothing_of_roots(
     line: Callable[[Path], tuple[object, ...]], tries: int, folder: Path, victim: Victim, count: Count
 ) -> None:
+    won = 0
     for number in range(tries):
         around = folder / f"around{number}"
         root = damaged(around)
         words = line(root)
-        swaps: list[React] = [swap_files(victim.secret), swap_folders(victim.folder), swap_written(victim.secret)]
-        with racing(around, swaps[number % len(swaps)]):
+        with racing(around, reaction([*SWAPS.values()][number % len(SWAPS)], victim)) as swapped:
             done = mqtool(*words)
         assert not done.code & exits.BUG, done
         victim.assert_untouched(around)
         if line not in (_copy, _beside, _export):
             assert owners(root) == {OWNER}, "nothing in there was written as root"
+        won += bool(swapped)
         shutil.rmtree(around)
         count("races for root's files", 1)
+    count("of them with a link put into the place of something", won)
+    # new trees he cannot enter
+    assert won or tries == 1 or line in (_copy, _beside, _export), "he was too slow to prove anything"
 
 
-@pytest.mark.parametrize("tries", [1, pytest.param(_TRIES, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("tries", [1, pytest.param(_TRIES, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", [".mqtool/runs/.new-x", ".mqtool-new-17"])
 def test_what_a_killed_run_left_is_removed_there_and_nowhere_else(
     name: str, tries: int, folder: Path, victim: Victim, count: Count
@@ -146,6 +169,7 @@ def test_what_a_killed_run_left_is_removed_there_and_nowhere_else(
     for number in range(900):
         (victim.folder / f"{number:06d}").touch()
     victim.kept = tree_digest(victim.folder)
+    won = 0
     for number in range(tries):
         root = real_store("clean-plain-4.9.7", folder / f"around{number}")
         left = root / name / "leftover"
@@ -153,11 +177,14 @@ def test_what_a_killed_run_left_is_removed_there_and_nowhere_else(
         for each in range(900):
             (left / f"{each:06d}").touch()
         give(root)
-        with racing(root, swap_folders(victim.folder)):
+        with racing(root, reaction(SWAPS["each folder in which something is made or removed"], victim)) as swapped:
             assert not mqtool("resume", root, "--yes").code & exits.BUG
         victim.assert_untouched(root)
+        won += bool(swapped)
         shutil.rmtree(root.parent)
         count("races for root's files", 1)
+    count("of them with a link put into the place of something", won)
+    assert won or tries == 1, "he was too slow to prove anything"
 
 
 # --- Runs that nobody began.
@@ -264,6 +291,25 @@ def test_what_the_owner_may_not_do_is_refused_with_the_command(store: Path) -> N
         assert_same_tree(before, tree_digest(store))
         os.chown(path, OWNER, OWNER)
     assert not mqtool(*_recover(store)).code & exits.OPERATIONAL
+
+
+def test_a_folder_for_undo_data_that_the_owner_cannot_write_is_refused_with_the_command(
+    store: Path, folder: Path
+) -> None:
+    place = folder / "undo"
+    place.mkdir()
+    words = ("recover", store, "--yes", "--journal", place)
+    before = tree_digest(store)
+    refused = mqtool(*words)
+    assert refused.code & exits.OPERATIONAL and f"chown -h {OWNER}:{OWNER} {place}" in refused.stderr
+    assert tree_digest(store) == before and not list(place.iterdir())
+    subprocess.run(["chown", "-h", f"{OWNER}:{OWNER}", place], check=True)
+    assert not mqtool(*words).code & exits.OPERATIONAL
+    assert owners(place) == {OWNER}
+    assert mqtool("undo", store, "--yes").code == 0
+    give(store.parent, 0)
+    refused = mqtool(*words, "--as-root")
+    assert refused.code & exits.OPERATIONAL and str(place) in refused.stderr
 
 
 def test_a_run_that_root_wrote_itself_is_handed_over_with_the_command(store: Path) -> None:

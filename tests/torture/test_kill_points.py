@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import recover.change.disk
-from recover.change.carry_out import apply_plan, resume, undo
+from recover.change.carry_out import apply_plan, prunable, prune, resume, undo
 from recover.change.journal import journal
 from recover.change.model import Install, Plan, Retire, WriteFile
 from recover.change.preconditions import seal
@@ -90,6 +90,49 @@ def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
         kills += 1
     assert kills > 20
     case.assert_as_before()
+
+
+@pytest.mark.parametrize(("name", "one_in"), [
+    ("everything", 80), ("folders", 30),
+    *(pytest.param(name, 4, marks=pytest.mark.deep) for name in PLANS),
+])
+def test_a_kill_with_the_undo_data_on_another_disk(
+    name: str, one_in: int, folder: Path, disk: Path, count: Count
+) -> None:
+    case = Case(folder, name, journal=disk)
+    assert (case.undoing, len(list(disk.iterdir()))) > (0, 0)
+    count("fault points killed by SIGKILL", _each_point(case, one_in) + _each_undo_point(case, one_in))
+    for number in (0, case.applying // 6, case.applying // 3):
+        case.fresh()
+        assert killed_at(number, case.apply)
+        refused(case.undo)
+        kept = {run.undo_data for run in journal(case.store)}
+        assert {str(path) for path in disk.iterdir()} == kept - {None}, "nothing of a run that never began is left"
+    case.fresh()
+    case.apply()
+    prune(case.store)
+    assert not list(disk.iterdir()) and contents(case.store) == case.after and refused(case.undo)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_kill_while_undo_data_are_removed(elsewhere: bool, folder: Path, disk: Path) -> None:
+    case = Case(folder, "everything", journal=disk if elsewhere else None)
+    case.fresh()
+    case.apply()
+    for number in range(3, 999, 17):
+        killed = killed_at(number, lambda: prune(case.store))
+        assert contents(case.store) == case.after
+        run, = journal(case.store)
+        assert run.state == "applied" and (run.pruned_ms is not None) == refused(case.undo)
+        if not killed:
+            break
+        if run.pruned_ms is None:  # killed before its record: undone
+            case.fresh()
+            case.apply()
+    assert not prunable(case.store)
+    assert not any(path.is_file() for name in ("staged", "preimages", "retired")
+                   for path in (case.store / run.journal / name).rglob("*"))
+    assert not list(disk.iterdir())
 
 
 def _broker_started(store: Path) -> None:

@@ -133,8 +133,11 @@ def outside(folder: Path) -> Path:
     return place
 
 
-def forge(store: Path, steps: list[Step], *, parts: list[Path] = [], event: str = "") -> Path:  # noqa: B006
-    """A run that was never one of ours, checksums and all, killed before its first step (or `event` in it)."""
+def forge(
+    store: Path, steps: list[Step], *, parts: list[Path] = [], event: str = "", aside: Path | None = None  # noqa: B006
+) -> Path:
+    """A run that was never one of ours, checksums and all, killed before its first step (or `event` in it); `aside`:
+    where it says that its undo data are."""
     before = [FileState(step.file, False) for step in steps]
     for number, step in enumerate(steps):
         path = store / step.file
@@ -157,7 +160,7 @@ def forge(store: Path, steps: list[Step], *, parts: list[Path] = [], event: str 
     (run / "plan.json").write_bytes(document(plan, contents, "staged"))
     records: list[dict[str, Any]] = [{
         "event": "start", "plan": plan.id, "command": "recover", "steps": len(steps), "directories": {},
-        "store": str(store),
+        "store": str(store), **({"undo_data": str(aside)} if aside else {}),
     }]
     if event:
         facts = {"aside": None, "mkdirs": [], "size": 1, "mtime_ns": 1, "mode": 0o104755, "uid": 0, "gid": 0,
@@ -250,6 +253,26 @@ def test_what_a_killed_run_left_is_not_removed_through_a_link(store: Path, outsi
     with assert_unchanged(outside):
         assert not mqtool("resume", store, "--yes").code & exits.BUG
     assert not (store / ".mqtool-new-17").is_symlink()
+
+
+@pytest.mark.parametrize("bond", ["", "{}", '{"run": "another", "store": "STORE", "inode": 0}'])
+def test_a_folder_that_does_not_name_the_run_is_not_its_undo_data(
+    bond: str, store: Path, outside: Path, folder: Path
+) -> None:
+    for name in ("staged", "preimages", "retired"):
+        (outside / name).mkdir()
+    (outside / "retired/000000").write_bytes(b"a file of somebody else")
+    if bond:
+        (outside / "run.json").write_text(bond.replace("STORE", str(store)))
+    run = forge(store, [Install("config/evil", b"evil")], event="begin", aside=outside)
+    left = run.with_name(".new-000002-12345678")
+    left.mkdir()
+    (left / "undo-data-in").write_text(str(outside))
+    nothing_moves(store, folder, outside)
+    shutil.rmtree(run)
+    with assert_unchanged(outside):
+        assert not mqtool("resume", store, "--yes").code & exits.BUG
+    assert not left.exists(), "what is in the store is removed"
 
 
 @pytest.mark.parametrize("entry", ["staged/000000", "preimages/000000", "staged/evil"])
