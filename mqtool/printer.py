@@ -434,14 +434,23 @@ class Printer:
         names = exits.names(code) if code or self._clean else ["complete"]
         line = Text.assemble((f"{clean(self._summary) or _('done')} ", style),
                              (f"({_('exit')} {code}{_(': ')}{listed(map(_, names))})", "dim"))
-        self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=True)
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=not on_terminal)
         if self.options.quiet:
             return
         words = [_("next"), *[_("or")] * len(self._steps)]
         last = [(_("undo"), self._undo)] if self._undo else []
         for word, step in [*zip(words, self._steps, strict=False), *last]:
-            why = f"    ({clean(_(step.why))})"
-            self._draw(Text.assemble((f"{word}: ", "bold"), clean(_(step.command)), (why, "dim")), soft_wrap=True)
+            command, why = clean(_(step.command)), clean(_(step.why))
+            line = Text.assemble((f"{word}: ", "bold"), command, (f"    ({why})", "dim"))
+            assert self._screen is not None
+            if not on_terminal or line.cell_len <= self._screen.width:
+                self._draw(line, soft_wrap=True)
+                continue
+            # a command stays one line for who copies it; everything else breaks between words
+            is_command = command.startswith("mqtool ")
+            self._draw(Text.assemble((f"{word}: ", "bold"), command), soft_wrap=is_command)
+            self._screen.print(Padding(Text(why, style="dim"), (0, 0, 0, 6)))
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"

@@ -12,7 +12,7 @@ from mqtool.options import argument, command, option
 from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
 from mqtool.words import N_, _, listed
-from recover.broker.broker_logs import read_log
+from recover.broker.broker_logs import Occurrence, read_log
 from recover.broker.log_lines import NOTE
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
@@ -51,44 +51,48 @@ def explain(
 
 def _log(out: Printer, path: Path) -> None:
     found = read_log(path)
-    several = len({item.store for item in found.seen}) > 1
-    documents: list[dict[str, Any]] = []
-    for item in found.seen:
-        row = item.row
-        facts = {"store": shell_line(item.store or "STORE"), "file": shell_line(item.file or "FILE"),
-                 "offset": item.offset}
-        then = [line.format_map(facts) for line in row.then
-                if not ("{offset}" in line and (item.offset is None or item.file is None))
-                and not ("{file}" in line and item.file is None)]
-        documents.append({
-            "name": row.name, "rank": row.rank, "code": row.code, "meaning": row.meaning, "since": row.since or None,
-            "until": row.until or None, "only_read_in": row.read or None,
-            "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
-            "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": item.file,
-            "store": item.store, "offset": item.offset, "then": then})
+    documents = [_occurrence(item) for item in found.seen]
     out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents,
                recognized=found.recognized or bool(documents))
     rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
              item["file"], item["offset"], item["meaning"]) for item in documents]
     if rows:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
-    worst = documents[0] if documents else None
-    if worst is None and not found.recognized:
-        out.summary(f"{count(found.lines, 'line')}: none is recognized as a broker's: nothing is known of the store")
-        return
-    if worst is None or worst["rank"] == NOTE:
+    lines = count(found.lines, "line")
+    if not documents and not found.recognized:
+        out.summary(f"{lines}: none is recognized as a broker's: nothing is known of the store")
+    elif not documents or documents[0]["rank"] == NOTE:
         given = Given(found.store or "STORE")
-        out.summary(f"{count(found.lines, 'line')}: no sign of damage",
+        out.summary(f"{lines}: no sign of damage",
                     [Step(given.line("verify"), "checks every byte, not only what the broker noticed")])
-        return
+    else:
+        several = len({item.store for item in found.seen}) > 1
+        out.summary(*_worst(documents[0], several=several))
+
+
+def _occurrence(item: Occurrence) -> dict[str, Any]:
+    """A row that a log has, and the commands of it that can be completed."""
+    row, offset, file = item.row, item.offset, item.file
+    facts = {"store": shell_line(item.store or "STORE"), "file": shell_line(file or "FILE"), "offset": offset}
+    lacking = {"{file}", "{offset}"} if file is None else {"{offset}"} if offset is None else set()
+    then = [line.format_map(facts) for line in row.then if not any(name in line for name in lacking)]
+    return {
+        "name": row.name, "rank": row.rank, "code": row.code, "meaning": row.meaning, "since": row.since or None,
+        "until": row.until or None, "only_read_in": row.read or None,
+        "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
+        "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": file,
+        "store": item.store, "offset": offset, "then": then}
+
+
+def _worst(worst: dict[str, Any], *, several: bool) -> tuple[str, list[Step]]:
+    """The summary and the next steps of what a log says first; `several`: it speaks of more than one store."""
     place = f" in {worst['file']}" if worst["file"] else f" in the store {worst['store']}" if several else ""
     place += f" at offset {worst['offset']} of the log" if worst["offset"] is not None else ""
     last = worst["last_time"] or f"line {worst['last_line']}"
-    text = f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})"
     steps = [Step(line, worst["meaning"]) for line in worst["then"]]
     if worst["code"]:
         steps.append(Step(f"mqtool explain {worst['code']}", "meaning, cause and remedy"))
-    out.summary(text, steps)
+    return f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})", steps
 
 
 def _document(item: Code | Reason) -> dict[str, Any]:

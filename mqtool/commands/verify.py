@@ -15,7 +15,7 @@ from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
 from mqtool.words import _
-from recover.check.report import verify as verify_store
+from recover.check.report import VerifyReport, verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
 from recover.predict.may_start import refused_by_all, start_that_restores
@@ -69,13 +69,18 @@ def verify(
     if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
         line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
             oldest=refused[0], reason=refused[1].rstrip(".?"), rest=line)
-    if unstated := [f"{item.facts['setting']}=false" for item in report.findings if item.code == "part-unstated"]:
-        line += "; " + _("provided that it has {settings}").format(settings=" ".join(unstated))
+    line += _assumed(report)
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
     out.summary(line, next_steps(out.scene(
         phase, code, unread=report.unread, start=start, assumed=() if start is None else start.assumed)))
     return code
+
+
+def _assumed(report: VerifyReport) -> str:
+    """What the verdict assumes of a configuration that was not given, in words; "" for nothing."""
+    unstated = [f"{item.facts['setting']}=false" for item in report.findings if item.code == "part-unstated"]
+    return "; " + _("provided that it has {settings}").format(settings=" ".join(unstated)) if unstated else ""
 
 
 # --- `mqtool fleet verify`: many stores in one Spark job. ------------------------------------------------------------

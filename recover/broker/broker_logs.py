@@ -65,48 +65,66 @@ class LogSummary(Struct):
 
 def read_log(path: Path) -> LogSummary:
     """Read a log, also a gzipped one. `Refusal` (8) if it cannot be unpacked."""
-    found: list[Occurrence] = []
-    summary = LogSummary()
-    ended, store = "", None
-    stores: set[str] = set()
+    reader = _LogReader()
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             stream = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
             for number, line in _lines(stream):
-                summary.lines = number
-                summary.size += len(line)
-                summary.recognized = summary.recognized or _LEVEL.match(line) is not None
-                if b"physics file" in line and (named := _LOG_FILE.search(line)):
-                    ended = _text(named[1])
-                    _assign_end(found, ended)
-                root = _store_in(line)
-                if root is not None and (root in stores or len(stores) < _STORES):
-                    stores.add(root)
-                    store = root
-                summary.store = summary.store or store
-                if _SIGNS.search(line) is None:
-                    continue
-                for row, pattern in zip(ROWS, _COMPILED, strict=True):
-                    if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
-                        _note(found, row, match, number, line, ended, store)
-                        break
+                reader.take(number, line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refusal(f"{path} cannot be decompressed: {error}", "Decompress what can be, and use that.") from error
-    order = {row.name: number for number, row in enumerate(ROWS)}
-    # lines before the first name are about the store that is named first
-    merged: dict[tuple[str, str | None], Occurrence] = {}
-    for item in found:
-        item.store = item.store or summary.store
-        known = merged.setdefault((item.row.name, item.store), item)
-        if known is not item:
-            item.count, item.first_line, item.first_time = known.count + item.count, known.first_line, known.first_time
-            item.file, item.offset = item.file or known.file, known.offset if item.offset is None else item.offset
-            merged[item.row.name, item.store] = item
-    summary.seen = sorted(merged.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
-    summary.store = summary.seen[0].store if summary.seen else summary.store
-    return summary
+    return reader.ended()
+
+
+class _LogReader:
+    """Reads a log line by line. Several brokers may write to one log: each line is about the store that it names, else
+    about the one that was named last before it."""
+
+    def __init__(self) -> None:
+        self.summary = LogSummary()
+        self.found: list[Occurrence] = []
+        self.stores: set[str] = set()
+        self.store: str | None = None
+        self.end = ""
+
+    def take(self, number: int, line: bytes) -> None:
+        summary = self.summary
+        summary.lines = number
+        summary.size += len(line)
+        summary.recognized = summary.recognized or _LEVEL.match(line) is not None
+        if b"physics file" in line and (named := _LOG_FILE.search(line)):
+            self.end = _text(named[1])
+            _assign_end(self.found, self.end)
+        root = _store_in(line)
+        if root is not None and (root in self.stores or len(self.stores) < _STORES):
+            self.stores.add(root)
+            self.store = root
+        summary.store = summary.store or self.store
+        if _SIGNS.search(line) is None:
+            return
+        for row, pattern in zip(ROWS, _COMPILED, strict=True):
+            if row.sign.encode() in line and (match := pattern.search(line)) and _applies(row, match):
+                _note(self.found, row, match, number, line, self.end, self.store)
+                return
+
+    def ended(self) -> LogSummary:
+        """The summary, the worst row first. Lines before the first name are about the store that is named first."""
+        summary = self.summary
+        merged: dict[tuple[str, str | None], Occurrence] = {}
+        for item in self.found:
+            item.store = item.store or summary.store
+            known = merged.setdefault((item.row.name, item.store), item)
+            if known is not item:
+                item.count += known.count
+                item.first_line, item.first_time = known.first_line, known.first_time
+                item.file, item.offset = item.file or known.file, known.offset if item.offset is None else item.offset
+                merged[item.row.name, item.store] = item
+        order = {row.name: number for number, row in enumerate(ROWS)}
+        summary.seen = sorted(merged.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
+        summary.store = summary.seen[0].store if summary.seen else summary.store
+        return summary
 
 
 def _store_in(line: bytes) -> str | None:

@@ -272,7 +272,7 @@ def judged_pairs(
     `newest`: the store timestamp (ms) of the last message, for a log that was not read. `expected`: topics whose queue
     files a repair would create.
     """
-    shown = _what_shows(store, topics, log, newest)
+    shown = _Evidence(store, topics, log, newest).shown()
     logged = {topic_text(topic) for topic, _ in log.queues} if log is not None else set()
     users = topics.users(logged)
     held = {folder.topic for folder, queue in store.list_queues() if queue.files}.union(expected)
@@ -282,34 +282,52 @@ def judged_pairs(
             for pair in topics.pairs]
 
 
-def _what_shows(store: Store, topics: Topics, log: LogView | None, newest: int) -> dict[str, str]:
-    pairs = {pair.name: pair for pair in topics.pairs}
-    names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
-    stored = set(names if log is None else names.difference(deleted_topics(log, topics, names)))
-    users = sorted(filter(is_users_topic, stored))
-    groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
-    shown: dict[str, str] = {}
-    if users:
-        shown[TOPICS_FILE] = f"queues and log hold {few(users)}"
-    delays = pairs[DELAYS_FILE]
-    # a broker writes the file every ten seconds and when it stops, as it does with consumer offsets
-    gone = not delays.present and any(pairs[name].present for name in OFFSET_FILES)
-    late = _WRITTEN_MS if gone and store.has_abort else 0
-    empty = delays.present and not delays.main.table
-    if TOPIC_SCHEDULE in stored and (gone or empty) and _came_due(store, log, newest, late):
-        shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
-    if groups and pairs[GROUPS_FILE].present:
-        shown[GROUPS_FILE] = f"there were groups: {few(groups)}"
-    offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
-    if not (offsets.main.table or lmq.main.table):
+class _Evidence:
+    """What queues, log and other config files show of the files in config/. `newest`: the store timestamp (ms) of the
+    last message."""
+
+    def __init__(self, store: Store, topics: Topics, log: LogView | None, newest: int) -> None:
+        self.store, self.log = store, log
+        self.newest = newest if log is None else log.tally.newest_timestamp
+        self.pairs = {pair.name: pair for pair in topics.pairs}
+        names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
+        self.stored = set(names if log is None else names.difference(deleted_topics(log, topics, names)))
+        self.users = sorted(filter(is_users_topic, self.stored))
+        self.groups = _groups(self.pairs[GROUPS_FILE], self.stored | set(topics.configured or ()))
+
+    def of_topics(self) -> str:
+        return f"queues and log hold {few(self.users)}" if self.users else ""
+
+    def of_delays(self) -> str:
+        """A broker writes the file every ten seconds and when it stops, as it does with consumer offsets."""
+        delays = self.pairs[DELAYS_FILE]
+        gone = not delays.present and any(self.pairs[name].present for name in OFFSET_FILES)
+        empty = delays.present and not delays.main.table
+        late = _WRITTEN_MS if gone and self.store.has_abort else 0
+        due = TOPIC_SCHEDULE in self.stored and (gone or empty) and _came_due(self.store, self.log, self.newest, late)
+        return f"queues and log hold {TOPIC_SCHEDULE}" if due else ""
+
+    def of_groups(self) -> str:
+        return f"there were groups: {few(self.groups)}" if self.groups and self.pairs[GROUPS_FILE].present else ""
+
+    def of_offsets(self, name: str) -> str:
+        offsets, lmq = self.pairs[OFFSETS_FILE], self.pairs[LMQ_OFFSETS_FILE]
         # a broker with LMQ queues keeps all offsets in the file of those
-        name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
-        if groups and (not _is_as_begun(pairs[name]) or _has_consumed(pairs[name], groups, store, log)):
-            shown[name] = f"there were groups: {few(groups)}"
-        elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
-            shown[name] = "config/ holds no file that a broker wrote"
-    kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
-    return {name: text for name, text in shown.items() if not kept & IN_ROCKSDB.get(name, set())}
+        own = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
+        if name != own or offsets.main.table or lmq.main.table:
+            return ""
+        pair = self.pairs[name]
+        if self.groups and not (_is_as_begun(pair) and not _has_consumed(pair, self.groups, self.store, self.log)):
+            return f"there were groups: {few(self.groups)}"
+        unwritten = not any(pair.present and not is_guess(pair) for pair in self.pairs.values())
+        return "config/ holds no file that a broker wrote" if self.users and unwritten else ""
+
+    def shown(self) -> dict[str, str]:
+        """What is shown of each file that must have had content, in words; not of one whose content is in RocksDB."""
+        found = {TOPICS_FILE: self.of_topics(), DELAYS_FILE: self.of_delays(), GROUPS_FILE: self.of_groups(),
+                 **{name: self.of_offsets(name) for name in OFFSET_FILES}}
+        kept = {*names_in(self.store.config_dir), *config_databases(self.store.options.settings)}
+        return {name: text for name, text in found.items() if text and not kept & IN_ROCKSDB.get(name, set())}
 
 
 def _is_as_begun(pair: ConfigPair) -> bool:
@@ -341,7 +359,7 @@ def _came_due(store: Store, log: LogView | None, newest: int, late: int) -> bool
             dues.append(unit.tags_code)
     if not dues:
         return not late and log is not None and any(topic_text(topic) == TOPIC_SCHEDULE for topic, _ in log.queues)
-    return min(dues) + late <= (newest if log is None else log.tally.newest_timestamp)
+    return min(dues) + late <= newest
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:

@@ -61,8 +61,8 @@ def export_on_spark(
         # in waves, so that progress shows
         size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
         while wave := [*islice(asked, size_of_wave)]:
-            found = ask([(split, export) for split, export in wave if split.summary is not None])
-            here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
+            found = ask([(split, export) for split, export in wave if not split.is_here])
+            here = [(PackedLater(split), export) for split, export in wave if split.is_here]
             for written, files, reads in [*found, *run_job(session, export_sent, here, "export")]:
                 if not session.is_local:
                     views.take(reads)
@@ -95,7 +95,7 @@ def _questions(
     for scan in log.files:
         mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
         for split in filter(choice.may_be_in, scan.splits):
-            queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
+            queues = log.queues if split.is_here else [log.queues[number] for number in split.numbers]
             yield split, SplitExport(
                 split.first, mapped_file, queues, wanted, str(folder), attempts, dict(scanned.doubted))
 

@@ -29,6 +29,7 @@ from recover.look.query import unread_notes
 from recover.reading.doubts import ORDER, OWNERS, displaced, resolved
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.reading import Reading
+from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile
@@ -65,13 +66,15 @@ def source_of(store: Store) -> Source:
 
 class Scanned(NamedTuple):
     """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it.
-    `doubted`: the fields that other evidence contradicts, by the physical offset of their record."""
+    `doubted`: the fields that other evidence contradicts, by the physical offset of their record. `earlier`: the
+    identities (uint64, ascending) of the records that each earlier source has."""
 
     source: Source
     log: LogView
     unread: tuple[str, ...]
     by_names: LogView
     doubted: Mapping[int, list[str]] = MappingProxyType({})
+    earlier: tuple[Rows, ...] = ()
 
 
 def open_sources(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
@@ -34,12 +34,13 @@ from recover.look.query import (
     query_time,
     queue_records,
 )
-from recover.predict.groups import committed_rows, offsets_in_rocksdb
+from recover.predict.groups import GroupRow, committed_rows, offsets_in_rocksdb
 from recover.store.config_files import OFFSET_FILES, read_pairs
 from recover.store.store import Store
 
 HalfName = tuple[str, int, str]
 _OP_TOPICS = {TOPIC_HALF: TOPIC_OP_HALF, TOPIC_ROCKSDB_HALF: TOPIC_ROCKSDB_OP_HALF}
+_READ = frozenset({"sent", "committed", "delivered", "retry", "dead-letter"})
 _LIVES = 20
 _MOST = 500_000
 """How many messages of a queue after a half message are searched for the one that ends it."""
@@ -92,57 +93,77 @@ class MessageHistory(Struct):
 def trace(store: Store, name: str, scanned: Scanned | None = None) -> tuple[list[MessageHistory], Answer]:
     """Return the lives of the messages with this id, unique key or key, and the search: in the `scanned` log, or
     through the index. `Refusal` (8) if the index cannot be used."""
-    if scanned is None:
-        found = query_id(store, name)
-    else:
-        found = query_place(store, name) or Answer("scan")
-        key = found.messages[0].record.uniq_key if found.messages else name
-        if key is not None:
-            wanted = Wanted(key=key, include=frozenset({"system"}))
-            found = scan_for(scanned, wanted)
-    keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
-    if len(keys) > _LIVES:
-        found.more, found.left_out = True, len(keys) - _LIVES
+    found = query_id(store, name) if scanned is None else _scan(scanned, store, name)
     if scanned is None and not found.messages and not known_topics(store):
         raise Refusal("an index lookup needs the topics, and these are unknown",
                       "`{typed} --scan` scans the whole log instead.")
-    by_key: dict[str | None, dict[int, Record]] = {}
-    for key in keys[:_LIVES]:
-        records = [item.record for item in found.messages if item.record.uniq_key == key]
-        if key is not None and scanned is None:
-            more = query_key(store, known_topics(store), key)
-            records += [item.record for item in more.messages]
-            found.complete &= more.complete
-            found.notes += [note for note in more.notes if note not in found.notes]
-            found.damaged += [item for item in more.damaged if item not in found.damaged]
-        by_key[key] = {record.phy_offset: record for record in records}
+    by_key = _by_key(store, found, by_index=scanned is None)
     ops = None if scanned is None else _scanned_ops(scanned, by_key.values(), found)
     offsets = offsets_in_rocksdb(store)
     pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
     committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
     for line in offsets:
         found.incomplete(line)
+    if ops is None:
+        _note_lost_ops(store, by_key.values(), committed, found)
+    lives = []
+    for key, records_at in by_key.items():
+        records = [records_at[at] for at in sorted(records_at)]
+        for group in ([[record] for record in records] if key is None else [records]):
+            life = _life(store, key, group, found, ops)
+            life.consumers = [*_consumers(life.events, committed)]
+            lives.append(life)
+    return lives, found
+
+
+def _scan(scanned: Scanned, store: Store, name: str) -> Answer:
+    """Search a log that was scanned: for a place, and for the unique key of the message there; else for a key."""
+    found = query_place(store, name) or Answer("scan")
+    key = found.messages[0].record.uniq_key if found.messages else name
+    return found if key is None else scan_for(scanned, Wanted(key=key, include=frozenset({"system"})))
+
+
+def _by_key(store: Store, found: Answer, *, by_index: bool) -> dict[str | None, dict[int, Record]]:
+    """The records of each unique key by their place; the index leads to more of them than the first search found."""
+    keys = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
+    if len(keys) > _LIVES:
+        found.more, found.left_out = True, len(keys) - _LIVES
+    by_key: dict[str | None, dict[int, Record]] = {}
+    for key in keys[:_LIVES]:
+        records = [item.record for item in found.messages if item.record.uniq_key == key]
+        if key is not None and by_index:
+            more = query_key(store, known_topics(store), key)
+            records += [item.record for item in more.messages]
+            found.complete &= more.complete
+            found.notes += [note for note in more.notes if note not in found.notes]
+            found.damaged += [item for item in more.damaged if item not in found.damaged]
+        by_key[key] = {record.phy_offset: record for record in records}
+    return by_key
+
+
+def _note_lost_ops(
+    store: Store, lives: Iterable[dict[int, Record]], committed: list[GroupRow], found: Answer,
+) -> None:
+    """Note each queue of op messages that is not there, although half messages of these lives may have been ended."""
     queues = {(folder.topic, folder.queue_id) for folder in store.queue_folders}
-    halves = {(record.topic_name, record.queue_id) for records_at in by_key.values() for record in records_at.values()
-              if record.topic_name in _OP_TOPICS and scanned is None}
+    halves = {(record.topic_name, record.queue_id) for life in lives for record in life.values()
+              if record.topic_name in _OP_TOPICS}
     for topic, queue in sorted(halves):
         # before the first op message they have no queue
         of_ops = _OP_TOPICS[topic], queue
         were_read = any((row.topic, row.queue) == of_ops and row.committed for row in committed)
         if of_ops not in queues and (were_read or (topic, queue) not in queues):
             found.incomplete(f"there is no consume queue {of_ops[0]}/{queue}; --scan searches the log instead")
-    lives = []
-    for key, records_at in by_key.items():
-        records = [records_at[at] for at in sorted(records_at)]
-        for group in ([[record] for record in records] if key is None else [records]):
-            life = _life(store, key, group, found, ops)
-            life.consumers = [
-                Offset(row.group, row.topic, row.queue, event.queue_offset, row.committed,
-                       row.committed > event.queue_offset)
-                for event in life.events if event.stage in ("sent", "committed", "delivered", "retry", "dead-letter")
-                for row in committed if (row.topic, row.queue) == (event.topic, event.queue)]
-            lives.append(life)
-    return lives, found
+
+
+def _consumers(events: list[Event], committed: list[GroupRow]) -> Iterator[Offset]:
+    """What the committed offsets say about the records that consumers read."""
+    for event in events:
+        if event.stage in _READ:
+            for row in committed:
+                if (row.topic, row.queue) == (event.topic, event.queue):
+                    yield Offset(row.group, row.topic, row.queue, event.queue_offset, row.committed,
+                                 row.committed > event.queue_offset)
 
 
 def _life(
@@ -276,26 +297,33 @@ def _scanned_ops(
 
 
 def _ended(events: list[Event], *, sure: bool) -> str:
-    stages = [event.stage for event in events]
+    """How the life of a message has ended so far, in words. `sure`: nothing that could end it was left unread."""
+    stages = {event.stage for event in events}
     last = events[-1] if events[-1].stage != "op" or len(events) == 1 else events[-2]
     if "dead-letter" in stages:
         return f"given up by group {next(event.group for event in events if event.stage == 'dead-letter')}"
     if "half" in stages and "committed" not in stages:
-        if "op" in stages:
-            return "rolled back: an op message ends it, and there is no commit" if sure else \
-                "ended by an op message: rolled back, or its commit cannot be read"
-        if "discarded" in stages:
-            return "given up by the broker: its producer did not answer any check"
-        return "open: neither committed nor rolled back" if sure else \
-            "open, unless the commit or op message that ends it cannot be read"
+        return _uncommitted(stages, sure=sure)
     if "recall" in stages and "delivered" not in stages:
         return "recalled by its producer: not delivered"
-    waits = [event for event in events if event.stage == "waiting"]
-    if waits:
-        after = [event for event in events if event.phy_offset > waits[-1].phy_offset]
-        if not any(event.topic == waits[-1].target for event in after):
-            return f"waiting for its delivery to {waits[-1].target}"
-    retries = [event for event in events if event.stage == "retry"]
-    if retries:
+    if (waits := _of_stage(events, "waiting")) and not any(
+            event.topic == waits[-1].target and event.phy_offset > waits[-1].phy_offset for event in events):
+        return f"waiting for its delivery to {waits[-1].target}"
+    if retries := _of_stage(events, "retry"):
         return f"given to group {retries[-1].group} again, {retries[-1].note}"
     return "committed" if "committed" in stages else "delivered" if last.stage == "delivered" else "sent"
+
+
+def _of_stage(events: list[Event], stage: str) -> list[Event]:
+    return [event for event in events if event.stage == stage]
+
+
+def _uncommitted(stages: set[str], *, sure: bool) -> str:
+    """How a half message without a commit has ended so far."""
+    if "op" in stages:
+        return "rolled back: an op message ends it, and there is no commit" if sure else \
+            "ended by an op message: rolled back, or its commit cannot be read"
+    if "discarded" in stages:
+        return "given up by the broker: its producer did not answer any check"
+    return "open: neither committed nor rolled back" if sure else \
+        "open, unless the commit or op message that ends it cannot be read"

@@ -88,20 +88,9 @@ def groups_of(
     config = ConfigReport(analysis)
     unread = offsets_in_rocksdb(analysis.store)
     assumed: list[str] = []
-    committed = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
-    if not committed and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
-        unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
-    rows = [row for row in committed
+    rows = [row for row in _committed(settings, config, assumed, unread)
             if fnmatch.fnmatchcase(row.group, group) and fnmatch.fnmatchcase(row.topic, topic)]
-    rows.sort(key=lambda row: (row.group, row.topic, row.queue))
-    by_queue: dict[QueueKey, list[GroupRow]] = defaultdict(list)
-    counted_otherwise = set(analysis.topics.batch)
-    for pair in config.pairs:
-        if pair.name == MAPPING_FILE:
-            counted_otherwise.update(pair.main.table)
-    for row in rows:
-        if row.topic not in counted_otherwise and row.committed >= 0:
-            by_queue[QueueKey(row.topic, row.queue)].append(row)
+    by_queue = _by_queue(rows, analysis, config)
     short = _as_they_are(analysis, by_queue)
     if short:
         unread.append(f"{count(len(short), 'queue')} without the entries of the newest messages: their lag is unknown")
@@ -113,18 +102,43 @@ def groups_of(
 
     prediction = predict(analysis.store, analysis.by_names, settings, started=started, books=books)
     prediction.assumptions += assumed
-    gone = list(log_is_gone(analysis.store))
     if prediction.starts and not prediction.is_unknown and analysis.queues is not None:
         _once_started(analysis, by_queue, queues, prediction.cut_at, settings)
+    gone = list(log_is_gone(analysis.store))
     if gone or COMMITLOG in analysis.elsewhere:
         # messages are counted in the log; without it the counts are unknown
         for row in rows:
             row.lag = row.skips = row.again = None
     of_start = [item for item in prediction.findings() if item.code in _OF_START]
-    told = {item.code for item in of_start}
-    found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
-                    and item.code not in told] + _of_queues(analysis, short) + of_start
-    return Groups(rows, found, prediction, unread)
+    of_offsets = _of_offsets(config, {item.code for item in of_start}, group, topic)
+    return Groups(rows, [*gone, *of_offsets, *_of_queues(analysis, short), *of_start], prediction, unread)
+
+
+def _committed(
+    settings: BrokerSettings, config: ConfigReport, assumed: list[str], unread: list[str]
+) -> list[GroupRow]:
+    """All committed offsets that this broker reads, in order; what is assumed, and what is not read."""
+    found = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
+    if not found and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
+        unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
+    return sorted(found, key=lambda row: (row.group, row.topic, row.queue))
+
+
+def _of_offsets(config: ConfigReport, told: set[str], group: str, topic: str) -> list[Finding]:
+    """The findings about offsets of these groups and topics that the start does not tell of."""
+    return [item for item in config.findings
+            if item.file in _OFFSET_PLACES and item.code not in told and _fits(item, group, topic)]
+
+
+def _by_queue(rows: list[GroupRow], analysis: Reading, config: ConfigReport) -> dict[QueueKey, list[GroupRow]]:
+    """The rows with an offset, by queue, without those of batch and static topics, which count differently."""
+    otherwise = set(analysis.topics.batch)
+    otherwise.update(name for pair in config.pairs if pair.name == MAPPING_FILE for name in pair.main.table)
+    found: dict[QueueKey, list[GroupRow]] = defaultdict(list)
+    for row in rows:
+        if row.topic not in otherwise and row.committed >= 0:
+            found[QueueKey(row.topic, row.queue)].append(row)
+    return found
 
 
 def offsets_in_rocksdb(store: Store) -> list[str]:

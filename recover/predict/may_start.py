@@ -94,9 +94,7 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in placed)
     stated = [*_stated_settings(around, settings)]
-    for item in stated:
-        if item.code == _LEFT_OUT and item.bits & MESSAGES and prediction.starts:
-            prediction.refuse(Stop(item.message, item.remedy))
+    _refuse_left_out(prediction, stated)
     expiring = around.expiring(settings, now) if prediction.starts else []
     displaced = [*check_log.displaced_findings(store, placed)]
     beside = [*stated, *expiring, *around.runs, *displaced]
@@ -118,6 +116,13 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
         [structs.replace(item, severity="info", bits=0) for item in mends],
         around.unstated if settings.version.has_reached(_POP_IN_ROCKSDB) else [],
     )
+
+
+def _refuse_left_out(prediction: Prediction, stated: list[Finding]) -> None:
+    """A broker whose configuration leaves out the size of log or queue files loads none of them, and does not start."""
+    for item in stated:
+        if item.code == _LEFT_OUT and item.bits & MESSAGES and prediction.starts:
+            prediction.refuse(Stop(item.message, item.remedy))
 
 
 def _mends(checked: VerifyReport) -> list[Finding]:

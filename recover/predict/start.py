@@ -93,14 +93,9 @@ def predict(
         return prediction
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
-        prediction.lowered_queues = [(queue_name(key), end, 0) for key, end in _ends(loaded.queues) if end]
+        prediction.lowered_queues = [*_ends(loaded.queues)]
         return prediction
-    if settings.version.has(versions.INVALID_CONFIG_DELETED):
-        prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in _read_configs(around, settings)
-                                     if pair.is_deleted]
-    if settings.knows("timerWheelEnable"):
-        # the effect on pending messages is not predicted
-        prediction.unsupported += [f"timer messages: {damage}" for damage in around.timer_damage]
+    _note_services(prediction, around, settings)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
@@ -119,13 +114,7 @@ def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerS
     """Load the store, and note all that the start finds before it looks at a message."""
     store = around.store
     prediction.assumptions += assumptions(store, around.first_file, settings)
-    prediction.not_emulated = not_emulated(around, settings)
-    prediction.unsupported += prediction.not_emulated or around.unread_parts
-    # predict does not know what the loss of these costs
-    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in around.needed if not item.stops]
-    # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
-    prediction.unsupported += [f"{store.relative(twin.path)}: a second log file with this name"
-                               for twin in store.commitlog.duplicates]
+    _note_unread(prediction, around, settings)
     prediction.incomplete = [*around.gaps]
     if counted and not prediction.incomplete:
         prediction.incomplete += around.end
@@ -147,6 +136,17 @@ def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerS
     return loaded
 
 
+def _note_unread(prediction: Prediction, around: Surroundings, settings: BrokerSettings) -> None:
+    """Note what the answer leaves out."""
+    prediction.not_emulated = not_emulated(around, settings)
+    prediction.unsupported += prediction.not_emulated or around.unread_parts
+    # predict does not know what the loss of these costs
+    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in around.needed if not item.stops]
+    # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
+    prediction.unsupported += [f"{around.store.relative(twin.path)}: a second log file with this name"
+                               for twin in around.store.commitlog.duplicates]
+
+
 def _count(prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start) -> None:
     """Count what the start costs: lost, unreachable and undelivered messages."""
     count_lost(around.log, prediction.cut_at, prediction)
@@ -163,11 +163,22 @@ def _count(prediction: Prediction, around: Surroundings, settings: BrokerSetting
     prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
 
 
-def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[Key, int]]:
-    """Each queue with its max offset, as far as its files tell."""
+def _note_services(prediction: Prediction, around: Surroundings, settings: BrokerSettings) -> None:
+    """Note what the services of the broker do with their own files."""
+    if settings.version.has(versions.INVALID_CONFIG_DELETED):
+        prediction.deleted_files += [f"{CONFIG}/{pair.name}" for pair in _read_configs(around, settings)
+                                     if pair.is_deleted]
+    if settings.knows("timerWheelEnable"):
+        # the effect on pending messages is not predicted
+        prediction.unsupported += [f"timer messages: {damage}" for damage in around.timer_damage]
+
+
+def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[str, int, int]]:
+    """Each queue that holds anything, with its max offset, as far as its files tell, and the 0 of an unread one."""
     for key, state in sorted(queues.items()):
         state.recover()
-        yield key, state.max_offset
+        if state.max_offset:
+            yield queue_name(key), state.max_offset, 0
 
 
 class _Start:
@@ -336,6 +347,10 @@ class _Start:
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new = sorted({topic for topic, _ in self.states.keys() - found.keys() if not topic.startswith(LMQ_PREFIX)})
         prediction.revived_topics = deleted_topics(self.log.view, self.topics, new)
+        self._assume_of_dispatch()
+
+    def _assume_of_dispatch(self) -> None:
+        """Note the settings that decided what dispatch wrote, and were not given."""
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
             self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} entries their deliver times")
         if self.dispatcher.multi_skipped:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from fixtures.damage import damage
 from mqtool import exits
@@ -70,3 +77,33 @@ def test_the_three_answers_fit_a_screen_of_80_by_24(tmp_path: Path, monkeypatch:
     assert rows <= 24, screen
     assert screen.startswith("May 5.5.0 start on it? NO")
     assert screen.splitlines()[-1].startswith(("next: ", "or: "))
+
+
+def on_terminal(*words: object, columns: int = 80) -> list[str]:
+    """The lines that a command writes to a terminal of that width."""
+    main, other = pty.openpty()
+    line = [sys.executable, "-m", "mqtool", *map(str, words)]
+    environment = {**os.environ, "COLUMNS": str(columns), "LINES": "24", "NO_COLOR": "1", "TERM": "xterm"}
+    with subprocess.Popen(line, stdout=other, stderr=subprocess.DEVNULL, env=environment) as process:
+        os.close(other)
+        found = b""
+        with suppress(OSError):  # the end of what a terminal gives, on Linux
+            while piece := os.read(main, 65536):
+                found += piece
+    os.close(main)
+    assert process.returncode is not None
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", found.decode()).replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize("language", ["en", "zh_CN"])
+def test_on_a_terminal_of_24_lines_the_answer_is_whole_and_breaks_between_words(language: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path).rename(tmp_path / "store")
+    damage("crash-bit-without-checkpoint", root, 2)
+    lines = on_terminal("doctor", root, "--lang", language)
+    assert len(lines) <= 22, "the answer and the prompt after it"
+    commands = [line.partition(": ")[2] for line in lines if line.startswith(("next: ", "or: ", "下一步: ", "或: "))]
+    assert commands == [f"mqtool recover {root} --mend-bits --dry-run", f"mqtool recover {root} --dry-run"]
+    assert all(cell_len(line) <= 80 for line in lines if "mqtool recover" not in line)
+    text = " ".join(" ".join(lines).split())
+    if language == "en":
+        assert mqtool("doctor", root, "--json").document["summary"].partition(" (2.0 MiB")[0] in text

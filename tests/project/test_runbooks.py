@@ -104,5 +104,10 @@ def test_all_that_a_dead_broker_had_is_sent_or_listed(tmp_path: Path) -> None:
     assert sent["planned"] + sum(sent["left_out"].values()) == exported["messages"]
 
 
+def test_the_words_under_the_picture_of_a_report_are_those_of_a_report(tmp_path: Path) -> None:
+    readme = " ".join((DOCS.parent / "README.md").read_text().split())
+    assert f"![{demo.words_of_report(tmp_path)}](docs/report.png)" in readme
+
+
 def test_every_step_of_the_demo_ends_as_it_says() -> None:
     assert demo.main([]) == 0
