@@ -44,7 +44,7 @@ from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.store.memo import Stamp, current_stamps
 from recover.store.reading import kept_open
-from recover.store.store import Store, StoreOptions
+from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
 BESIDE_BROKER = (
     "Stop the broker first, or work on a snapshot of its file system. While it runs, use only reading commands, "
@@ -155,7 +155,8 @@ def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> Non
     more than is free."""
     rooms = room_for(root.absolute(), plan, journal)
     out.answer(room=to_builtins(rooms))
-    out.show(*(Text(room_text(room)) for room in rooms))
+    typed = {str(root.absolute()): f"{root}/{JOURNAL_DIR}", str(root.absolute() / JOURNAL_DIR): f"{root}/{JOURNAL_DIR}"}
+    out.show(*(Text(room_text(room, typed.get(room.place, room.place))) for room in rooms))
     check_space(root.absolute(), plan, journal)
 
 

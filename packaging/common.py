@@ -13,6 +13,7 @@ import tarfile
 import tomllib
 import venv
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ PYTHON = "3.13"
 """Of the folder: the newest whose numpy (2.2.6) has wheels for glibc 2.17."""
 
 
+@cache
 def epoch() -> int:
     """Return the time of the last commit (seconds since 1970), or SOURCE_DATE_EPOCH."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
@@ -93,8 +95,9 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def pack(folder: Path, target: Path) -> Path:
-    """Pack a folder into a `.tar.xz` (or `.tar`): the same bytes for the same names, modes and contents."""
+def pack(folder: Path, target: Path, preset: int = 6) -> Path:
+    """Pack a folder into a `.tar.xz` (or `.tar`): the same bytes for the same names, modes and contents. `preset`: xz's
+    own, from 0, which is quick, to 9."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in [folder, *sorted(folder.rglob("*"))]:
@@ -110,7 +113,7 @@ def pack(folder: Path, target: Path) -> Path:
                 archive.addfile(info)
     data = raw.getvalue()
     if target.suffix == ".xz":
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 64 << 20}]
         data = lzma.compress(data, filters=filters)
     target.write_bytes(data)
     return target

@@ -4,7 +4,8 @@ Wheels, source archive and wheelhouses need a Python and the packages' registry;
 and compiles an interpreter: some minutes, once a machine.
 
 `dist.py tested FOLDER` is for tests, which have no such minutes: the same files of this work tree, unless FOLDER has
-them already, with wheelhouses for one Python, around the interpreter that is there; it ends with 77 if there is none.
+them already, packed quickly, with wheelhouses for one Python, around the interpreter that is there; it ends with 77 if
+there is none.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def tested(target: Path) -> int:
     if not mark.exists() or mark.read_text() != stamp:
         fresh(target)
         made = [path.rename(target / path.name) for path in build_all(BUILD / "wheels-tested")]
-        made += archives(made[1], target)
+        made += archives(made[1], target, quickly=True)
         # for the Python of the tests, and for that of Debian 12, which is there for aarch64
         pythons = (".".join(map(str, sys.version_info[:2])), "3.11")
         made += [wheelhouse(platform, wheel, target, [python])

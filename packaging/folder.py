@@ -3,8 +3,8 @@
 1. The interpreter for glibc 2.17 (interpreter.py), and the wheels of the local engine as locked, all for glibc 2.17.
 2. Bytecode is compiled ahead and never checked again: nothing is written where it runs, also as root.
 3. `mqtool` (launcher.c) starts it, from wherever it was unpacked, through links, and whatever the environment says.
-4. What numpy needs of a system besides glibc comes along: zlib, libgcc_s, and the two functions of libstdc++ that it
-   calls. The programs are tested in a root that has glibc and nothing else.
+4. What numpy needs of a system besides glibc is put where its libraries look first. The programs are tested in a root
+   that has glibc and nothing else.
 5. Licences and a bill of materials of all parts are inside; man page, completions and systemd units under `share/`.
 
 The symbol versions of every binary are checked: none may need a newer glibc.
@@ -21,16 +21,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import BUILD, PYTHON, ROOT, VERSION, apt, check_sum, epoch, fresh, pack, run, tools, zig
-from interpreter import SOURCES, TARGET, interpreter
+from common import BUILD, PYTHON, ROOT, VERSION, epoch, fresh, pack, run, tools, zig
+from interpreter import LIBGCC, SOURCES, TARGET, interpreter
 from wheels import PLATFORMS, download
 
 GLIBC = (2, 17)
 NAME = f"mqtool-{VERSION}-linux-x86_64"
-LIBGCC = ("libgcc-s1_10.2.1-6_amd64.deb", 
-          "e478f2709d8474165bb664de42e16950c391f30eaa55bc9b3573281d83a29daf")
-"""Of Debian 11, the newest that glibc 2.17 can load."""
-_CXX_VERSIONS = "CXXABI_1.3 {}; GLIBCXX_3.4 { global: _Znwm; _ZdlPv; local: *; };"
 _UNUSED = ("*/tests", "numpy/fft", "numpy/f2py", "numpy/distutils", "numpy/_core/include", "numpy/_core/lib",
            "numpy/random/lib", "numpy/typing", "numpy/_pyinstaller", "numpy/*/*.pyi", "numpy/*.pyi")
 _ZIG = {"ZIG_GLOBAL_CACHE_DIR": str(BUILD / "zig-cache")}
@@ -63,27 +59,6 @@ def install(site: Path, own: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def libraries(site: Path, licences: Path) -> None:
-    """Put libgcc_s, zlib and a libstdc++ of two functions where numpy's libraries look first: a root may lack them."""
-    work = fresh(BUILD / "folder-libgcc")
-    name, sha256 = LIBGCC
-    run([*apt(work / "apt", "deb", "bullseye"), "download", "libgcc-s1", "gcc-10-base"], work)
-    check_sum(work / name, sha256)
-    for path in sorted(work.glob("*.deb")):  # the second has the licence
-        run(["dpkg-deb", "-x", path, work], work)
-    shutil.copy(next(work.glob("**/libgcc_s.so.1")), site / "numpy.libs")
-    licences.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(work / "usr" / "share" / "doc" / "gcc-10-base" / "copyright", licences / "libgcc.txt")
-    (work / "versions").write_text(_CXX_VERSIONS)
-    zlib = interpreter() / "libz.a"
-    for name, words in (
-        ("libstdc++.so.6", [f"-Wl,--version-script={work / 'versions'}", str(ROOT / "packaging" / "cxx.c")]),
-        ("libz.so.1", ["-Wl,--whole-archive", str(zlib), "-Wl,--no-whole-archive"]),
-    ):
-        run(zig("cc", "-target", TARGET, "-O2", "-s", "-shared", "-fPIC", f"-Wl,-soname,{name}", *words, "-o",
-                str(site / "numpy.libs" / name)), ROOT, _ZIG)
-
-
 def licences(site: Path, folder: Path) -> None:
     """Copy the licences of all parts into a folder: one file or folder a part."""
     for info in sorted(site.glob("*.dist-info")):
@@ -104,7 +79,7 @@ def folder(own: Path) -> Path:
     site = library / "site-packages"
     site.mkdir(exist_ok=True)
     install(site, own)
-    libraries(site, top / "licenses")
+    shutil.copytree(interpreter() / "libraries", site / "numpy.libs", dirs_exist_ok=True)
     for path in binaries(top):
         if newest_glibc(path) > GLIBC:
             sys.exit(f"{path.relative_to(top)} needs glibc {'.'.join(map(str, newest_glibc(path)))}")
@@ -140,7 +115,7 @@ def share(top: Path) -> None:
     shutil.copytree(ROOT / "packaging" / "systemd", top / "share" / "systemd")
 
 
-def system_packages(top: Path, target: Path) -> list[Path]:
+def system_packages(top: Path, target: Path, compression: str) -> list[Path]:
     """Build .deb and .rpm in a folder: `top` as /usr/lib/mqtool, and links to where a system looks for its parts."""
     share_of = [("man/man1/mqtool.1", "/usr/share/man/man1/mqtool.1"),
                 *((place, f"/usr/share/{place}") for place in _SHELLS.values()),
@@ -158,7 +133,7 @@ def system_packages(top: Path, target: Path) -> list[Path]:
             *({"src": str(top / "share" / place), "dst": where} for place, where in share_of),
         ],
         "overrides": {"rpm": {"depends": ["glibc >= 2.17"]}},
-        "rpm": {"compression": "xz"}, "deb": {"compression": "xz"},
+        "rpm": {"compression": compression}, "deb": {"compression": compression},
     }
     described = BUILD / "nfpm.json"
     described.write_text(json.dumps(config))
@@ -173,7 +148,9 @@ def _iso(seconds: int) -> str:
     return run(["date", "-u", "-d", f"@{seconds}", "+%Y-%m-%dT%H:%M:%SZ"], ROOT, dict(os.environ)).strip()
 
 
-def archives(own: Path, target: Path) -> list[Path]:
-    """Build the folder around mqtool's own wheel; return its archive and the packages, in a folder."""
+def archives(own: Path, target: Path, *, quickly: bool = False) -> list[Path]:
+    """Build the folder around mqtool's own wheel; return its archive and the packages, in a folder. `quickly`: the same
+    content in larger files, as most of the time goes into their compression."""
     top = folder(own)
-    return [pack(top, target / f"{NAME}.tar.xz"), *system_packages(top, target)]
+    preset, compression = (0, "gzip") if quickly else (6, "xz")
+    return [pack(top, target / f"{NAME}.tar.xz", preset), *system_packages(top, target, compression)]

@@ -1,11 +1,12 @@
-"""CPython for glibc 2.17 (x86-64), compiled by zig from Debian's sources: for the folder that needs no Python.
+"""CPython for glibc 2.17 (x86-64), compiled by zig from Debian's sources, and the libraries that numpy wants of a
+system: for the folder that needs no Python.
 
 1. The sources come by apt, out of a list of our own, so that the machine's stays as it is. Upstream's archives are
    pinned by checksum; of Debian's changes to them, only those for CVEs are applied, which apt's signature vouches for.
 2. zlib and libffi become static libraries, and every extension module a part of the interpreter: one file, which needs
    nothing but glibc. Modules without a use here (ssl, sqlite3, curses and so on) are left out.
-3. What is kept is the interpreter with the library that runs, zlib's archive, and the licences: once for each version
-   of this file, outside of the work tree, as no commit of ours changes it.
+3. The libraries are zlib, Debian's libgcc_s, and a libstdc++ of the two functions that numpy calls.
+4. All this is made once a machine and version of this file, outside of the work tree, as no commit of ours changes it.
 
 It protects from a newer glibc of the machine that builds: zig has the headers and the symbols of 2.17 alone.
 """
@@ -20,9 +21,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from common import CACHE, PYTHON, TOOLS, apt, check_sum, fresh, run, zig
+from common import CACHE, PYTHON, ROOT, TOOLS, apt, check_sum, fresh, run, zig
 
 TARGET = "x86_64-linux-gnu.2.17"
+LIBGCC = ("libgcc-s1_10.2.1-6_amd64.deb",
+          "e478f2709d8474165bb664de42e16950c391f30eaa55bc9b3573281d83a29daf")
+"""Of Debian 11, the newest that glibc 2.17 can load."""
+_CXX_VERSIONS = "CXXABI_1.3 {}; GLIBCXX_3.4 { global: _Znwm; _ZdlPv; local: *; };"
+_CXX = ROOT / "packaging" / "cxx.c"
 _BUILT = "1750000000"
 """The time that it says it was built at: it is the same for all commits."""
 
@@ -131,13 +137,34 @@ def strip(prefix: Path, folder: Path) -> None:
     data.write_text(f"build_time_vars = {kept!r}\n")
 
 
+def build_shared(folder: Path, archive: Path, target: Path, environment: dict[str, str]) -> None:
+    """Put libgcc_s, zlib and a libstdc++ of two functions into a folder, and a licence: a root may lack them."""
+    work = fresh(folder / "libgcc")
+    name, sha256 = LIBGCC
+    run([*apt(work / "apt", "deb", "bullseye"), "download", "libgcc-s1", "gcc-10-base"], work)
+    check_sum(work / name, sha256)
+    for path in sorted(work.glob("*.deb")):  # the second has the licence
+        run(["dpkg-deb", "-x", path, work], work)
+    libraries = fresh(target / "libraries")
+    shutil.copy(next(work.glob("**/libgcc_s.so.1")), libraries)
+    shutil.copyfile(work / "usr" / "share" / "doc" / "gcc-10-base" / "copyright", target / "licenses" / "libgcc.txt")
+    (work / "versions").write_text(_CXX_VERSIONS)
+    for name, words in (
+        ("libstdc++.so.6", [f"-Wl,--version-script={work / 'versions'}", str(_CXX)]),
+        ("libz.so.1", ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive"]),
+    ):
+        run(zig("cc", "-target", TARGET, "-O2", "-s", "-shared", "-fPIC", f"-Wl,-soname,{name}", *words, "-o",
+                str(libraries / name)), work, environment)
+
+
 def place() -> Path:
     """Return the folder of the interpreter that this file and the pinned compiler make, whether or not it is there."""
-    return CACHE / f"interpreter-{hashlib.sha256(Path(__file__).read_bytes() + TOOLS[0].encode()).hexdigest()[:12]}"
+    made_of = Path(__file__).read_bytes() + _CXX.read_bytes() + TOOLS[0].encode()
+    return CACHE / f"interpreter-{hashlib.sha256(made_of).hexdigest()[:12]}"
 
 
 def interpreter() -> Path:
-    """Return a folder with `python` (its prefix), `libz.a` and `licenses`, compiled if it is not there."""
+    """Return a folder with `python` (its prefix), `libraries` and `licenses`, made if it is not there."""
     target = place()
     if target.exists():
         return target
@@ -154,12 +181,12 @@ def interpreter() -> Path:
     strip(prefix, work)
     kept = fresh(work / "kept")
     prefix.rename(kept / "python")
-    shutil.copy(made / "lib" / "libz.a", kept)
     (kept / "licenses").mkdir()
     for source in SOURCES:
         licence = work / source.package / "LICENSE"
         shutil.copyfile(licence if licence.exists() else licence.with_name("README"),
                         kept / "licenses" / f"{source.package}.txt")
+    build_shared(work, made / "lib" / "libz.a", kept, environment)
     kept.rename(target)
     shutil.rmtree(work)
     return target

@@ -141,7 +141,7 @@ KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t
 
 /* lines.c */
 KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,
-                           const int64_t *sizes, int64_t sizes_size, int64_t first, int64_t csv, uint8_t *lines,
-                           int64_t room, int64_t *result);
+                           const int64_t *sizes, int64_t sizes_size, int64_t first, int64_t csv, const uint8_t *file,
+                           int64_t file_size, int64_t at, uint8_t *lines, int64_t room, int64_t *result);
 
 #endif

@@ -226,8 +226,11 @@ static bool is_plain_name(const uint8_t *p, const uint8_t *stop) {
     return true;
 }
 
+/* Where records were read: a file as the beginning of a text, without its end, and the position in it. */
+typedef struct { const uint8_t *file; int64_t size, position; } origin;
+
 /* Write the line of a record; false, and the output is to be discarded, for one that is in doubt. */
-static bool put_line(output *out, const uint8_t *record, int64_t size) {
+static bool put_line(output *out, const uint8_t *record, int64_t size, const origin *place) {
     const uint8_t *end = record + size;
     if (size < HEAD_SIZE + 4 || i32_at(record) != size) return false;
     int32_t magic = (int32_t)u32_at(record + OFFSET_MAGIC);
@@ -294,20 +297,29 @@ static bool put_line(output *out, const uint8_t *record, int64_t size) {
     put_null(out, "body_problem");
     put_null(out, "damage");
     put_name(out, "doubtful");
-    put(out, out->csv ? "\"\"\n" : "[]}\n");
+    put(out, out->csv ? "\"\"" : "[]");
+    put_name(out, "place");
+    memcpy(out->at, place->file, (size_t)place->size);
+    out->at += place->size;
+    put_number(out, place->position);
+    *out->at++ = '"';
+    put_int(out, "copy", 0);
+    put(out, out->csv ? "\n" : "}\n");
     return true;
 }
 
 void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count, const int64_t *sizes,
-                    int64_t sizes_size, int64_t first, int64_t csv, uint8_t *lines, int64_t room, int64_t *result) {
+                    int64_t sizes_size, int64_t first, int64_t csv, const uint8_t *file, int64_t file_size, int64_t at,
+                    uint8_t *lines, int64_t room, int64_t *result) {
     output out = {.at = lines, .csv = csv != 0};
     int64_t record = most(first, 0);
     for (; record < least(count, sizes_size); record++) {
         int64_t start = starts[record], length = sizes[record], used = out.at - lines;
         if (length <= 0 || length > size || start < 0 || start > size - length) break;
-        if (FIXED + (csv ? ROOM_APART : WIDEST) * length > room - used) break;
+        if (FIXED + (csv ? ROOM_APART : WIDEST) * length > room - used - file_size) break;
         uint8_t *before = out.at;
-        if (!put_line(&out, data + start, length)) {
+        origin place = {file, file_size, (int64_t)((uint64_t)at + (uint64_t)start)};
+        if (!put_line(&out, data + start, length, &place)) {
             out.at = before;
             break;
         }

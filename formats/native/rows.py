@@ -155,14 +155,17 @@ def place_hashes(seed: int, *columns: Any) -> Any:
 
 
 @kernel(
-    data=Array(np.uint8), starts=Array(np.int64), sizes=Array(np.int64), first=INT, csv=BOOL,
-    lines=Array(np.uint8, out=True), returns=(INT, INT),
+    data=Array(np.uint8), starts=Array(np.int64), sizes=Array(np.int64), first=INT, csv=BOOL, file=Array(np.uint8),
+    at=INT, lines=Array(np.uint8, out=True), returns=(INT, INT),
 )
-def write_lines(data: Any, starts: Any, sizes: Any, first: int, csv: bool, lines: Any) -> tuple[int, int]:
+def write_lines(
+    data: Any, starts: Any, sizes: Any, first: int, csv: bool, file: Any, at: int, lines: Any
+) -> tuple[int, int]:
     """Write lines of records; return (number of the first record without a line, bytes of `lines` used).
 
     Records are data[starts[i]:starts[i] + sizes[i]], from number `first` on. The call ends at a record with size 0, at
     one that is in doubt, or that might not fit into `lines`. In `csv` rows text is quoted, null is empty, and
-    properties are one JSON text. It may only say yes; the Python version writes none.
+    properties are one JSON text. `file` is the encoded beginning of each record's `place`, and `at` the position of
+    `data` in that file. It may only say yes; the Python version writes none.
     """
     return first, 0

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from msgspec import Struct, structs
 
 from formats.record import TOPIC_OP_HALF
@@ -22,7 +23,18 @@ from mqtool.text import count, human_size
 from recover.export.damaged import damaged_messages
 from recover.export.joined import joined
 from recover.export.messages import Counts, count_key
-from recover.export.select import FOREVER, KINDS, Choice, Selected, Wanted, parse_span, parse_times, selected
+from recover.export.select import (
+    FOREVER,
+    KINDS,
+    Choice,
+    Selected,
+    Wanted,
+    identities,
+    marks_of,
+    parse_span,
+    parse_times,
+    selected,
+)
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
@@ -96,7 +108,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     lost_by: Annotated[str | None, option(
         "--lost-by", "Messages that a start of this broker release would cut off.", _WHAT, metavar="V")] = None
     include: Annotated[list[str] | None, option(
-        "--include", "Also stale, superseded or system messages; separate several with commas.", _WHAT,
+        "--include", "Also stale, superseded or system messages, or copies; separate several with commas.", _WHAT,
         metavar="WHAT")] = None
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
 
@@ -180,6 +192,7 @@ def export(
         if engine.engine == "spark" or engine.master is not None:
             raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
         engine = run.engine = structs.replace(engine, engine="local")
+    run.several = len(sources) > 1
     if where.format == "store" and target is not None:
         run.write_store(sources, target, where.mapped_file_size)
     elif where.format == "parquet" and engine.on_spark and target is not None:
@@ -272,7 +285,7 @@ def _into(
     out.show(table("stores", columns, [tuple(row.values()) for row in stores], _SHOWN, len(stores)))
     out.summary(
         f"{count(messages, 'message')} ({human_size(size)} of log) of {count(len(made.read), 'log file')} written to "
-        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read")
+        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read", clean=False)
     return exits.CLEAN
 
 
@@ -290,6 +303,8 @@ class Reading:
         self.damaged_ranges = 0
         self.assumed: list[str] = []
         self._scanned: dict[str, Scanned] = {}
+        self._known: list[Any] = []
+        self.several = False  # sources may have copies of each other's messages
         self.counts: Counts = Counter()  # what an export has written
         self.size = 0
 
@@ -321,11 +336,21 @@ class Reading:
                     source, scanner, memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
             for line in self._scanned[source.name].unread:
                 self.missed(line)
+            self._known_of(source.name)
             self.damaged_ranges += len(self._scanned[source.name].log.damaged)
         scanned = self._scanned[source.name]
         if self.lost_by is None:
             return scanned, self.wanted
         return scanned, structs.replace(self.wanted, cut_at=self._cut_of(source, scanned))
+
+    def _known_of(self, name: str) -> None:
+        """Tell a source what the earlier ones have, so that a message of several counts once."""
+        scanned = self._scanned[name]
+        self._scanned[name] = scanned._replace(earlier=tuple(self._known))
+        if self.several:
+            marks = marks_of(scanned.log.queues)
+            parts = [identities(split.records, marks) for split in scanned.log.splits() if split.size]
+            self._known.append(np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *parts])))
 
     def _cut_of(self, source: Source, scanned: Scanned) -> int:
         """Where the start of the release would end the log."""

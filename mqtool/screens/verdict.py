@@ -197,11 +197,11 @@ def show_plan(out: Printer, plan: Plan) -> None:
     out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), lost)
 
 
-def room_text(room: Room) -> str:
-    """What a plan needs on one file system."""
+def room_text(room: Room, place: str) -> str:
+    """What a plan needs on one file system, and the place there as it was typed."""
     told = N_("undo data: {undo} in {place}; {needed} are needed there, {free} are free") if room.undo else \
         N_("{needed} are needed on the disk of {place}, {free} are free")
-    return _(told).format(place=clean(room.place), undo=human_size(room.undo), needed=human_size(room.needed),
+    return _(told).format(place=clean(place), undo=human_size(room.undo), needed=human_size(room.needed),
                           free=human_size(room.free))
 
 

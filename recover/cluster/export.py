@@ -29,7 +29,7 @@ from recover.findings.code import Refusal
 from recover.store.columns import Split, ask
 from recover.store.mapped_files import MappedFile
 from recover.store.reading import recorded
-from recover.store.source import open_file
+from recover.store.source import StorePath, open_file
 
 _TABLE = 64 << 20
 _WAVE, _TASKS_A_CORE = 64, 4
@@ -61,9 +61,12 @@ def export_on_spark(
         # in waves, so that progress shows
         size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
         while wave := [*islice(asked, size_of_wave)]:
-            found = ask([(split, export) for split, export in wave if split.summary is not None])
-            here = [(PackedLater(split), export) for split, export in wave if split.summary is None]
-            for written, files, reads in [*found, *run_job(session, export_sent, here, "export")]:
+            found = ask([(split, export) for split, export in wave if not split.is_here])
+            own = [(split, export) for split, export in wave if split.is_here]
+            here = [(PackedLater(split), export) for split, export in own if not _is_laid_over(export.mapped_file)]
+            # only this process has files with displaced records laid over them
+            laid = [export(split) for split, export in own if _is_laid_over(export.mapped_file)]
+            for written, files, reads in [*found, *run_job(session, export_sent, here, "export"), *laid]:
                 if not session.is_local:
                     views.take(reads)
                 topics.update(written.topics)
@@ -86,6 +89,10 @@ def export_on_spark(
     return topics, size
 
 
+def _is_laid_over(mapped_file: MappedFile) -> bool:
+    return isinstance(mapped_file.path, StorePath) and mapped_file.path.below is not None
+
+
 def _questions(
     scanned: Scanned, wanted: Wanted, folder: Path, attempts: int
 ) -> Iterator[tuple[Split, SplitExport]]:
@@ -95,7 +102,7 @@ def _questions(
     for scan in log.files:
         mapped_file = structs.replace(scan.mapped_file, path=scan.mapped_file.path.absolute())
         for split in filter(choice.may_be_in, scan.splits):
-            queues = log.queues if split.summary is None else [log.queues[number] for number in split.numbers]
+            queues = log.queues if split.is_here else [log.queues[number] for number in split.numbers]
             yield split, SplitExport(
                 split.first, mapped_file, queues, wanted, str(folder), attempts, dict(scanned.doubted))
 

@@ -138,6 +138,17 @@ def is_at(place: tuple[int, int, int], product: Any) -> bool:
     return isinstance(product, Product) and product.place == place
 
 
+class _QueueJob(Struct, frozen=True):
+    """A job that builds queues. `sent`: chunks of the driver; `packing`: the most tasks that pack. `uneven`: queues cut
+    into parts whose places are not all held by messages: their parts ask each other for neighbours first."""
+
+    task: QueueFilesTask
+    pack: QueueChunks
+    sent: list[Chunk]
+    packing: int
+    uneven: frozenset[int]
+
+
 _BYTES_A_ROW = 256
 _TASKS_A_CORE = 2
 _LAST = 1 << 40
@@ -180,6 +191,16 @@ class SparkProducer:
         """Return the steps of each of these queues; with `cuts`, without those that turn out to be indivisible."""
         if not chosen:
             return {}
+        job = self._queue_job(builder, expectation, chosen, fresh=fresh, cuts=cuts)
+        answers = watch(self.session, partial(self._run_queues, job, len(self._products)), "queues")
+        found = self._received(job, {n: int(expectation.counts[n]) for n in chosen}, answers)
+        return {n: [self._ours(product.step) for product in products if product.step is not None]
+                for n, products in found.items()}
+
+    def _queue_job(
+        self, builder: QueueBuilder, expectation: Expectation, chosen: list[int], *, fresh: bool, cuts: bool
+    ) -> _QueueJob:
+        """Return the job that builds these queues, large ones in parts if it `cuts`."""
         keys, counts = expectation.keys, expectation.counts
         cores, total = watch(self.session, lambda: self.session.cores, "how many cores"), int(counts[chosen].sum())
         # a multiple of the cores, so that none idles at the end
@@ -188,50 +209,53 @@ class SparkProducer:
         large = {n for n in chosen if cuts and counts[n] > self.rows_a_task and (fresh or self._has_no_files(keys[n]))}
         cut = self._cut(expectation, chosen, large, builder.file_cells, making)
         listed = {} if self.session.is_local or fresh else {keys[n]: listing(self.store, keys[n]) for n in chosen}
-        task = QueueFilesTask(_for_executors(builder, self.store), keys, fresh, cut, listed)
         asked = np.zeros(counts.size, dtype=bool)
         asked[chosen] = True
-        sent = list(cut.packed(_LAST, expectation.lmq_rows[asked[expectation.lmq_rows["queue"]]]))
-        pack = QueueChunks(cut, asked[: expectation.skipped.size] & ~expectation.skipped)
-        uneven = frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_dense(expectation.tally_of(n)))
-        number = len(self._products)
+        return _QueueJob(
+            task=QueueFilesTask(_for_executors(builder, self.store), keys, fresh, cut, listed),
+            pack=QueueChunks(cut, asked[: expectation.skipped.size] & ~expectation.skipped),
+            sent=list(cut.packed(_LAST, expectation.lmq_rows[asked[expectation.lmq_rows["queue"]]])),
+            packing=packing,
+            uneven=frozenset(n for n in chosen if cut.places[n] < WHOLE and not _is_dense(expectation.tally_of(n))),
+        )
 
-        def run() -> list[Any]:
-            from pyspark import StorageLevel
+    def _run_queues(self, job: _QueueJob, number: int) -> list[Made]:
+        """Have executors build queues and keep the files as product `number`; return the rest. Call it in `watch`."""
+        from pyspark import StorageLevel
 
-            chunks = self._shuffled(pack, int(cut.groups.max()) + 1, sent, packing)
-            ends: dict[int, dict[int, Rows]] = {}
-            asking = chunks.mapPartitions(partial(task.ends, uneven))
-            for queue, part, rows in asking.collect() if uneven else ():
-                ends.setdefault(queue, {})[part] = rows
-            beside = {n: builder.beside(keys[n], int(cut.places[n]), parts) for n, parts in ends.items()}
-            make = partial(make_queues, structs.replace(task, beside=beside))
-            products = chunks.mapPartitions(make).persist(StorageLevel.DISK_ONLY)
-            self._products.append(products)
-            return list(products.map(partial(announced, number)).collect())
+        task = job.task
+        chunks = self._shuffled(job.pack, int(task.cut.groups.max()) + 1, job.sent, job.packing)
+        ends: dict[int, dict[int, Rows]] = {}
+        asking = chunks.mapPartitions(partial(task.ends, job.uneven))
+        for queue, part, rows in asking.collect() if job.uneven else ():
+            ends.setdefault(queue, {})[part] = rows
+        beside = {n: task.builder.beside(task.keys[n], int(task.cut.places[n]), parts) for n, parts in ends.items()}
+        make = partial(make_queues, structs.replace(task, beside=beside))
+        products = chunks.mapPartitions(make).persist(StorageLevel.DISK_ONLY)
+        self._products.append(products)
+        return list(products.map(partial(announced, number)).collect())
 
-        found: dict[int, list[Product]] = {n: [] for n in chosen}
+    def _received(self, job: _QueueJob, counts: Mapping[int, int], answers: Iterable[Made]) -> dict[int, list[Product]]:
+        """Return the products of each queue in order, without queues that are indivisible; `counts`: the positions that
+        each must have. `Refusal` (8) if some are lost, or a host sees other files."""
+        found: dict[int, list[Product]] = {n: [] for n in counts}
         ended = 0
-        for product in watch(self.session, run, "queues"):
-            if isinstance(product, OtherView):
-                raise invisible(product.host, product.folder)
-            if isinstance(product, TaskReads):
+        for answer in answers:
+            if isinstance(answer, OtherView):
+                raise invisible(answer.host, answer.folder)
+            if isinstance(answer, TaskReads):
                 ended += 1
-                for path, reads in product.files.items() if not self.session.is_local else ():
-                    self.kept.views.compare(path, product.host, reads)
-            elif isinstance(product, IndivisibleQueue):
-                found.pop(product.queue, None)
-            elif product.queue in found:
-                found[product.queue].append(product)
-        if ended <= cut.groups.max() or any(
-                sum(product.positions for product in products) != counts[n] for n, products in found.items()):
+                for path, reads in answer.files.items() if not self.session.is_local else ():
+                    self.kept.views.compare(path, answer.host, reads)
+            elif isinstance(answer, IndivisibleQueue):
+                found.pop(answer.queue, None)
+            elif answer.queue in found:
+                found[answer.queue].append(answer)
+        positions = {n: sum(product.positions for product in products) for n, products in found.items()}
+        if ended <= job.task.cut.groups.max() or any(counts[n] != size for n, size in positions.items()):
             raise Refusal("executors lost parts of the queues that they built: a disk may be full",
                           "Make room for Spark's files on each worker, or run it with --engine local.")
-        steps = {}
-        for n, products in found.items():
-            products.sort(key=lambda product: product.place)
-            steps[n] = [self._ours(product.step) for product in products if product.step is not None]
-        return steps
+        return {n: sorted(products, key=lambda product: product.place) for n, products in found.items()}
 
     def index_files(
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]

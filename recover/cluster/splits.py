@@ -304,7 +304,7 @@ class RowsElsewhere:
     def fetch_rows(self, split: Split) -> None:
         """Fetch the rows of a split, and those of some after it. `Refusal` (8) if the files changed since."""
         with self._lock:
-            if split.summary is None:
+            if split.is_here:
                 return
             if split.place not in self._here:
                 more = (task for task in range(split.place + 1, len(self.job.items))
@@ -351,7 +351,7 @@ class RowsElsewhere:
         kept: dict[int, int] = {}
         here: list[tuple[int, Split]] = []
         for number, split in enumerate(split for split in log.splits() if split.size):
-            if split.summary is not None and split.holder is self:
+            if not split.is_here and split.holder is self:
                 kept[split.place] = number
             else:
                 here.append((number, split))

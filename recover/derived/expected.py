@@ -101,7 +101,7 @@ class Expectation(Struct):
         lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
         wanted[: self.skipped.size] &= ~self.skipped
         places = starts.copy()
-        elsewhere = [split for split in self.log.splits() if split.summary is not None and wanted[split.numbers].any()]
+        elsewhere = [split for split in self.log.splits() if not split.is_here and wanted[split.numbers].any()]
         found = dict(zip(elsewhere, ask([(split, partial(placed, wanted[split.numbers])) for split in elsewhere]),
                          strict=True))
         for split in self.log.splits():
@@ -111,7 +111,7 @@ class Expectation(Struct):
                 own["queue"] = split.numbers[own["queue"]]
                 rows[places[own["queue"]] + in_queue] = own
                 places += np.bincount(own["queue"], minlength=places.size)
-            elif split.summary is None:
+            elif split.is_here:
                 fits = group_rows(np.asarray(split.records), wanted, places, stops, rows)
                 assert fits, "the rows were counted by the same rule"
         in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])

@@ -598,7 +598,7 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
     compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
-        listing.files, geometry, stream, log.min_offset, _totals_by_holder(log, listing.files, geometry))
+        listing.files, geometry, stream, log.min_offset, _totals_there(log, listing.files, geometry))
     for file in listing.files:
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
@@ -628,13 +628,13 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     return report
 
 
-def _totals_by_holder(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, UnitsTotal]:
+def _totals_there(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, UnitsTotal]:
     """Return `units_total` of the files by name, computed where the rows of the log are kept; empty if that is here."""
-    if log.holder is None:
-        return {}
     whole = [file for file in files if file.length == geometry.size]
     there = [structs.replace(file, path=file.path.absolute()) for file in whole]
-    found = log.holder.spread(partial(units_total, geometry, SEED), there, [file.length for file in there])
+    found = log.spread(partial(units_total, geometry, SEED), there, [file.length for file in there])
+    if found is None:
+        return {}
     return {file.name: held for file, held in zip(whole, found, strict=True) if held is not None}
 
 

@@ -324,10 +324,9 @@ class IndexStream:
 
     def key_count(self, number: int, rule: int) -> int:
         """Return how many units a rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
-        summary = self.splits[number].summary
-        if summary is None and number not in self._counts:
-            self._counts[number] = native.key_counts(self.splits[number].records)
-        return (self._counts[number] if summary is None else summary.keys)[rule - native.TAKE_KEYS]
+        if number not in self._counts:
+            self._counts[number] = self.splits[number].key_counts()
+        return self._counts[number][rule - native.TAKE_KEYS]
 
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
         """Return the checksum and end of each span's units."""

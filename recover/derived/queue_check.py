@@ -336,12 +336,11 @@ class _Checker:
 
     def _hold_units(self, contents: Collection[QueueContent]) -> Iterator[bool | ReadFailure | None]:
         """Yield the result of `holds_units` for each, run in this process or where the rows of the log are kept."""
-        holder = self.log.holder
-        if holder is not None:
-            there = [structs.replace(content, files=[structs.replace(file, path=file.path.absolute())
-                                                     for file in content.files]) for content in contents]
-            sizes = [UNIT_SIZE * (content.end - content.first) for content in contents]
-            yield from holder.spread(holds_units, there, sizes)
+        there = [structs.replace(content, files=[structs.replace(file, path=file.path.absolute())
+                                                 for file in content.files]) for content in contents]
+        sizes = [UNIT_SIZE * (content.end - content.first) for content in contents]
+        if (found := self.log.spread(holds_units, there, sizes)) is not None:
+            yield from found
             return
         for content in contents:
             with self._as_refusal():

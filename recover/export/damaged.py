@@ -13,7 +13,7 @@ from formats.properties import structure_problem
 from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
-from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, real_destination
+from recover.export.messages import COLUMNS, Message, has_real_topic, message_of, place_text, real_destination
 from recover.export.select import Selected
 from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
@@ -37,7 +37,10 @@ def damaged_messages(analysis: Reading) -> Iterator[Selected]:
             named = {position.phy_offset: position for position in positions if position.phy_offset is not None}
             # whole records of other messages stand there, not what is left of these
             for at, content in () if damage.reason in DENIED else _heads(reader, damage, set(named)):
-                yield Selected(_legible(at, content, named.pop(at, None), damage), content)
+                found = _legible(at, content, named.pop(at, None), damage)
+                if damage.mapped_file is not None:
+                    found.place = place_text(damage.mapped_file.path, at - damage.mapped_file.file_from_offset)
+                yield Selected(found, content)
             left = [*named.values(), *(position for position in positions if position.phy_offset is None)]
             for position in left:
                 yield Selected(_legible(position.phy_offset, b"", position, damage), b"")
@@ -79,8 +82,8 @@ def _legible(at: int | None, content: bytes, position: LostPosition | None, dama
                 doubtful = [each for each in doubtful if each != name]
     if values["stored_topic"] is not None:
         doubtful = _place(values, doubtful)
-    values["doubtful"] = sorted({*doubtful} - {"state"})
-    values["damage"] = damage.reason
+    values["doubtful"] = sorted({*doubtful} - {"state", "place", "copy"})
+    values.update(damage=damage.reason, copy=0)
     return Message(**values)
 
 
@@ -105,7 +108,8 @@ def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
         if error.reason == "bad-body-crc":
             return ["body"]
         if error.reason == "bad-property-crc":
-            return [name for name in COLUMNS if name not in ("phy_offset", "state", "damage", "doubtful", "body")]
+            sure = ("phy_offset", "state", "damage", "doubtful", "body", "place", "copy")
+            return [name for name in COLUMNS if name not in sure]
     doubts = []
     if not valid_topic(record.topic):
         doubts += ["topic", "stored_topic"]

@@ -7,6 +7,7 @@ import functools
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from msgspec import Struct, field, structs
 
@@ -24,6 +25,7 @@ from formats.record.message import (
     decompress,
     offset_id,
 )
+from recover.store.source import StorePath, origin_of, url_of
 
 _TRANSACTIONS = {
     sysflag.TRANSACTION_NOT: "none", sysflag.TRANSACTION_PREPARED: "half", sysflag.TRANSACTION_COMMIT: "commit",
@@ -54,6 +56,7 @@ class Message(Struct):
     or dead letter the original topic. `stored_topic` and `stored_queue` are those of the record; `queue_offset` refers
     to them. `kind` is one of these, None for an ordinary message. `body_problem`: why a body could not be decompressed.
     For a damaged message `damage` is the reason, `doubtful` names unconfirmed fields, and unreadable ones are None.
+    `place`: the file and position that it was read from; `copy`: 0 for the one that counts, else its number.
     """
 
     topic: str
@@ -84,6 +87,14 @@ class Message(Struct):
     body_problem: str | None = None
     damage: str | None = None
     doubtful: list[str] = field(default_factory=list)
+    place: str | None = None
+    copy: int = 0
+
+
+def place_text(path: Path, position: int) -> str:
+    """Return file and position of a byte, as `place` has them; a file laid over others stands for these."""
+    file, at = origin_of(path, position)
+    return f"{url_of(file) or (file if isinstance(file, StorePath) else file.absolute())}:{at}"
 
 
 Counts = Counter[tuple[str, str]]
@@ -91,7 +102,10 @@ Counts = Counter[tuple[str, str]]
 
 
 def count_key(message: Message) -> tuple[str, str]:
-    """Return the topic, and the message's state if it is not live, else the kind of copy or "ordinary"."""
+    """Return the topic, and the message's state if it is not live, else the kind of copy or "ordinary"; "copy" for a
+    second one."""
+    if message.copy:
+        return message.topic, "copy"
     return message.topic, message.kind or "ordinary" if message.state == "live" else message.state
 
 

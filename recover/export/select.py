@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import glob
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,13 @@ from msgspec import Struct, structs
 
 from formats import properties as props
 from formats.basics import FormatError, index_key_hash, java_string
+from formats.native.rows import place_hashes
 from formats.properties import is_number
 from formats.record import decode
 from formats.record.message import decompress
 from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAND_IN
 from formats.sysflag import BATCH, INNER_BATCH, TRANSACTION_ROLLBACK
-from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
+from recover.export.messages import Message, has_real_topic, is_system, message_of, place_text, unfolded
 from recover.export.sources import Scanned
 from recover.findings.code import UsageRefusal
 from recover.findings.model import count
@@ -34,7 +36,7 @@ from recover.store.reader import ReadFailure
 from recover.store.source import open_file
 
 WINDOW = 8 << 20
-KINDS = ("stale", "superseded", "system")
+KINDS = ("stale", "superseded", "system", "copies")
 _BACK = re.compile(r"-(\d{1,15}(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -45,7 +47,7 @@ class Wanted(Struct, frozen=True):
     """The filters of an export; None and empty mean no filter. Spans are [from, to), times in ms and [since, until).
 
     `topics` are globs; one must match the topic that consumers know or the one that the record is stored under.
-    `cut_at`: only records at or after this offset of the log. `include`: stale, superseded, system.
+    `cut_at`: only records at or after this offset of the log. `include`: stale, superseded, system, copies.
     """
 
     topics: tuple[str, ...] = ()
@@ -137,11 +139,11 @@ def selected(
 ) -> Iterator[Selected]:
     """Yield every intact record of the log that passes the filters, in log order; later read errors go to `note`. No
     message is kept in memory."""
-    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted, scanned.earlier)
     left = wanted.limit or FOREVER
     for scan, split, rows in choice.rows():
         for row, content in contents(scan.mapped_file, rows, note):
-            for item in choice.messages(content, int(row["bits"]), int(row["phy_offset"]), note):
+            for item in choice.messages(content, row, scan.mapped_file, note):
                 yield item
                 left -= 1
                 if left <= 0:
@@ -155,9 +157,10 @@ class Choice:
 
     def __init__(
         self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted,
-        doubted: Mapping[int, list[str]] = MappingProxyType({}),
+        doubted: Mapping[int, list[str]] = MappingProxyType({}), earlier: Sequence[Rows] = (),
     ) -> None:
-        self.files, self.wanted, self.doubted = files, wanted, doubted
+        self.files, self.wanted, self.doubted, self.earlier = files, wanted, doubted, earlier
+        self._marks = marks_of(queues) if earlier else np.empty(0, dtype=np.int64)
         self._topic = re.compile("|".join(map(fnmatch.translate, wanted.topics)) or ".*", re.DOTALL)
         self.names = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self._queues = np.array([self._may_hold(*name) for name in self.names], dtype=bool)
@@ -198,6 +201,8 @@ class Choice:
         for bit, kind in ((BIT_STALE, "stale"), (BIT_SUPERSEDED, "superseded")):
             if kind not in wanted.include:
                 mask &= (bits & bit) == 0
+        if self.earlier and "copies" not in wanted.include and mask.any():
+            mask &= self.copies(rows) == 0
         if self._hashes is not None and mask.any():
             owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
             # the rows of rollbacks have no hashes, as the index has none of them
@@ -207,10 +212,20 @@ class Choice:
             mask &= hit
         return mask
 
+    def copies(self, rows: Rows) -> Rows:
+        """How many earlier sources have each record, too (int64)."""
+        found = np.zeros(rows.size, dtype=np.int64)
+        own = identities(rows, self._marks) if self.earlier else found
+        for known in self.earlier:
+            at = np.searchsorted(known, own)
+            found += np.append(known, np.uint64(0))[at] == own
+        return found
+
     def messages(
-        self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
+        self, content: bytes, row: np.void, mapped_file: MappedFile, note: Callable[[str], None],
     ) -> Iterator[Selected]:
         """Yield the wanted messages of one record."""
+        bits, phy_offset = int(row["bits"]), int(row["phy_offset"])
         try:
             record = decode(content, check_crc=False)
         except FormatError as error:
@@ -219,6 +234,8 @@ class Choice:
         state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
         message = message_of(record, state, raw_body=self.wanted.raw_body)
         message.doubtful = self.doubted.get(phy_offset, [])
+        message.place = place_text(mapped_file.path, phy_offset - mapped_file.file_from_offset)
+        message.copy = int(self.copies(row.reshape(1))[0]) if self.earlier else 0
         found = [message]
         if self.wanted.unfold and record.sys_flag & BATCH:
             with suppress(FormatError, ImportError):  # the message says itself why its body is as stored
@@ -249,6 +266,19 @@ def _following(message: Message) -> int:
     number = (message.properties or {}).get(props.INNER_NUM, "")
     is_batch = (message.sys_flag or 0) & INNER_BATCH and is_number(number, props.QUEUE_ID_DIGITS)
     return max(0, int(number) - 1) if is_batch else 0
+
+
+def identities(rows: Rows, marks: Rows) -> Rows:
+    """Return a hash (uint64) of each record: its place in log and queue, size and times, by which copies of it are
+    known. `marks`: those of its log's queues."""
+    return np.asarray(place_hashes(0, rows["phy_offset"], rows["size"], rows["queue_offset"], rows["store_timestamp"],
+                                   marks[rows["queue"]]))
+
+
+def marks_of(queues: Sequence[tuple[bytes, int]]) -> Rows:
+    """Return a hash (int64) of each topic and queue id, the same in every log."""
+    return np.array([int.from_bytes(hashlib.blake2b(b"%d %s" % (number, topic), digest_size=8).digest(), signed=True)
+                     for topic, number in queues], dtype=np.int64)
 
 
 def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:

@@ -23,12 +23,13 @@ from recover.findings.code import NotAStore, UsageRefusal
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import is_intact
-from recover.log.scan import Engine, LocalEngine, LogView
+from recover.log.scan import Engine, LogView
 from recover.look.live import settled
 from recover.look.query import unread_notes
 from recover.reading.doubts import ORDER, OWNERS, displaced, resolved
 from recover.reading.facts import Facts, ScanOptions
 from recover.reading.reading import Reading
+from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader, LocalFile
@@ -65,13 +66,15 @@ def source_of(store: Store) -> Source:
 
 class Scanned(NamedTuple):
     """The log of a source, and what could not be read of it (one line each). `by_names`: as brokers find it.
-    `doubted`: the fields that other evidence contradicts, by the physical offset of their record."""
+    `doubted`: the fields that other evidence contradicts, by the physical offset of their record. `earlier`: the
+    identities (uint64, ascending) of the records that each earlier source has."""
 
     source: Source
     log: LogView
     unread: tuple[str, ...]
     by_names: LogView
     doubted: Mapping[int, list[str]] = MappingProxyType({})
+    earlier: tuple[Rows, ...] = ()
 
 
 def open_sources(
@@ -308,7 +311,7 @@ def scan_source(
     source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
     """Scan the log of a source; its records are judged as by verify if its queues exist: those of another log are
-    damage, displaced ones count (on a cluster only in their place). Files that cannot be opened or read, and unread
+    damage, displaced ones count. Files that cannot be opened or read, and unread
     parts, are noted and skipped."""
     unread, doubted = [*source.unread], dict[int, list[str]]()
 
@@ -322,7 +325,7 @@ def scan_source(
     log = by_names = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
         with suppress(OSError):
-            options = ScanOptions(memory, engine=engine, in_place=not isinstance(engine, LocalEngine))
+            options = ScanOptions(memory, engine=engine)
             reading = resolved(Reading.first(Facts.of(source.store, options), log), ORDER)
             log = by_names = reading.log
             reading = resolved(reading, (*ORDER, displaced, *OWNERS))

@@ -20,7 +20,7 @@ from formats.record.rows import BIT_INNER_BATCH, NOT_LIVE
 from formats.sysflag import BATCH, COMPRESSED
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
-from recover.export.messages import COLUMNS, Counts, Message, count_key, may_hold_replies, real_destination
+from recover.export.messages import COLUMNS, Counts, Message, count_key, may_hold_replies, place_text, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
 from recover.findings.code import Refusal, require
@@ -28,14 +28,14 @@ from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.source import open_file
+from recover.store.source import StorePath, open_file
 
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
 _SAME = "Export with the same filters from the same store, or start a new export."
 _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
-    "stored_queue",
+    "stored_queue", "copy",
 })
 COLUMNS_THAT_REPEAT = (
     "topic", "state", "born_host", "store_host", "tags", "transaction", "body_encoding", "body_compression", "kind",
@@ -265,7 +265,7 @@ def export_lines(
     """Write every wanted message in log order; return (counts, bytes of their records). For filters `by_rows`."""
     topics: Counts = Counter()
     size = 0
-    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted, scanned.doubted, scanned.earlier)
     maker = LineMaker(choice, writer)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
     reached = scanned.log.min_offset
@@ -369,32 +369,44 @@ class LineMaker:
         except ReadFailure:
             # what can be read around the bad place is encoded record by record
             for row, record in contents(mapped_file, rows, written.notes.append):
-                yield from self._reference(written, row, record)
+                yield from self._reference(written, row, record, mapped_file)
             return
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         plain &= (rows["sys_flag"] & BATCH != BATCH) | (not self.choice.wanted.unfold)
-        plain &= ~np.isin(rows["phy_offset"], [*self.choice.doubted])
+        plain &= ~np.isin(rows["phy_offset"], [*self.choice.doubted]) & (self.choice.copies(rows) == 0)
+        file, at_file = self._origin(mapped_file, first, plain)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
         room = self._room()
         at = 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
-            done, used = write_lines(data, starts, sizes, at, self._is_csv, room)
+            done, used = write_lines(data, starts, sizes, at, self._is_csv, file, at_file, room)
             by_kernel[at:done] = True
             yield room[:used].data if done == rows.size else room[:used].tobytes()
             at = done
             if at < rows.size and not (sizes[at] and used):
                 start = int(starts[at])
-                yield from self._reference(written, rows[at], content[start : start + int(rows["size"][at])])
+                yield from self._reference(
+                    written, rows[at], content[start : start + int(rows["size"][at])], mapped_file)
                 at += 1
         queues, counts = np.unique(rows["queue"][by_kernel], return_counts=True)
         for queue, number in zip(queues.tolist(), counts.tolist(), strict=True):
             written.topics[self.choice.names[queue][0], "ordinary"] += number
         written.size += int(rows["size"][by_kernel].sum())
 
-    def _reference(self, written: Written, row: Rows, record: bytes) -> Iterator[bytes]:
-        for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
+    def _origin(self, mapped_file: MappedFile, first: int, plain: Rows) -> tuple[Rows, int]:
+        """The file that stretches are read from as the kernel writes it, and the position in it. Records of a file laid
+        over others are not `plain` any more: each may be read from elsewhere."""
+        path = mapped_file.path
+        if isinstance(path, StorePath) and path.below is not None:
+            plain[:] = False
+        file, _, at = place_text(path, first).rpartition(":")
+        text = _cell(file + ":").encode() if self._is_csv else msgspec.json.encode(file + ":")
+        return np.frombuffer(text[:-1], dtype=np.uint8), int(at)
+
+    def _reference(self, written: Written, row: np.void, record: bytes, mapped_file: MappedFile) -> Iterator[bytes]:
+        for item in self.choice.messages(record, row, mapped_file, written.notes.append):
             yield self._line_of(item)
             written.topics[count_key(item.message)] += 1
             written.size += item.message.size or 0

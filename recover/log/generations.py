@@ -207,16 +207,16 @@ class _Before:
 
         None, with nothing noted, if a queue skips an offset or falls back: then the rows are needed.
         """
-        if split.summary is None:
+        if (summary := split.summary) is None:
             return None
-        own, numbers = split.summary.queues, split.numbers
+        own, numbers = summary.queues, split.numbers
         some, first, last = own["last"] != -1, own["first"], own["last"]
         if (some & (own["fallen"] | (last - first + 1 != own["positions"]))).any():
             return None
         follows = (first - 1 <= self.reached[numbers]) | (first - 1 == self.last[numbers]) | (own["positions"] > 1)
         self.reached[numbers] = np.where(some & follows, last, self.reached[numbers])
         self.last[numbers] = np.where(some, last, self.last[numbers])
-        return split.summary.last_times
+        return summary.last_times
 
     def _stale(self, stretch: list[Rows]) -> list[Rows]:
         """Return which rows of a stretch after a break are stale (bool arrays)."""

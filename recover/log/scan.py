@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.native.rows import (
-    BITS,
-    FILLERS,
-    FLAGS,
-    LAST_TIME,
-    MARKERS,
-    MESSAGES,
-    NEWEST_TIME,
-    TOTALS,
-    new_tally,
-    tally_rows,
-)
+from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, TOTALS, new_tally
 from formats.native.walk import crc_name
 from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
@@ -30,7 +19,7 @@ from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
 from recover.log.split_scan import SPLIT_SIZE, OpenError, merge_queues, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Holder, Rows, Split, Summary, within
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Item, Result, Rows, Split, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 from recover.store.store import Store
@@ -171,10 +160,13 @@ class LogView(Struct):
         wanted[[*numbers]] = True
         return (split for split in self.splits() if not split.lacks(wanted))
 
-    @property
-    def holder(self) -> Holder | None:
-        """The holder of rows that are kept elsewhere; None if all are here."""
-        return next((split.holder for split in self.splits() if split.holder is not None), None)
+    def spread(
+        self, function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+    ) -> list[Result | None] | None:
+        """Return what a function says of files, asked where the rows of this log are kept (see `Holder`); None if all
+        are here."""
+        holder = next((split.holder for split in self.splits() if split.holder is not None), None)
+        return None if holder is None else holder.spread(function, items, sizes)
 
     def live(self) -> Iterator[Split]:
         """Yield the rows in log order without stale and superseded records."""
@@ -222,33 +214,12 @@ def tally(scans: Iterable[FileScan], queues: int) -> Tally:
     found, counts = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
-            if split.summary is None:
-                tally_rows(np.asarray(split.records), SEED, found, counts)
-            else:
-                _add(split.summary, split.numbers, found, counts)
+            split.tally(SEED, found, counts)
     totals = counts.tolist()
     return Tally(
         found, totals[MESSAGES], totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS],
         totals[FLAGS],
     )
-
-
-def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
-    """Add a split's summary to the totals as `tally_rows` adds its rows; `numbers` are those of its queues."""
-    own, found = summary.queues, queues[numbers]
-    some = own["last"] != -1
-    found["fallen"] |= own["fallen"] | (some & (own["first"] <= found["last"]))
-    found["first"] = np.where(found["last"] == -1, own["first"], found["first"])
-    found["last"] = np.where(some, own["last"], found["last"])
-    found["least"], found["most"] = np.minimum(found["least"], own["least"]), np.maximum(found["most"], own["most"])
-    for name in ("positions", "sum"):
-        found[name] += own[name]
-    found["bits"] |= own["bits"]
-    queues[numbers] = found
-    totals[[MESSAGES, FILLERS, MARKERS]] += summary.totals[[MESSAGES, FILLERS, MARKERS]]
-    totals[[BITS, FLAGS]] |= summary.totals[[BITS, FLAGS]]
-    totals[LAST_TIME] = summary.totals[LAST_TIME]
-    totals[NEWEST_TIME] = max(totals[NEWEST_TIME], summary.totals[NEWEST_TIME])
 
 
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:

@@ -288,7 +288,7 @@ def _labelled(split: Split, labels: Iterable[Relabel], columns: ColumnStore) -> 
            if (part := label.starts[(label.starts >= first) & (label.starts <= last)]).size]
     if not own:
         return split
-    source = split if split.summary is None else split.again()
+    source = split.again()
     copy = columns.keep(source.records, source.hashes)
     for label, part in own:
         at, bits = np.searchsorted(copy.records["phy_offset"], part), copy.records["bits"]
@@ -364,7 +364,7 @@ def _left(
     """Copies of the splits without stale and replaced records and those that end after the cut, and without marks that
     `kept_rows` recomputes."""
     for split in splits:
-        if split.summary is not None and split.summary.end <= cut_from and split.is_unaffected(starts, stops):
+        if split.is_unaffected(starts, stops) and split.end <= cut_from:
             yield split.again()
             continue
         rows = split.records

@@ -153,7 +153,7 @@ class LogChanges:
             own = [position for position in positions if start <= max(where.start, position.start) < start + size]
             file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
             bridge = Bridge(file, self._marked(own))
-            made = MappedFile(before.path.with_name(offset_to_name(start)), start, size)
+            made = MappedFile(on_disk(before.path).with_name(offset_to_name(start)), start, size)
             content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
             self.steps.append(Install(self._name(made), content))
             self._note(made, file, bridge, own)

@@ -196,7 +196,7 @@ class Statement:
 def _loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     """Return an entry per queue for the intact messages that a cut at `cut_from` drops."""
     statement = Statement()
-    for split in (split for split in log.splits() if split.summary is None or split.summary.end > cut_from):
+    for split in (split for split in log.splits() if split.is_here or split.end > cut_from):
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
         rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
         rows = rows[np.argsort(rows["queue"], kind="stable")]

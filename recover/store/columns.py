@@ -17,7 +17,8 @@ from typing import IO, Any, Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from formats.native.rows import BITS
+from formats.native import index as native
+from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, tally_rows
 from formats.record.rows import RECORD
 
 _LARGEST = 64 << 20
@@ -137,14 +138,21 @@ class Split:
         split.numbers = np.arange(summary.queues.size, dtype=np.int32) if numbers is None else numbers
         return split
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the rows are in this process: then nothing is known of them without a look at each."""
+        return self.summary is None
+
     def is_unaffected(self, starts: Rows, stops: Rows) -> bool:
         """Whether the rows are elsewhere and no record starts in one of the ranges [start, stop): `again` copies them.
         """
-        return self.summary is not None and not ((starts <= self.last) & (stops > self.first)).any()
+        return not self.is_here and not ((starts <= self.last) & (stops > self.first)).any()
 
     def again(self) -> Split:
-        """Return a copy for another log, which may mark other rows; the rows must be elsewhere."""
-        assert self.summary is not None and self.holder is not None
+        """Return a copy for another log, which may mark other rows; itself, to be copied first, if the rows are here.
+        """
+        if self.summary is None or self.holder is None:
+            return self
         return Split.elsewhere(self.summary, self.holder, self.place, self.numbers)
 
     def take(self, records: Rows, hashes: Rows) -> None:
@@ -179,6 +187,25 @@ class Split:
         return int(self.records["phy_offset"][-1]) if self.summary is None else self.summary.last
 
     @property
+    def end(self) -> int:
+        """The physical offset behind the last record; there must be one."""
+        if self.summary is not None:
+            return self.summary.end
+        last = self.records[-1]
+        return int(last["phy_offset"] + last["size"])
+
+    def key_counts(self) -> tuple[int, int]:
+        """Return how many index units the rows make, without those of tags and with them."""
+        return native.key_counts(self.records) if self.summary is None else self.summary.keys
+
+    def tally(self, seed: int, queues: Rows, totals: Rows) -> None:
+        """Add the rows to a tally and its totals as `tally_rows` does; `seed` is that of unit sums."""
+        if self.summary is None:
+            tally_rows(np.asarray(self.records), seed, queues, totals)
+        else:
+            _add(self.summary, self.numbers, queues, totals)
+
+    @property
     def hash_count(self) -> int:
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
@@ -205,6 +232,24 @@ class Split:
             self.numbers = numbers[self.numbers]
         else:
             self.records["queue"] = numbers[self.records["queue"]]
+
+
+def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
+    """Add a split's summary to the totals as `tally_rows` adds its rows; `numbers` are those of its queues."""
+    own, found = summary.queues, queues[numbers]
+    some = own["last"] != -1
+    found["fallen"] |= own["fallen"] | (some & (own["first"] <= found["last"]))
+    found["first"] = np.where(found["last"] == -1, own["first"], found["first"])
+    found["last"] = np.where(some, own["last"], found["last"])
+    found["least"], found["most"] = np.minimum(found["least"], own["least"]), np.maximum(found["most"], own["most"])
+    for name in ("positions", "sum"):
+        found[name] += own[name]
+    found["bits"] |= own["bits"]
+    queues[numbers] = found
+    totals[[MESSAGES, FILLERS, MARKERS]] += summary.totals[[MESSAGES, FILLERS, MARKERS]]
+    totals[[BITS, FLAGS]] |= summary.totals[[BITS, FLAGS]]
+    totals[LAST_TIME] = summary.totals[LAST_TIME]
+    totals[NEWEST_TIME] = max(totals[NEWEST_TIME], summary.totals[NEWEST_TIME])
 
 
 def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:

@@ -59,12 +59,20 @@ EVERYTHING = ("--include", "stale,superseded,system")
 
 
 def exported(out: Path, *arguments: object) -> list[dict[str, Any]]:
-    """The lines of an NDJSON export that ends with 0."""
+    """The lines of an NDJSON export that ends with 0, without where each was read."""
     result = mqtool("export", *arguments, "-o", out, "--json")
     assert result.code == 0, result.stderr
     lines = [json.loads(line) for line in out.read_bytes().splitlines()]
+    without_places(lines)
     assert result.document["messages"] == len(lines)
     assert result.document["complete"] is True
+    return lines
+
+
+def without_places(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same lines without where each was read: the same messages of other files compare equal then."""
+    for line in lines:
+        del line["place"]
     return lines
 
 
@@ -440,7 +448,7 @@ def test_the_rest_of_another_export_is_refused(tmp_path: Path) -> None:
 def test_a_stream_goes_to_stdout_and_the_words_to_stderr() -> None:
     done = subprocess.run([sys.executable, "-m", "mqtool", "export", unpacked(STORE), "-o", "-"], capture_output=True)
     assert done.returncode == 0
-    assert [json.loads(line) for line in done.stdout.splitlines()] == sound()
+    assert without_places([json.loads(line) for line in done.stdout.splitlines()]) == sound()
     assert b"written to stdout" in done.stderr
 
 
@@ -582,7 +590,8 @@ def test_only_a_message_that_clients_unpack_is_unfolded_from_a_store_as_from_a_f
     assert out.read_bytes() == by_message(tmp_path / "reference", tmp_path / "store", "--unfold")
     assert mqtool("export", tmp_path / "store", "-o", tmp_path / "folded").code == 0
     for file in (out, tmp_path / "folded"):
-        assert [json.loads(msgspec.json.encode(message)) for message in read_messages(file)] == single
+        read = [json.loads(msgspec.json.encode(message)) for message in read_messages(file)]
+        assert without_places(read) == single
     # the index, and so the row, of a batch has the keys of the whole alone
     for key, bodies in (("k1", [b"one", b"one"]), ("k4", [b"\xff", b"\xff"]), ("u1", [b"one", b"one"])):
         found = exported(tmp_path / key, tmp_path / "store", "--unfold", "--key", key)
@@ -748,7 +757,7 @@ def test_lines_of_unusual_messages_are_those_of_the_encoder(tmp_path: Path) -> N
     assert [body_of(line) for line in lines if line["topic"] == "Bodies"] == list(BODIES)
     table = tmp_path / "out.parquet"
     assert mqtool("export", tmp_path / "store", "-o", table, "--format", "parquet").code == 0
-    rows = pyarrow.parquet.read_table(table).to_pylist()
+    rows = without_places(pyarrow.parquet.read_table(table).to_pylist())
     assert [{**row, "properties": json.loads(row["properties"]), "doubtful": row["doubtful"].split()}
             for row in rows] == lines
 
@@ -943,3 +952,49 @@ def test_forms_with_control_characters_go_to_a_terminal_only_by_force(form: str,
     os.close(main)
     assert done.returncode == code
     assert (b"--force" in done.stderr) == (code != 0)
+
+
+# --- Where each message was read, and which of several copies it is.
+
+
+def test_each_message_says_where_it_was_read(tmp_path: Path) -> None:
+    for name, form in (("out.ndjson", "ndjson"), ("out.csv", "csv")):
+        assert mqtool("export", unpacked(STORE), "-o", tmp_path / name, *EVERYTHING).code == 0, form
+    found = [json.loads(line) for line in (tmp_path / "out.ndjson").read_text("utf-8").splitlines()]
+    rows = pyarrow.csv.read_csv(tmp_path / "out.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+    assert [(each["place"], each["copy"]) for each in found] == [
+        (row["place"], row["copy"]) for row in rows.select(["place", "copy"]).to_pylist()]
+    records = plain.records_by_place(unpacked(STORE))
+    for each in found:
+        file, _, position = each["place"].rpartition(":")
+        content = Path(file).read_bytes()[int(position):int(position) + each["size"]]
+        assert content == records[each["phy_offset"]].content and each["copy"] == 0
+
+
+@pytest.mark.parametrize("form", ["ndjson", "parquet"])
+def test_copies_of_a_message_count_once(form: str, tmp_path: Path) -> None:
+    """An image with three copies of a log, and the log itself."""
+    files = [path.read_bytes() for path in sorted((unpacked(STORE) / "commitlog").iterdir())]
+    image = tmp_path / "disk.img"
+    image.write_bytes(b"".join(bytes(100) + content for content in files * 3))
+    once, all_copies = tmp_path / f"once.{form}", tmp_path / f"all.{form}"
+    for target, kinds in ((once, "system"), (all_copies, "system,copies")):
+        assert mqtool("export", image, unpacked(STORE), "-o", target, "--include", kinds).code == 0
+
+    def read(path: Path) -> list[dict[str, Any]]:
+        if form == "parquet":
+            return pyarrow.parquet.read_table(path).to_pylist()
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    due = sorted(record.phy_offset for record in plain.records(unpacked(STORE)))
+    found = read(all_copies)
+    assert sorted(each["phy_offset"] for each in read(once)) == due
+    assert sorted(each["phy_offset"] for each in found) == sorted(due * 4)
+    assert {number: sum(each["copy"] == number for each in found) for number in range(4)} == dict.fromkeys(
+        range(4), len(due))
+    assert len({each["place"] for each in found}) == len(found)
+    content = image.read_bytes()
+    for each in found:
+        file, _, position = each["place"].rpartition(":")
+        if Path(file) == image:
+            assert int.from_bytes(content[int(position) + 28:int(position) + 36], "big") == each["phy_offset"]

@@ -584,7 +584,8 @@ def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
     if line[0] != "inspect":
         commands = [step["command"] for step in result.document["next"]]
         assert commands == [found["remedy"]]
-    assert mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{**others, key: right})).code == 0
+    sound = mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{**others, key: right}))
+    assert sound.code == (2 if line[0] == "predict" else 0), "half messages that come a second time"
 
 
 def test_a_setting_that_would_cut_the_log_is_to_be_switched_off(tmp_path: Path) -> None:
@@ -626,10 +627,11 @@ def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp
 def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     conf = _conf(tmp_path, enableLmq="true", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
-    for line in (("verify",), ("predict", "--broker", "5.3.3")):
+    # the start has half messages that come a second time
+    for code, line in ((0, ("verify",)), (2, ("predict", "--broker", "5.3.3"))):
         result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
         (found,) = result.found("settings-leave-out-size")
-        assert (result.code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
+        assert (result.code - code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
     assert result.document["next"][0]["command"] == START_BROKER
     assert "maxIndexNum=2000, which it does not set" in result.document["next"][0]["why"]
     assert "settings-leave-out-size" not in mqtool("verify", root, "--set", "brokerName=a", "--json").codes

@@ -233,3 +233,17 @@ def test_plan_and_copy_take_the_records_of_the_source_too(damaged: Path, tmp_pat
     shutil.rmtree(other)
     assert run("apply", plan, "--yes").document["applied"]
     assert log_of(damaged) == log_of(unpacked(MANY))
+
+
+def test_file_that_nobody_has_is_made_anew_beside_one_that_a_source_healed(damaged: Path, tmp_path: Path) -> None:
+    """The missing file comes right after the healed one, which must not be taken for it."""
+    other = copy_store(unpacked(MANY), tmp_path / "other")
+    missing, = log_of(other).keys() - log_of(damaged).keys()
+    for root in (damaged, other):
+        log_file(root, 196_608).unlink()
+    log_file(other, missing).unlink()
+    done = run("recover", damaged, "--from", other, "--max-loss", "all", "--yes")
+    assert not done.code & (exits.OPERATIONAL | exits.BUG), done.stderr
+    healed = log_of(unpacked(MANY))
+    assert log_of(damaged).keys() == healed.keys()
+    assert log_of(damaged)[131_072] == healed[131_072]

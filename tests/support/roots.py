@@ -76,6 +76,7 @@ def emulated_root(folder: Path, release: str) -> Path:
     emulator = shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("NOT RUN: there is no qemu-aarch64-static")
+    folder.mkdir()
     packages = _fetched(folder, release, "arm64", "install", "--download-only", "--yes", "--no-install-recommends",
                         "python3-minimal", "libpython3-stdlib")
     root = _root(folder / "root", packages)
@@ -104,4 +105,4 @@ class Host(NamedTuple):
         empty /tmp: the only places that can be written. HOME is root's."""
         return subprocess.run(
             ["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", _ENTER % {"user": NOBODY}, "sh", self.root,
-             self.app, data, *self.command, *words], capture_output=True, text=True, timeout=300)
+             self.app, data, *self.command, *words], capture_output=True, text=True, timeout=900)

@@ -147,20 +147,16 @@ def _sound(name: str) -> tuple[dict[int, bytes], dict[Place, bytes]]:
 
 
 def _left(name: str, root: Path) -> dict[int, bytes]:
-    """The packed store's records whose bytes are still at their place in a file, whatever that file is called."""
+    """The packed store's records whose bytes are still in a file of the log's folders, wherever they stand there."""
     records, _ = _sound(name)
     files = [file for folder in plain.log_folders(root) for file in _files(folder)]
-    named = plain.log_files(root)
-    pristine = plain.log_files(unpacked(name))
     found = {}
-    for base, stop in ((base, base + len(file)) for base, file in pristine.items()):
-        inside = {offset: content for offset, content in records.items() if base <= offset < stop}
-        candidates = [named[base]] if base in named else files
-        best: dict[int, bytes] = {}
-        for file in candidates:
-            same = {at: content for at, content in inside.items() if file.startswith(content, at - base)}
-            best = max(best, same, key=len)
-        found.update(best)
+    for base, size in ((base, len(file)) for base, file in plain.log_files(unpacked(name)).items()):
+        inside = {offset: content for offset, content in records.items() if base <= offset < base + size}
+        for file in files:
+            found.update({at: content for at, content in inside.items() if file.startswith(content, at - base)})
+    found.update({at: content for at, content in records.items()
+                  if at not in found and any(content in file for file in files)})
     return found
 
 

@@ -100,7 +100,9 @@ def run_all(library_path: str, rounds: int, guard: bool) -> None:
         run(*arguments)
         starts, sizes = arguments[5]["phy_offset"], arguments[5]["size"].astype(np.int64)
         room = np.zeros(dice.choice((0, 3000, 40_000)), np.uint8)
-        write(arguments[0], np.array(starts), sizes, dice.choice((0, 1, -1)), dice.randrange(2), _guarded(room))
+        file = np.frombuffer(b'"/data/store/commitlog/00000000000000000000:', np.uint8)
+        write(arguments[0], np.array(starts), sizes, dice.choice((0, 1, -1)), dice.randrange(2), _guarded(file),
+              dice.choice(_NUMBERS), _guarded(room))
         KERNELS["crc32"].native(found)(arguments[0], dice.choice(_NUMBERS), dice.choice(_NUMBERS), 0)
 
 
