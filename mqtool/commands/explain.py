@@ -12,7 +12,8 @@ from mqtool.options import argument, command, option
 from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
 from mqtool.words import N_, _, listed
-from recover.broker.broker_logs import NOTE, Occurrence, read_log
+from recover.broker.broker_logs import Occurrence, read_log
+from recover.broker.log_lines import NOTE
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
 from recover.findings.model import CODES, shell_line
@@ -77,7 +78,8 @@ def _occurrence(item: Occurrence) -> dict[str, Any]:
     then = [line.format_map(facts) for line in row.then if not any(name in line for name in lacking)]
     return {
         "name": row.name, "rank": row.rank, "code": row.code, "meaning": row.meaning, "since": row.since or None,
-        "until": row.until or None, "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
+        "until": row.until or None, "only_read_in": row.read or None,
+        "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
         "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": file,
         "store": item.store, "offset": offset, "then": then}
 

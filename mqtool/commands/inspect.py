@@ -14,6 +14,7 @@ from mqtool import exits
 from mqtool.next_steps import Step, next_steps
 from mqtool.options import StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
+from mqtool.screens.verdict import progress_rows
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
 from recover.broker.versions import BrokerVersion
 from recover.check.report import first_findings
@@ -146,6 +147,8 @@ def _pointers(report: StoreReport) -> Table:
         ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
          f"{human_time(at.last_timestamp)}"),
     ]
+    if report.log_files:
+        rows += progress_rows(report.progress.json())
     rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in at.missing_ranges]
     if at.dispatched_to is not None:
         behind = ", all of the log"

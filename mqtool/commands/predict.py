@@ -12,7 +12,7 @@ from mqtool import exits
 from mqtool.next_steps import Step, next_steps
 from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
-from mqtool.screens.verdict import delivers_table, groups_table, start_line
+from mqtool.screens.verdict import delivers_table, groups_table, progress_rows, start_line
 from mqtool.text import count
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
@@ -21,6 +21,7 @@ from recover.export.sources import Scanned, source_of
 from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import FindingList
+from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
 from recover.predict.delivers import Books
@@ -104,7 +105,8 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: Clock
     prediction = answer.prediction
     cuts = prediction.starts and not prediction.is_unknown
     loss.write(out, checked.analysis, prediction.cut_at if cuts else None)
-    document = {"at": now, **prediction.json()}
+    document = {"at": now, **prediction.json(),
+                **progress_in(opened, checked.analysis.by_names, settings).json()}
     document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
     document["assumptions"] = [*assumed, *answer.assumptions]
     document["reason"] = answer.reason
@@ -138,6 +140,7 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("intact messages deleted", _count(document["lost_messages"], "bold red", known=known)),
         ("messages without a queue entry", _count(document["unreachable_messages"], "bold yellow", known=known)),
         ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
+        *progress_rows(document),
     ]
     if light := document["missing_lmq_units"]:
         rows.append(("entries of LMQ queues missing", _count(light, "bold yellow")))

@@ -22,6 +22,7 @@ from mqtool.screens.verdict import (
     groups_table,
     loss_statement,
     plan_document,
+    progress_rows,
     start_line,
     steps_table,
     verify_line,
@@ -37,6 +38,7 @@ from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.findings.model import shell_line, without_secrets
+from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.delivers import SERVICES, Books
 from recover.predict.groups import groups_of
@@ -102,6 +104,7 @@ class Facts:
             analysis = self.before.analysis
             books = Books(store, analysis.by_names, analysis.topics, now)
             self.groups = groups_of(analysis, settings, books=books)
+            self.progress = progress_in(store, analysis.by_names, settings)
             self.starts = _starts(store, self.before, settings, books)
             # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
@@ -206,7 +209,7 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     return {
         "at": found.at, "verify": {**document, "exit_code": found.before.exit_code},
         "exit_state": to_builtins(found.exit_state),
-        "predict": found.groups.prediction.json(), "assumptions": found.assumed,
+        "predict": {**found.groups.prediction.json(), **found.progress.json()}, "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),
         "refused": None if found.refused is None else found.refused.message,
@@ -297,6 +300,7 @@ def _page(
             ("stop", _STOPPED[found.exit_state.verdict]),
             ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
             ("oldest to newest", span(found.traffic)),
+            *([] if found.without_log else progress_rows(found.progress.json())),
         ])]),
         Section("What is lost", "", _lost_card(found, document)),
         Section("What to do", "", what_to_do or [Text("Nothing.", style="green")]),

@@ -26,6 +26,8 @@ _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold ye
 _KINDS = {"delay": "delayed", "timer": "timer", "half": "half (producers are asked)", "revive": "popped"}
 _TOLD = {"again": "bold yellow", "now": "", "pending": "", "skipped": "bold red"}
 _DELIVERS = 30
+_POINTERS = {"wrote": N_("wrote"), "committed": N_("committed"), "flushed": N_("flushed at least"),
+             "dispatched": N_("dispatched")}
 _GROUP_COLUMNS = (
     "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
 )
@@ -136,6 +138,32 @@ def _costs(document: dict[str, Any]) -> list[str]:
     )
     return [*(_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number),
             *_deliveries(document["delivers"])]
+
+
+def progress_rows(document: dict[str, Any]) -> list[tuple[str, object]]:
+    """How far the log was written, flushed and dispatched, and after a crash what the disk need not have had."""
+    at = document["pointers"]
+    parts = [_("{name} to {offset:,}").format(name=_(_POINTERS[name]), offset=pointer["offset"]) + _behind(pointer)
+             for name, pointer in at.items() if pointer["offset"] is not None
+             and (name != "committed" or pointer["behind_bytes"])]
+    rows: list[tuple[str, object]] = [("progress", listed(parts))]
+    if window := document["crash_window"]:
+        what = _("the last {seconds:g} s before a crash of the machine: here are {messages} of them ({size}), from "
+                 "{start:,} on") if window["whole"] else _(
+                     "the last {seconds:g} s before a crash of the machine: here are at least {messages} of them "
+                     "({size}), from before {start:,} on")
+        rows.append(("the disk need not have", what.format(
+            seconds=window["seconds"], messages=count(window["messages"], "message"), start=window["start"],
+            size=exact_size(window["bytes"]))))
+    return rows
+
+
+def _behind(pointer: dict[str, Any]) -> str:
+    if not pointer["behind_bytes"]:
+        return ""
+    messages = pointer["behind_messages"]
+    parts = [exact_size(pointer["behind_bytes"]), *([] if messages is None else [count(messages, "message")])]
+    return _(" ({behind} behind)").format(behind=listed(parts))
 
 
 def delivers_line(rows: Sequence[dict[str, Any]]) -> str:

@@ -38,6 +38,7 @@ from recover.log.file_scan import WHOLE, FileScan, scan_file
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
 from recover.log.split_scan import scan_files, splits_of
+from recover.look.crash import progress_of
 from recover.look.items import next_data
 from recover.reading.end import file_named_elsewhere
 from recover.store.columns import Rows
@@ -291,6 +292,9 @@ class StoreReport:
         self.exit_state, self.config = exit_state(store), config_health(store)
         self.starts = _starts(store, pointers, versions or boundaries())
         self.log_files = len(store.commitlog.files)
+        settings = BrokerSettings(self.generation.at_least, store.options.settings)
+        self.progress = progress_of(pointers.end, settings, pointers.checkpoint, pointers.dispatched_to,
+                                    pointers.indexed_to, crashed=store.has_abort, begin=pointers.min_offset)
 
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
@@ -301,7 +305,8 @@ class StoreReport:
             "config": to_builtins(self.config),
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
-            "log_files": self.log_files, "gaps": [list(item) for item in self.pointers.missing_ranges],
+            **self.progress.json(), "log_files": self.log_files,
+            "gaps": [list(item) for item in self.pointers.missing_ranges],
         }
 
 

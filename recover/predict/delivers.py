@@ -27,6 +27,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats import properties as props, timer
+from formats.basics import hash32
 from formats.config.tables import read_consumer_offsets, read_delay_offsets
 from formats.properties import OFFSET_DIGITS, QUEUE_ID_DIGITS, TIME_DIGITS, is_number
 from formats.record import SERVICE_TOPICS, TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
@@ -60,6 +61,7 @@ REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_"
 SERVICES = (versions.SEVERAL_ENDED, versions.TIMERS)
 """The behaviours of releases that decide what services deliver, beside settings."""
 _CHECK_POINT, _ACK, _ACKS = "ck", "ack", "bAck"
+_REVIVE_CODES = frozenset(hash32(tag) for tag in (_CHECK_POINT, _ACK, _ACKS))
 _REVIVE_SLACK_MS = 2000
 """A check point is revived when the newest message of its queue is later than its time by this (PopReviveService)."""
 _LAG_MS = 60_000
@@ -568,9 +570,11 @@ def _popped(books: Books, reader: LogReader, settings: BrokerSettings, states: S
             held += [item for _, phy_offset, size, _ in _units(state, max(first, state.min_offset))
                      if (item := books.held(reader, phy_offset, size)) is not None]
     timers = states.get((TOPIC_TIMER, 0))
-    if timers is not None and held:
-        waiting = [item for _, phy_offset, size, _ in _units(timers, timers.min_offset)
-                   if (item := books.held(reader, phy_offset, size)) is not None and _revives(item)]
+    if timers is not None:
+        # they wait in the timer for their time; a tag tells them from other timer messages
+        waiting = [item for _, phy_offset, size, tags_code in _units(timers, timers.min_offset)
+                   if tags_code in _REVIVE_CODES
+                   and (item := books.held(reader, phy_offset, size)) is not None and _revives(item)]
         known = books.delivered(reader, waiting)
         held += [item for item in waiting if item.phy_offset not in known]
     points: dict[tuple[str, str, int, int, int], _CheckPoint] = {}

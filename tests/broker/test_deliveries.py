@@ -67,7 +67,7 @@ def test_broker_delivers_what_was_foretold(name: str, version: str, when: str, t
         assert topic.startswith("%RETRY%") or extra == old + said, topic
 
 
-@pytest.mark.parametrize("release", ["5.3.3", "5.5.0"])
+@pytest.mark.parametrize("release", [pytest.param("5.3.3", marks=pytest.mark.deep), "5.5.0"])
 def test_popped_messages_come_to_their_retry_topic_as_foretold(release: str, tmp_path: Path) -> None:
     """60 popped, half of them without an answer, and a kill; the check points are in the log, not in a kvStore."""
     life = Life((step("topic", "Popped", 2), step("send", "Popped", 60), step("pop", "Popped", "pops", 60),

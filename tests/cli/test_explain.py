@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain, cycle, islice, product, zip_longest
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -23,7 +24,8 @@ from fixtures.lab.logs import CASES, LOGS
 from fixtures.lab.packed import settings
 from formats.record.grammar import RULES
 from mqtool.printer import SCREEN_FINDINGS
-from recover.broker.broker_logs import NOTE, RANKS, ROWS, read_log
+from recover.broker.broker_logs import read_log
+from recover.broker.log_lines import NOTE, RANKS, ROWS, Row
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding
@@ -147,11 +149,14 @@ def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
 
 
 KEPT = sorted(LOGS.glob("*.log"))
+LINES: dict[str, dict[str, list[str]]] = json.loads((LOGS.parent / "observed" / "log_lines.json").read_text("utf-8"))
 RELEASES = {path.stem.rpartition("-")[2] for path in KEPT}
+RELEASES_READ = sorted({release for lines in LINES.values() for found in lines.values() for release in found})
 #: What brokers warn of that says nothing of a store, or belongs to a line that does.
 IDLE = re.compile(
     r"Over index file capacity|is full, trying to create another|Load default|unregisterBroker|shutdown Reput"
     r"|MessageStoreState transition|correct delay offset|Failed to persist|SSLContext|channel option|createChannel"
+    r"|No new message\. GetMessageStatus|is NO_NEW_MSG, pullResult"
 )
 #: What a log has to say first, by case.
 FIRST = {
@@ -171,12 +176,75 @@ def explained(path: Path, code: int = 0) -> dict[str, Any]:
     return result.document
 
 
-def test_every_row_is_a_line_that_a_real_broker_wrote_and_every_code_exists() -> None:
+STAND_FOR = ("12", "/data/store/timerlog/00000000000000000000", "RMQ_SYS_TRANS_HALF_TOPIC")
+#: As Java and RocksDB word what a broker passes on.
+OF_JAVA = (
+    "java.io.IOException: No space left on device", "java.io.IOException: Input/output error",
+    "java.io.FileNotFoundException: /data/store/lock (Too many open files)", "java.io.IOException: Map failed",
+    "java.io.FileNotFoundException: /data/store/abort (Read-only file system)",
+    "java.lang.InternalError: a fault occurred in a recent unsafe memory access operation in compiled Java code",
+    "org.rocksdb.RocksDBException: Corruption: bad block type in /data/store/kvStore/000012.sst offset 0",
+)
+
+
+def test_every_row_is_a_line_that_a_real_broker_wrote_or_says_where_it_was_read_and_every_code_exists() -> None:
     seen = {item.row.name for path in KEPT for item in read_log(path).seen}
-    assert {row.name for row in ROWS} == seen
+    assert {row.name for row in ROWS if not row.read} == seen
+    assert {row.read for row in ROWS} == {"", "jar", "jdk"}
     assert {row.code for row in ROWS} - {None} <= CODES.keys()
     assert {row.rank for row in ROWS} == set(RANKS)
-    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 80
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.read == "jar"], ids=lambda row: row.name)
+def test_a_row_that_was_read_is_a_line_of_the_releases_that_it_names(row: Row, tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    of: set[str] = set()
+    for line, releases in ((line, releases) for lines in LINES.values() for line, releases in lines.items()):
+        if row.sign in line:
+            filled = [_filled(line, some) for some in product(STAND_FOR, repeat=min(4, line.count("{}")))]
+            if match := next((text for text in filled if re.search(row.pattern, text.encode())), None):
+                of.update(releases)
+                log.write_text(f"2026-11-24 07:50:26 ERROR main - {match}\n")
+                found = [item.row.name for item in read_log(log).seen]
+                assert found == [row.name] or row.part, match
+    assert of, "no class of these releases has the line"
+    if row.part:
+        return
+    named = [release for release in RELEASES_READ if _number(row.since or "0") <= _number(release)
+             and _number(release) <= _number(row.until or "9")]
+    assert (min(of, key=_number), max(of, key=_number)) == (named[0], named[-1])
+
+
+def _filled(line: str, values: tuple[str, ...]) -> str:
+    parts, cells = line.split("{}"), cycle(values or ("",))
+    return "".join(chain.from_iterable(zip_longest(parts, islice(cells, len(parts) - 1), fillvalue="")))
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+@pytest.mark.parametrize("line", OF_JAVA)
+def test_a_line_of_java_is_explained(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    log.write_text(f"2026-11-24 07:50:26 ERROR main - x\n{line}\n")
+    assert [item.row.read for item in read_log(log).seen] == ["jdk"]
+
+
+@pytest.mark.parametrize(("line", "name", "file"), [
+    (r"D:\rocketmq\store\commitlog\00000000000000000000" "\t1048575 length not matched message store config value, "
+     "please check it manually", "log-file-length", r"D:\rocketmq\store\commitlog\00000000000000000000"),
+    (r"load C:\Users\mq\store\config\topics.json failed, and try to load backup file", "config-broken",
+     r"C:\Users\mq\store\config\topics.json"),
+    (r"Failed to create file D:/store/index/20261128101112345", "file-not-opened", "D:/store/index/20261128101112345"),
+])
+def test_paths_of_windows_are_read(line: str, name: str, file: str, tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    log.write_text(f"2026-11-24 07:50:26 ERROR main - {line}\n")
+    (found,) = explained(log)["seen"]
+    assert (found["name"], found["file"]) == (name, file)
+    assert explained(log)["log_store"] == re.split(r"[\\/](?:commitlog|config|index)[\\/]", file)[0]
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
