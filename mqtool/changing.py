@@ -187,7 +187,7 @@ def conclude(
     try:
         with engine.scan(out, opened, title="checking the result", known=known) as scan:
             report = verify(opened, scan)
-            start = may_start(report, settings or settings_of_options(opened))
+            start = may_start(report, settings or settings_of_options(opened, report.analysis.log))
     except (Refusal, OSError) as error:
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
@@ -257,10 +257,9 @@ class Change(Struct):
         store = settled(store) if beside_broker else store
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
-        asked: Asked = cache(partial(settings_of, store, *choice.store.broker.said))
         with kept_open():
             try:
-                made = self._made(store, asked, planner)
+                made, asked = self._made(store, planner)
             except (Refusal, OSError):
                 refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
                 raise
@@ -314,26 +313,28 @@ class Change(Struct):
             after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
         )
 
-    def _made(self, store: Store, asked: Asked, planner: Planner) -> RecoverPlan:
-        """Verify once and plan from that. A refusal carries the bits of the findings; a usage error carries none."""
+    def _made(self, store: Store, planner: Planner) -> tuple[RecoverPlan, Asked]:
+        """Verify once and plan from that; return the plan, and the settings that a planner may ask for. A refusal
+        carries the bits of the findings; a usage error carries none."""
         out = self.out
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, structs.replace(scan, in_place=self.in_place, further=self.further))
             out.found(before.findings)
+            asked: Asked = cache(partial(settings_of, store, *self.choice.store.broker.said, log=before.analysis.log))
             try:
                 made = planner(store, asked, before)
             except UsageRefusal:
                 out.findings = FindingList()
                 raise
             if not may_take_messages(store, made):
-                return made
+                return made, asked
 
             def again(planned: Store) -> RecoverPlan:
                 left = planner(planned, asked, verify(planned, structs.replace(scan, known=None)))
                 worse = may_take_messages(planned, left)
                 return refuse_worse(planned, left, asked()[0], self.max_loss) if worse else left
 
-            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings, again)
+            return refuse_worse(store, made, asked()[0], self.max_loss, out.findings, again), asked
 
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
         """Return the plan with its basis, in the document and in the file of --plan-out; sealed to the files in `seen`,

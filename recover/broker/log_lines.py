@@ -1,6 +1,6 @@
 """The lines that brokers log about their stores: what each means for the store, and what to run.
 
-Releases 4.5.1, 4.9.7, 5.3.3 and 5.5.0 were read: fixtures/observed/log_lines.json has their lines at level ERROR and
+Releases 4.5.1, 4.9.7, 5.3.3 and 5.5.0 were read: fixtures/lab/log_lines.json has their lines at level ERROR and
 WARN (`python -m fixtures.lab.log_lines`). Most rows were tried on lines that real brokers logged (fixtures/logs); the
 others say where they were read.
 """

@@ -91,10 +91,10 @@ class Generation:
     """The newest release that traces prove, and the traces, those of the newest release first. Later releases may have
     started on the store too, but none from `before` on; None if unknown."""
 
-    def __init__(self, store: Store, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, store: Store, checkpoint: Checkpoint | None, log: LogView | None = None) -> None:
         younger = () if checkpoint is None else newer_fields(checkpoint, store.commitlog.max_offset)
         of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
-        found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store))}
+        found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store, log))}
         self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
         self.at_least = self.evidence[0].release if self.evidence else OLDEST_COMPARED
         # existing traces outweigh missing ones: files get lost, but do not appear by themselves
@@ -127,11 +127,14 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
         yield Trace(str(SEVERAL_LOG_FOLDERS.since), "the log is in several folders")
 
 
-def _of_records(store: Store) -> Iterator[Trace]:
-    """Traces in the first and the last file of the log: of the oldest and of the newest writer."""
+def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
+    """Traces in the first and the last file of the log: of the oldest and of the newest writer. A file whose rows a
+    scan of the log has here is not read again."""
     files = store.commitlog.files
+    scans = {scan.mapped_file: scan for scan in log.files if all(split.is_here for split in scan.splits)} if log else {}
     for mapped_file in {files[0], files[-1]} if files else ():
-        for split in scan_file(mapped_file, store.commitlog.file_size).splits:
+        scan = scans.get(mapped_file) or scan_file(mapped_file, store.commitlog.file_size)
+        for split in scan.splits:
             yield from _of_rows(split.records, mapped_file)
 
 
@@ -373,10 +376,10 @@ def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: Broker
 # --- The broker release to assume for a store if none is named.
 
 
-def default_broker(store: Store) -> tuple[BrokerVersion, str]:
+def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVersion, str]:
     """Return (release, why): of the generations that fit the store's traces the one whose recovery starts earliest, and
-    of equal ones the newest; named by its first release."""
-    generation = Generation(store, store.checkpoint())
+    of equal ones the newest; named by its first release. `log`: a scan of the log, so that it is not read again."""
+    generation = Generation(store, store.checkpoint(), log)
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
     fitting = [least, *(version for version in boundaries() if least < version < newest)]
@@ -384,11 +387,11 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     if generation.limits:
         trace += f"; {generation.limits[0].why}"
     span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
-    log = LogFiles(store.commitlog.files, store.mapped_file_size)
-    if not log.files:
+    mapped = LogFiles(store.commitlog.files, store.mapped_file_size)
+    if not mapped.files:
         return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
     pointers = Pointers(store)
-    files = {version: _first_file(store, log, pointers, version) for version in fitting}
+    files = {version: _first_file(store, mapped, pointers, version) for version in fitting}
     starts = {version: 0 if file is None else file.index for version, file in files.items()}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
@@ -397,19 +400,22 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
 
 
 def settings_of(
-    store: Store, version: str | None, conf: Path | None, sets: Iterable[str]
+    store: Store, version: str | None, conf: Path | None, sets: Iterable[str], *, log: LogView | None = None,
 ) -> tuple[BrokerSettings, list[str]]:
-    """Return the settings of the named or the default release, and the assumptions made. `UsageRefusal` (16)."""
+    """Return the settings of the named or the default release (`log`: as for it), and the assumptions made.
+    `UsageRefusal` (16)."""
     if version is not None:
         return load_settings(BrokerVersion.parse(version), conf, sets), []
-    chosen, why = default_broker(store)
+    chosen, why = default_broker(store, log)
     return load_settings(chosen, conf, sets), [why]
 
 
-def settings_of_options(store: Store) -> BrokerSettings:
-    """The settings that the store was opened with, of the release named there, else the default one."""
+def settings_of_options(store: Store, log: LogView | None = None) -> BrokerSettings:
+    """The settings that the store was opened with, of the release named there, else the default one (`log`: as for
+    it)."""
     named = store.options.broker
-    return BrokerSettings(BrokerVersion.parse(named) if named else default_broker(store)[0], store.options.settings)
+    version = BrokerVersion.parse(named) if named else default_broker(store, log)[0]
+    return BrokerSettings(version, store.options.settings)
 
 
 NO_LOG = "commitlog-empty-queues-left"

@@ -141,7 +141,7 @@ def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) 
 def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    own, around = settings_of_options(store), Surroundings(store, view)
+    own, around = settings_of_options(store, view), Surroundings(store, view)
     reasons = []
     for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
         found = predict(store, view, BrokerSettings(version, own.given), around=around)
@@ -159,7 +159,7 @@ def start_that_restores(checked: VerifyReport, settings: BrokerSettings | None =
     if not {_ABORT} < {item.code for item in wrong} <= _LEFT_BY_A_KILL:
         return None
     store = checked.analysis.store
-    answer = may_start(checked, settings or settings_of_options(store))
+    answer = may_start(checked, settings or settings_of_options(store, checked.analysis.by_names))
     # the prediction counts itself whether the queues are complete then; of the index, a start skips what lies before
     # the last entry that there is (IndexService.buildIndex)
     first = max([answer.prediction.dispatched_from or 0, *(end + 1 for end, _ in index_ends(store))])
