@@ -149,7 +149,7 @@ def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
 
 
 KEPT = sorted(LOGS.glob("*.log"))
-LINES: dict[str, dict[str, list[str]]] = json.loads((LOGS.parent / "observed" / "log_lines.json").read_text("utf-8"))
+LINES: dict[str, dict[str, list[str]]] = json.loads((LOGS.parent / "lab" / "log_lines.json").read_text("utf-8"))
 RELEASES = {path.stem.rpartition("-")[2] for path in KEPT}
 RELEASES_READ = sorted({release for lines in LINES.values() for found in lines.values() for release in found})
 #: What brokers warn of that says nothing of a store, or belongs to a line that does.
