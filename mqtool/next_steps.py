@@ -231,11 +231,11 @@ def _start(scene: Scene) -> list[Step]:
             parts.append(_(text).format(settings=" ".join(said)))
     last = N_("nothing else needs to be done")
     left = [*dict.fromkeys(item.code for item in scene.wrong)]
-    if scene.phase == "predicted" and scene.code:
+    if scene.named(_ASKS) and not scene.code & exits.MESSAGES:
+        last = N_("if its log is meant to begin where it does")
+    elif scene.phase == "predicted" and scene.code:
         last = N_("consumers get second copies of some messages") if scene.named("start-delivers-again") else \
             N_("the log restores whatever the start removes")
-    elif scene.named(_ASKS):
-        last = N_("if its log is meant to begin where it does")
     elif scene.phase == "predicted":
         delivers = scene.named("start-delivers-overdue", "start-discards-half")
         last = N_("it loses nothing, and delivers at once what was due; mqtool verify checks everything else") \
@@ -401,7 +401,8 @@ STATES: tuple[State, ...] = (
     State("checked predicted nothing changed", _stopped, Scene.by_hand),
     State("predicted checked changed nothing", lambda it: bool(_settings(it)),
           lambda it: [it.remedy(item) for item in _settings(it)]),
-    State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
+    State("predicted", lambda it: bool(it.named("broker-running")) and not it.code & exits.MESSAGES, lambda it: []),
+    State("nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
     State("predicted", lambda it: any(item.severity == "error" for item in it.named(OWNERS)),
           lambda it: it.by_hand(OWNERS)),
     State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),

@@ -334,7 +334,8 @@ class Printer:
         for message in messages:
             if not self.options.quiet and message not in self._said:
                 self._said.add(message)
-                self.stderr_console().print(Text(clean(message), style="dim"))
+                console = self.stderr_console()
+                console.print(Text(clean(message), style="dim"), soft_wrap=not console.is_terminal)
 
     def scene(self, phase: str, code: int = 0, **more: Any) -> Scene:
         """What the next steps depend on, from the store and the findings so far; `more`: other fields of `Scene`."""
