@@ -539,7 +539,7 @@ def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     store = drill("clean-5.3.3")
     for path in (store.root, *store.root.rglob("*")):
         os.chown(path, 12345, 12345)
-    assert store.run("predict", "--broker", "5.3.3").code == 0
+    assert store.run("predict", "--broker", "5.3.3").code == exits.DERIVED  # 20 half messages come again
     os.chown(store.root / name, 0, 0)
     (store.root / name).chmod(mode)
     said = store.run("predict", "--broker", "5.3.3")
@@ -571,11 +571,11 @@ def test_a_part_that_is_mounted_read_only_stops_a_start(drill: Start, part: str,
     assert said["next"][0]["command"].startswith("Find out why")
     assert told(root / part, "verify")["exit_code"] == exits.DERIVED
     assert told(root / part, "recover", "--yes")["next"][0]["command"].startswith("Find out why")
-    assert told(root, "predict", "--broker", "5.3.3")["exit_code"] == exits.CLEAN
+    assert told(root, "predict", "--broker", "5.3.3")["exit_code"] == exits.DERIVED  # half messages come again
 
 
 @pytest.mark.parametrize(("name", "broker", "code"), [
-    ("config/timercheck", "5.3.3", 4), ("config/timercheck", "4.9.7", 0), ("timerwheel", "5.3.3", 4),
+    ("config/timercheck", "5.3.3", 4), ("config/timercheck", "4.9.7", 2), ("timerwheel", "5.3.3", 4),
 ])
 def test_a_folder_in_place_of_a_timer_file_stops_a_broker_with_timers(
     drill: Start, name: str, broker: str, code: int
@@ -584,8 +584,8 @@ def test_a_folder_in_place_of_a_timer_file_stops_a_broker_with_timers(
     (store.root / name).unlink()
     (store.root / name).mkdir()
     said = store.run("predict", "--broker", broker)
-    assert (said.code, said.document["starts"]) == (code, not code)
-    assert not code or said.document["next"][0]["command"].startswith(f"Move {name} out of the store")
+    assert (said.code, said.document["starts"]) == (code, not code & exits.MESSAGES)
+    assert not code & exits.MESSAGES or said.document["next"][0]["command"].startswith(f"Move {name} out of the store")
 
 
 @pytest.mark.parametrize("setting", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
