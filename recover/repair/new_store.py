@@ -8,7 +8,7 @@ where brokers take a place without a unit for one whose message they still have.
 
 from __future__ import annotations
 
-import os
+import tempfile
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -134,8 +134,9 @@ class NewStore:
 
     def _lost(self) -> dict[int, list[LostPosition]]:
         """Lost positions by the start of their damage."""
-        topics = Topics(self.store or Store(Path(os.devnull), StoreOptions()), include_deleted=True)
-        losses = lost_positions(self.log, expect(self.log, topics), None)
+        with tempfile.TemporaryDirectory(prefix="mqtool-no-store-") as nothing:
+            topics = Topics(self.store or Store(Path(nothing), StoreOptions()), include_deleted=True)
+            losses = lost_positions(self.log, expect(self.log, topics), None)
         return {damage.start: losses.by_damage[number] for number, damage in enumerate(self.log.damaged)}
 
     def write_log(

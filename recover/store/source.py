@@ -256,7 +256,7 @@ def existing_entries(folder: Path) -> list[Entry]:
     try:
         return entries(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return []
 
