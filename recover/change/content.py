@@ -286,8 +286,9 @@ def _checked(
 ) -> tuple[Path, tuple[int, int]]:
     """Return the file that the manifest names, and its length and CRC-32C, if it is as announced."""
     file, size, crc = said or ("", -1, 0)
-    if size != content.size or (folder / file).stat().st_size != size or content.crc32c not in (None, crc):
+    length = (folder / file).stat().st_size if said else -1
+    if size != content.size or length != size or content.crc32c not in (None, crc):
         raise Refusal(f"{file or 'a file'} was not produced as announced: {(size, crc)} instead of "
-                      f"{(content.size, content.crc32c)}",
+                      f"{(content.size, content.crc32c)}, and {length} bytes are there",
                       "Run the command again; with --engine local, if it happens again.")
     return folder / file, (size, crc)

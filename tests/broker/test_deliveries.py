@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fixtures.lab.kinds import Kind, Life, step, write
+from fixtures.lab.packed import settings
 from fixtures.lab.toolchain import VERSIONS
 from fixtures.lab.whole import WholeBroker
 from formats.record.message import RETRY_PREFIX
@@ -28,6 +29,12 @@ CASES = [pytest.param(*case, marks=pytest.mark.deep if case in SAMPLE else ())
          for case in product(STORES, VERSIONS, ("before", "after"))]
 #: The lab's brokers keep what is old: without this they give up half messages that are older than three days.
 KEPT = ("--set", "fileReservedTime=7200")
+
+
+def sizes(name: str) -> dict[str, object]:
+    """The sizes of the store's files, without which a broker does not load them."""
+    named = "mappedFileSize", "maxHashSlotNum", "maxIndexNum", "enableConsumeQueueExt"
+    return {key: value for key, value in settings(name).items() if key.startswith(named)}
 
 
 def options(version: str) -> list[str]:
@@ -56,7 +63,7 @@ def test_broker_delivers_what_was_foretold(name: str, version: str, when: str, t
     rows = foretold(root, version)
     copies_before = Counter((record.topic, record.properties.get("UNIQ_KEY"), record.body)
                             for record in plain.records(root))
-    found = happened(version, root)
+    found = happened(version, root, sizes(name))
     assert of(rows, "again") == found.again
     assert of(rows, "now") == found.now
     half = {key: number for key, number in of(rows, "skipped").items() if key[0] == "half"}
