@@ -483,5 +483,5 @@ class _Export(Reading):
             self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
         self.out.say(*self.notes)
         self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
-                         + (", but NOT everything could be read" if self.incomplete else ""), steps)
+                         + (", but NOT everything could be read" if self.incomplete else ""), steps, clean=False)
         return exits.OPERATIONAL if self.incomplete else exits.CLEAN

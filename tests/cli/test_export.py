@@ -47,7 +47,7 @@ from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.support.stores import broker_conf, flip, real_store, unpacked, write_at
+from tests.support.stores import broker_conf, flip, real_store, struck_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool export`: every intact message, whatever is broken around it, counted against the plain reader.
@@ -998,3 +998,9 @@ def test_copies_of_a_message_count_once(form: str, tmp_path: Path) -> None:
         file, _, position = each["place"].rpartition(":")
         if Path(file) == image:
             assert int.from_bytes(content[int(position) + 28:int(position) + 36], "big") == each["phy_offset"]
+
+
+def test_an_export_beside_damage_is_complete_and_does_not_call_the_store_clean(tmp_path: Path) -> None:
+    root, _ = struck_store("clean-plain-4.9.7", tmp_path, "page-random")
+    done = mqtool("export", root, "-o", tmp_path / "out.ndjson")
+    assert done.code == 0 and "(exit 0: complete)" in done.stdout
