@@ -79,8 +79,9 @@ class Record(NamedTuple):
 
     @property
     def stands_in(self) -> bool:
-        """Whether mqtool wrote it in place of damage: filler or marker."""
-        return self.topic == "MQTOOL_FILLER" or "MQTOOL_LOST" in self.properties
+        """Whether mqtool wrote it in place of damage: filler (a small one has a part of its topic) or marker."""
+        filler = not self.body and not self.properties and bool(self.topic) and "MQTOOL_FILLER".startswith(self.topic)
+        return filler or self.topic == "MQTOOL_FILLER" or "MQTOOL_LOST" in self.properties
 
 
 def crc31(content: bytes) -> int:
