@@ -152,5 +152,8 @@ def archives(own: Path, target: Path, *, quickly: bool = False) -> list[Path]:
     """Build the folder around mqtool's own wheel; return its archive and the packages, in a folder. `quickly`: the same
     content in larger files, as most of the time goes into their compression."""
     top = folder(own)
+    # packages take the times of the files, as they are on the disk
+    for path in (top, *top.rglob("*")):
+        os.utime(path, (epoch(), epoch()), follow_symlinks=False)
     preset, compression = (0, "gzip") if quickly else (6, "xz")
     return [pack(top, target / f"{NAME}.tar.xz", preset), *system_packages(top, target, compression)]
