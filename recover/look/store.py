@@ -149,7 +149,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
         yield Trace("4.6.0", "records with IPv6 hosts")
     if bits & BIT_PROP_CRC:
         yield Trace("5.2.0", "records with a property CRC")
-    plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
+    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
     stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
     with open_file(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
@@ -348,7 +348,8 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     mode, found = _mode(store), []
     for version in versions:
-        file = _first_file(store, log, pointers, version) if log.files and finds_log(store, version) else None
+        file = _first_file(store, log, pointers.checkpoint, pointers.dispatched_to, version) \
+            if log.files and finds_log(store, version) else None
         found.append(Start(version, mode, None, False) if file is None else
                      Start(version, mode, log.files[file.index].name, file.matched))
     return found
@@ -365,11 +366,13 @@ def _mode(store: Store) -> Mode:
     return "abnormal" if store.has_abort else "normal"
 
 
-def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile | None:
+def _first_file(
+    store: Store, log: LogFiles, checkpoint: Checkpoint | None, dispatched_to: int | None, version: BrokerVersion,
+) -> StartFile | None:
     """The file at which the recovery of a release begins; None if one that decides it cannot be read."""
-    dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
+    dispatched = -1 if dispatched_to is None else dispatched_to
     with contextlib.suppress(ReadFailure):
-        return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
+        return start_file(log, _mode(store), BrokerSettings(version), checkpoint or EMPTY, dispatched)
     return None
 
 
@@ -379,7 +382,8 @@ def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: Broker
 def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVersion, str]:
     """Return (release, why): of the generations that fit the store's traces the one whose recovery starts earliest, and
     of equal ones the newest; named by its first release. `log`: a scan of the log, so that it is not read again."""
-    generation = Generation(store, store.checkpoint(), log)
+    checkpoint = store.checkpoint()
+    generation = Generation(store, checkpoint, log)
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
     fitting = [least, *(version for version in boundaries() if least < version < newest)]
@@ -390,8 +394,8 @@ def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVers
     mapped = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not mapped.files:
         return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
-    pointers = Pointers(store)
-    files = {version: _first_file(store, mapped, pointers, version) for version in fitting}
+    dispatched_to = max((reached for *_, reached in queue_ends(store, []) if reached is not None), default=None)
+    files = {version: _first_file(store, mapped, checkpoint, dispatched_to, version) for version in fitting}
     starts = {version: 0 if file is None else file.index for version, file in files.items()}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \

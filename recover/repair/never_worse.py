@@ -291,10 +291,10 @@ def missed_between(
                 sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
                 found.extend(_compare(keys, log, was, log_after, now))
 
-        if not predict(planned, after_view, settings, counted=False, started=after).starts:
+        if not predict(planned, after_view, settings, counted=False, rights=False, started=after).starts:
             after(log, {})
 
-    predict(store, view, settings, counted=False, started=before)
+    predict(store, view, settings, counted=False, rights=False, started=before)
     return found
 
 
