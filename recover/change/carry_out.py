@@ -34,7 +34,7 @@ from recover.change.journal import (
 from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan
 from recover.change.owner import acting, acting_owner, permission_remedy, refuse_unreadable
-from recover.change.places import Places, check_alone, check_changeable, check_space
+from recover.change.places import Places, check_alone, check_changeable, check_space, room_for
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
 from recover.findings.code import Interrupted, Refusal
@@ -147,7 +147,7 @@ def _checked(root: Path, plan: Plan, parts: tuple[str, ...], journal: Path | Non
     refuse_unreadable(root, (state.file for state in (*plan.preconditions, *plan.watched)))
     whole = detach(plan, root)
     check_changeable(root, whole.steps, beside=journal)
-    check_space(root, whole, journal)
+    check_space(room_for(root, whole, journal))
     return whole
 
 

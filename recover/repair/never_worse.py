@@ -280,10 +280,10 @@ def missed_between(
             found.extend(_missed(log, states, log_after, later, stays, sums))
 
         # what the first start has open, it has open only now
-        if not predict(planned, after_view, settings, counted=False, started=after).starts:
+        if not predict(planned, after_view, settings, counted=False, rights=False, started=after).starts:
             after(log, {})
 
-    predict(store, view, settings, counted=False, started=started)
+    predict(store, view, settings, counted=False, rights=False, started=started)
     return found
 
 
