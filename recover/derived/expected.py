@@ -159,7 +159,7 @@ def deleted_topics(log: LogView, topics: Topics, names: Iterable[str]) -> list[s
     last = np.zeros(len(log.queues), dtype=np.int64)
     splits = [*log.splits_of(numbers)]
     for split, times in zip(splits, ask([(split, _last_times) for split in splits]), strict=True):
-        own = split.numbers if split.summary is not None else np.arange(times.size)
+        own = split.numbering(times.size)
         last[own] = np.maximum(last[own], times)
     times_of: dict[str, int] = defaultdict(int)
     for number in numbers:

@@ -68,6 +68,7 @@ class Missed(Struct, frozen=True):
     size: int
 
 
+States = dict[Key, QueueState]
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
 
@@ -272,29 +273,34 @@ def missed_between(
 
     Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
-    found: list[Missed] = []
-    sums = sums or Sums()
     alone, after = (play(one, settings, counted=False, rights=False) for one in (around, planned))
     if alone.log is None or (after.log is None and after.prediction.starts):
-        return found
-    log, states, later = alone.log, alone.states, after.states
+        return []
     # where it does not start on the plan, it delivers nothing of it
-    log_after = after.log or log
-    both = {file.file_from_offset for file in log.files if log.scan_of(file)} & {
-        file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
+    return [*_missed(alone.log, alone.states, after.log or alone.log, after.states, stays, sums or Sums())]
+
+
+def _missed(
+    log: BrokerLog, states: States, log_after: BrokerLog, later: States, stays: Collection[Stretch], sums: Sums,
+) -> Iterator[Missed]:
+    """Yield what one start delivers and the other does not, as in `missed_between`."""
+    both = _scanned(log) & _scanned(log_after)
     same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
     asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
-    sums.alone = sums.after = sum(_units(state) for key, state in states.items() if key not in {*asked})
-    new = [key for key in later if key not in states]
-    sums.after += sum(_deliveries([key], log_after, later).size for key in new)
-    held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
+    sums.alone = sums.after = sum(_units(states[key]) for key in states.keys() - {*asked})
+    sums.after += sum(_deliveries([key], log_after, later).size for key in later.keys() - states.keys())
+    held = [[file for state in (states, later) if key in state for file in state[key].files] for key in asked]
     sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
     for some in batches(range(len(asked)), sizes, _AT_ONCE):
         keys = [asked[number] for number in some]
         was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
         sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
-        found.extend(_compare(keys, log, was, log_after, now))
-    return found
+        yield from _compare(keys, log, was, log_after, now)
+
+
+def _scanned(log: BrokerLog) -> set[int]:
+    """The first offsets of the files of a broker's log that a scan has read."""
+    return {file.file_from_offset for file in log.files if log.scan_of(file)}
 
 
 def _units(state: QueueState) -> int:
