@@ -158,7 +158,7 @@ def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> Non
     out.answer(room=to_builtins(rooms))
     typed = {str(root.absolute()): f"{root}/{JOURNAL_DIR}", str(root.absolute() / JOURNAL_DIR): f"{root}/{JOURNAL_DIR}"}
     out.show(*(Text(room_text(room, typed.get(room.place, room.place))) for room in rooms))
-    check_space(root.absolute(), plan, journal)
+    check_space(rooms)
 
 
 def say_undo_data(out: Printer, run: RunInfo | None) -> None:

@@ -360,7 +360,7 @@ class Reading:
             raise UsageRefusal("--lost-by needs a store", "Name the store root: a start depends on all of it.")
         broker = structs.replace(self.broker, broker=self.lost_by)
         settings, self.assumed = settings_of(source.store, *broker.said)
-        prediction = predict(source.store, scanned.by_names, settings, counted=False)
+        prediction = predict(source.store, scanned.by_names, settings, counted=False, rights=False)
         if not prediction.starts:
             self.out.say(_("Broker {broker} would not start and therefore cut nothing: {reason}").format(
                 broker=prediction.broker, reason=prediction.reason))

@@ -192,7 +192,7 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings, books:
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
-        played = predict(store, before.analysis.by_names, own, counted=False)
+        played = predict(store, before.analysis.by_names, own, counted=False, rights=False)
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played or first in _OTHERWISE:
             before_it, counted = played, predict(store, before.analysis.by_names, own, books=books)
