@@ -163,8 +163,8 @@ def fleet(out: Printer, which: Fleet) -> int:
     if out.options.json or out.options.findings_out:
         out.found(found)
     _show(out, which, bad)
-    out.summary(_("{bad:,} of {stores} with problems: {read}, {unchanged:,} not read because their listing is unchanged; "
-                  "tables in {place}").format(
+    out.summary(_("{bad:,} of {stores} with problems: {read}, {unchanged:,} not read because their listing is "
+                  "unchanged; tables in {place}").format(
         bad=len(bad), stores=count(len(rows), "store"), read=_read([row for row in rows if row.read]),
         unchanged=total["unchanged"], place=which.into), next_steps(out.scene("fleet", code, findings=found)))
     return code
