@@ -20,14 +20,16 @@ from recover.check import log as check_log
 from recover.check.parts import OTHER_QUEUES, REMAINS
 from recover.check.report import VerifyReport
 from recover.check.surroundings import Surroundings
+from recover.derived.expected import QueueVerdict
 from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
 from recover.look.store import settings_of_options
 from recover.predict.delivers import Books
-from recover.predict.dispatch import Stop
+from recover.predict.dispatch import Key, Stop
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
+from recover.reading.reading import Reading
 from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _ABORT = "abort-present"
@@ -90,7 +92,8 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     now = check_log.now_ms() if at is None else at
     around = Surroundings(store, view)
     prediction = predict(
-        store, view, settings, books=Books(store, view, checked.analysis.topics, now), around=around)
+        store, view, settings, books=Books(store, view, checked.analysis.topics, now), around=around,
+        proven=_proven(checked.analysis))
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in placed)
     stated = [*_stated_settings(around, settings)]
@@ -116,6 +119,13 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
         [structs.replace(item, severity="info", bits=0) for item in mends],
         around.unstated if settings.version.has_reached(_POP_IN_ROCKSDB) else [],
     )
+
+
+def _proven(reading: Reading) -> dict[Key, QueueVerdict]:
+    """The queues that hold exactly the units of the log, if that is the log as brokers find it."""
+    if reading.queues is None or reading.by_names is not reading.log:
+        return {}
+    return {key: verdict for key, verdict in reading.queues.verdicts.items() if verdict.live is not None}
 
 
 def _refuse_left_out(prediction: Prediction, stated: list[Finding]) -> None:
@@ -144,10 +154,11 @@ def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     own, around = settings_of_options(store, view), Surroundings(store, view)
     reasons = []
     for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
-        found = predict(store, view, BrokerSettings(version, own.given), around=around)
-        if found.starts or found.reason is None:
+        # whether it starts is asked, not what that costs
+        found = predict(store, view, BrokerSettings(version, own.given), around=around, counted=False)
+        if found.starts:
             return None
-        reasons.append(found.reason)
+        reasons.append(str(found.reason))
     return str(own.version), reasons[0]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from formats.basics import offset_to_name
@@ -27,7 +28,7 @@ from recover.broker.recovery import (
 from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
 from recover.check.log import odd_log_name
 from recover.check.surroundings import Surroundings
-from recover.derived.expected import deleted_topics
+from recover.derived.expected import QueueVerdict, deleted_topics
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
@@ -73,19 +74,21 @@ Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    started: Started | None = None, books: Books | None = None, around: Surroundings | None = None,
+    rights: bool = True, started: Started | None = None, books: Books | None = None, around: Surroundings | None = None,
+    proven: Mapping[Key, QueueVerdict] = MappingProxyType({}),
 ) -> Prediction:
     """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
 
-    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
-    counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
-    with the log and the queues as the broker has them after the start. `books`: the same log, for what its services
-    deliver at the time of these. `around`: what surrounds the start, if it was asked already.
+    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` no message is
+    counted: enough to learn whether it starts, and where the log ends. Without `rights` owners and modes of files do
+    not matter. `started` is called with the log and the queues as the broker has them after the start. `books`: the
+    same log, for what its services deliver at the time of these. `around`: what surrounds the start, if it was asked
+    already. `proven`: verdicts on queues by `view`.
     """
     around = around or Surroundings(store, view)
     prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
-    loaded = _look_around(prediction, around, settings, counted=counted)
-    refusal = loaded.refusal or next(_stops(around, settings, counted=counted), None)
+    loaded = _look_around(prediction, around, settings, counted=counted, rights=rights)
+    refusal = loaded.refusal or next(_stops(around, settings, rights=rights), None)
     if refusal is not None:
         prediction.refuse(refusal)
         return prediction
@@ -100,7 +103,7 @@ def predict(
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
     if counted and start.ended:
-        _count(prediction, around, settings, start)
+        _count(prediction, around, settings, start, proven)
     if not (start.ended and prediction.starts):
         return prediction
     if started is not None:
@@ -110,7 +113,9 @@ def predict(
     return prediction
 
 
-def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Loaded:
+def _look_around(
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool, rights: bool,
+) -> Loaded:
     """Load the store, and note all that the start finds before it looks at a message."""
     store = around.store
     prediction.assumptions += assumptions(store, around.first_file, settings)
@@ -125,10 +130,10 @@ def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerS
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *around.unread]
-    rights = around.rights if counted else []
+    closed = around.rights if rights else []
     prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
-                               for item in rights if item.facts["closed"] and item.facts.get("user")][:1]
-    beside = [*_forgotten_offsets(around, settings), *rights]
+                               for item in closed if item.facts["closed"] and item.facts.get("user")][:1]
+    beside = [*_forgotten_offsets(around, settings), *closed]
     prediction.by_hand = [*loaded.by_hand, *unread, *beside]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     gone = [*prediction.incomplete, *(item for item in beside if item.bits & MESSAGES)]
@@ -147,14 +152,17 @@ def _note_unread(prediction: Prediction, around: Surroundings, settings: BrokerS
                                for twin in around.store.commitlog.duplicates]
 
 
-def _count(prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start) -> None:
+def _count(
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start,
+    proven: Mapping[Key, QueueVerdict],
+) -> None:
     """Count what the start costs: lost, unreachable and undelivered messages."""
     count_lost(around.log, prediction.cut_at, prediction)
     told = "enableConsumeQueueExt" in settings.given
     ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
     refers = count_unreachable(
         around.log, around.topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
-        late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
+        proven, late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
     )
     if refers and not told:
         prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
@@ -512,12 +520,12 @@ def _rights_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
 
 
 class _Row(NamedTuple):
-    """What may keep a broker from starting: who finds it, and from which release on it does. `counted`: not asked where
-    only the end of the log is wanted."""
+    """What may keep a broker from starting: who finds it, and from which release on it does. `rights`: not asked where
+    owners and modes do not matter."""
 
     finds: Callable[[Surroundings, BrokerSettings], Iterator[Stop]]
     since: versions.Behaviour | None = None
-    counted: bool = False
+    rights: bool = False
 
 
 _STOPS = (
@@ -527,14 +535,14 @@ _STOPS = (
     _Row(_database_stops, versions.COMBINED_QUEUES),
     _Row(_part_stops),
     _Row(_timer_stops),
-    _Row(_rights_stops, counted=True),
+    _Row(_rights_stops, rights=True),
 )
 
 
-def _stops(around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Iterator[Stop]:
+def _stops(around: Surroundings, settings: BrokerSettings, *, rights: bool) -> Iterator[Stop]:
     """Reasons not to start, in the order in which a start meets them; each is asked only if none was found before."""
     for row in _STOPS:
-        if (row.since is None or settings.version.has(row.since)) and (counted or not row.counted):
+        if (row.since is None or settings.version.has(row.since)) and (rights or not row.rights):
             yield from row.finds(around, settings)
 
 

@@ -48,7 +48,7 @@ def waiting(store: Store, log: LogView, topics: Topics, settings: BrokerSettings
     def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
         queues.update(states)
 
-    predict(store, log, settings, counted=False, started=started)
+    predict(store, log, settings, counted=False, rights=False, started=started)
     if not queues:
         queues = load(store, settings).queues
         for state in queues.values():

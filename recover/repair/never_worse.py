@@ -67,6 +67,7 @@ class Missed(Struct, frozen=True):
     size: int
 
 
+States = dict[Key, QueueState]
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
 
@@ -274,28 +275,39 @@ def missed_between(
     found: list[Missed] = []
     sums = sums or Sums()
 
-    def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
-        def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
-            both = {file.file_from_offset for file in log.files if log.scan_of(file)} & {
-                file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
-            same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
-            asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
-            sums.alone = sums.after = sum(_units(state) for key, state in states.items() if key not in {*asked})
-            new = [key for key in later if key not in states]
-            sums.after += sum(_deliveries([key], log_after, later).size for key in new)
-            held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
-            sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
-            for some in batches(range(len(asked)), sizes, _AT_ONCE):
-                keys = [asked[number] for number in some]
-                was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
-                sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
-                found.extend(_compare(keys, log, was, log_after, now))
+    def started(log: BrokerLog, states: States) -> None:
+        def after(log_after: BrokerLog, later: States) -> None:
+            found.extend(_missed(log, states, log_after, later, stays, sums))
 
-        if not predict(planned, after_view, settings, counted=False, started=after).starts:
+        # what the first start has open, it has open only now
+        if not predict(planned, after_view, settings, counted=False, rights=False, started=after).starts:
             after(log, {})
 
-    predict(store, view, settings, counted=False, started=before)
+    predict(store, view, settings, counted=False, rights=False, started=started)
     return found
+
+
+def _missed(
+    log: BrokerLog, states: States, log_after: BrokerLog, later: States, stays: Collection[Stretch], sums: Sums,
+) -> Iterator[Missed]:
+    """Yield what one start delivers and the other does not, as in `missed_between`."""
+    both = _scanned(log) & _scanned(log_after)
+    same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
+    asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
+    sums.alone = sums.after = sum(_units(states[key]) for key in states.keys() - {*asked})
+    sums.after += sum(_deliveries([key], log_after, later).size for key in later.keys() - states.keys())
+    held = [[file for state in (states, later) if key in state for file in state[key].files] for key in asked]
+    sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
+    for some in batches(range(len(asked)), sizes, _AT_ONCE):
+        keys = [asked[number] for number in some]
+        was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
+        sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
+        yield from _compare(keys, log, was, log_after, now)
+
+
+def _scanned(log: BrokerLog) -> set[int]:
+    """The first offsets of the files of a broker's log that a scan has read."""
+    return {file.file_from_offset for file in log.files if log.scan_of(file)}
 
 
 def _units(state: QueueState) -> int:
