@@ -29,6 +29,7 @@ from mqtool.screens.verdict import (
     verify_tables,
 )
 from mqtool.text import clean, count, human_size, human_time
+from mqtool.words import N_, _, told
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
@@ -172,9 +173,10 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     out.answer(output=written, sentence=sentence, **_document(found, document))
     if page.output is not None:
         text = render(_page(out, found, document, code, sentence, steps), _KINDS[page.output.suffix.lower()])
-        with output_file(page.output, resume=False) as (stream, _):
+        with output_file(page.output, resume=False) as (stream, _left):
             stream.write(text.encode("utf-8", "backslashreplace"))
-    out.summary(sentence if written is None else f"{sentence} The report is in {written}", steps)
+    out.summary(sentence if written is None else _("{sentence} The report is in {file}").format(
+        sentence=sentence, file=written), steps)
     return code
 
 
@@ -224,34 +226,39 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
 
 # --- words ---------------------------------------------------------------------------------------
 
-_STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker was not stopped cleanly",
-            "running": "A broker holds the store now", "unknown": "It is unknown how the broker was stopped"}
+_STOPPED = {"clean": N_("The broker was stopped cleanly"), "unclean": N_("The broker was not stopped cleanly"),
+            "running": N_("A broker holds the store now"), "unknown": N_("It is unknown how the broker was stopped")}
 
 
 def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     log = document["commitlog"]
-    parts = [_STOPPED[found.exit_state.verdict]]
+    parts = [_(_STOPPED[found.exit_state.verdict])]
     stop = next((item for item in found.before.findings if item.code in STOPS), None)
     if log["damaged_messages"]:
-        are = "is" if log["damaged_messages"] == 1 else "are"
-        places = f" in {count(len(log['damaged']), 'place')} of the log" if log["damaged"] else ""
-        parts.append(f"{count(log['damaged_messages'], 'message')} {are} damaged or missing{places}, "
-                     f"{count(log['messages'], 'message')} {'is' if log['messages'] == 1 else 'are'} intact")
+        damaged, whole = (count(log[name], "message") for name in ("damaged_messages", "messages"))
+        lost = N_("{messages} is damaged or missing") if log["damaged_messages"] == 1 else \
+            N_("{messages} are damaged or missing")
+        places = _(" in {places} of the log").format(places=count(len(log["damaged"]), "place")) if log["damaged"] \
+            else ""
+        rest = N_(", {messages} is intact") if log["messages"] == 1 else N_(", {messages} are intact")
+        parts.append(_(lost).format(messages=damaged) + places + _(rest).format(messages=whole))
     elif stop is not None:
-        parts.append(stop.message)
+        parts.append(told(stop)[0])
     elif code & exits.MESSAGES:
-        parts.append(next(item.message for item in found.before.findings.sorted() if item.severity == "error"))
+        parts.append(next(told(item)[0] for item in found.before.findings.sorted() if item.severity == "error"))
     elif "commitlog" not in document["not_checked"]:
-        parts.append(f"{count(log['messages'], 'message')} in the log, all intact")
+        parts.append(_("{messages} in the log, all intact").format(messages=count(log["messages"], "message")))
     derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
-        parts.append(f"{count(derived, 'problem')} that {'loses' if derived == 1 else 'lose'} no intact message")
+        loses = N_("{problems} that loses no intact message") if derived == 1 else \
+            N_("{problems} that lose no intact message")
+        parts.append(_(loses).format(problems=count(derived, "problem")))
     if document["not_checked"]:
-        parts.append(f"not checked: {', '.join(document['not_checked'])}")
+        parts.append(_("not checked: {parts}").format(parts=", ".join(document["not_checked"])))
     played = found.groups.prediction.json()
     parts.append(start_line({**played, "reason": None if played["reason"] in parts else played["reason"]},
                             found.groups.prediction.exit_code))
-    return "; ".join(part.rstrip(".") for part in parts) + "."
+    return _("; ").join(part.rstrip(".。") for part in parts) + _(".")
 
 
 def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
