@@ -401,10 +401,7 @@ def _last_states(run: Run) -> dict[str, dict[str, Any] | None]:
 def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
     """Revert the begun steps, the last first, then restore the directories' times."""
     steps, statuses = run.plan.steps, run.statuses
-    for name in sorted(name for place in run.places for name in (place / "retired").iterdir()):
-        # second name of a file whose step never began: without this the file would count as shared for ever
-        if statuses[int(name.name)] == "untouched":
-            (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
+    _drop_second_names(run)
     begun = [number for number, status in enumerate(statuses) if status != "untouched"]
     for batch in reversed(list(batches(run.root, steps))):
         left = [number for number in reversed(batch) if statuses[number] not in ("untouched", "reverted")]
@@ -424,6 +421,13 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
     files = sorted({steps[number].file for number in begun})
     removed = [file for file in files if not os.path.lexists(run.root / file)]
     return Undone(run.info(), tuple(files), tuple(removed))
+
+
+def _drop_second_names(run: Run) -> None:
+    """Remove the second names of files whose step never began: with them, these would count as shared for ever."""
+    for name in sorted(name for place in run.places for name in (place / "retired").iterdir()):
+        if run.statuses[int(name.name)] == "untouched":
+            (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
 
 
 def _revert(run: Run, batch: list[int]) -> None:
