@@ -334,7 +334,7 @@ class Change(Struct):
                 return made, asked
 
             def again(planned: Store) -> RecoverPlan:
-                left = planner(planned, asked, verify(planned, structs.replace(scan, known=None)))
+                left = planner(planned, asked, verify(planned, structs.replace(scan, known=None, memory=scan.share)))
                 worse = may_take_messages(planned, left)
                 return refuse_worse(planned, left, asked()[0], self.max_loss) if worse else left
 

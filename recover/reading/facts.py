@@ -26,6 +26,9 @@ RETENTION = "fileReservedTime"
 HOUR_MS = 3_600_000
 
 
+_SHARE = 8
+
+
 class ScanOptions(Struct, frozen=True):
     """How to scan: memory for columns (bytes), deleted topics, progress, engine. `known`: an earlier scan to reuse if
     valid. `in_place`: displaced records count where they stand, as damage. `further`: logs that may hold what this one
@@ -39,6 +42,11 @@ class ScanOptions(Struct, frozen=True):
     known: KnownLog | None = None
     in_place: bool = False
     further: Further = Further()
+
+    @property
+    def share(self) -> int:
+        """Bytes of memory for rows kept beside those of the scan: of a further scan, or of several readings."""
+        return self.memory // _SHARE
 
 
 class Facts(Struct, frozen=True, eq=False, dict=True):

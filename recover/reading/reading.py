@@ -41,7 +41,6 @@ from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 from recover.store.unread import Elsewhere
 
-_SHARE = 4
 _OF_RECORDS = ("expectation", "ownership", "behind", "indexed_behind", "old_end")
 """What is taken over from a reading of the same records."""
 
@@ -72,8 +71,7 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
 
     def accepting(self, found: Sequence[Explanation]) -> Reading:
         """Return the reading after these explanations: the only way from one log to another."""
-        # besides the scan's own rows, those of several readings may be in memory
-        log = accepting(self.log, [one.becomes for one in found], memory=self.options.memory // _SHARE)
+        log = accepting(self.log, [one.becomes for one in found], memory=self.options.share)
         of_names = self.by_names is self.log and all(isinstance(one.becomes, Relabel | Noted | OldEnd) for one in found)
         after = Reading(self.facts, log, log if of_names else self.by_names, (*self.accepted, *found))
         if same_records(found):

@@ -64,8 +64,8 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     made = _plan_once(store, options, before or verify(store, options.scan))
     if options.policy != "keep":
         return made
-    # what a plan would leave is read by this process alone
-    scan = ScanOptions(options.scan.memory, options.scan.include_deleted)
+    # what a plan would leave is read by this process alone, while the rows of the store as it is are kept
+    scan = ScanOptions(options.scan.share, options.scan.include_deleted)
     return settled(store, made, lambda planned: _plan_once(planned, options, verify(planned, scan)))
 
 
