@@ -17,7 +17,7 @@ from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, o
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
-from mqtool.words import _
+from mqtool.words import _, retold, told
 from recover.check.report import VerifyReport, verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
@@ -68,10 +68,10 @@ def verify(
     stop = next((item for item in report.findings if item.code in STOPS), None)
     left_out = [part.value for part in Part if only and part not in only]
     has_log = report.analysis.log.tally.messages > 0
-    line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
+    line = verify_line(document, code, left_out) if stop is None or has_log else told(stop)[0]
     if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
         line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
-            oldest=refused[0], reason=refused[1].rstrip(".?"), rest=line)
+            oldest=refused[0], reason=retold(refused[1]).rstrip(".?"), rest=line)
     line += _assumed(report)
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
@@ -163,17 +163,18 @@ def fleet(out: Printer, which: Fleet) -> int:
     if out.options.json or out.options.findings_out:
         out.found(found)
     _show(out, which, bad)
-    out.summary(
-        f"{len(bad):,} of {count(len(rows), 'store')} with problems: {_read([row for row in rows if row.read])}, "
-        f"{total['unchanged']:,} not read because their listing is unchanged; tables in {which.into}",
-        next_steps(out.scene("fleet", code, findings=found)))
+    out.summary(_("{bad:,} of {stores} with problems: {read}, {unchanged:,} not read because their listing is "
+                  "unchanged; tables in {place}").format(
+        bad=len(bad), stores=count(len(rows), "store"), read=_read([row for row in rows if row.read]),
+        unchanged=total["unchanged"], place=which.into), next_steps(out.scene("fleet", code, findings=found)))
     return code
 
 
 def _read(rows: Sequence[StoreRow]) -> str:
     """Return how many stores were read, and what that took, in words."""
     size, seconds = sum(row.bytes for row in rows), sum(row.seconds for row in rows)
-    return f"{len(rows):,} read ({human_size(size)} of log, {human_seconds(seconds)} of one core)"
+    return _("{n:,} read ({size} of log, {time} of one core)").format(
+        n=len(rows), size=human_size(size), time=human_seconds(seconds))
 
 
 def _show(out: Printer, which: Fleet, bad: Sequence[StoreRow]) -> None:
@@ -181,7 +182,7 @@ def _show(out: Printer, which: Fleet, bad: Sequence[StoreRow]) -> None:
     if bad:
         columns = ["*store", ">exit", "worst finding, or error", ">findings", ">messages"]
         lines = [[row.store, row.exit_code, row.error or row.worst, row.findings, row.messages] for row in bad[:_SHOWN]]
-        rest = f"the tables in {which.into} hold all"
+        rest = _("the tables in {place} hold all").format(place=which.into)
         out.show(table("stores with problems", columns, lines, _SHOWN, len(bad), rest))
 
 

@@ -5,6 +5,7 @@
 2. `TABLE_files` has a row a log file and run, with the file's stamp and sums. A run reads the log files whose stamp is
    not that of their last row: of a store that grew, the new files and the last one.
 3. What it reads of a file replaces what the table had of it, so no message is there twice, by whatever it was changed.
+   A MERGE by store and offset would keep those that the file no longer has, and compare every row to add the new ones.
    Files that expired stay in the table.
 4. The rows of `TABLE_files` come last. A run that fails before has none, and the next one reads its files again.
 

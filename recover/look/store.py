@@ -150,7 +150,7 @@ class _Marks(NamedTuple):
 def _marks_of(split: Split) -> _Marks:
     rows = split.records
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
-    plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
+    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
     return _Marks(bits, flags, (plain["phy_offset"] + plain["size"]).tolist())
 
 
@@ -177,7 +177,7 @@ def _of_marks(marks: _Marks, mapped_file: MappedFile) -> Iterator[Trace]:
 
 READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unknown"
 
-_KNOWN: dict[str, tuple[str, str]] = {
+KNOWN_PARTS: dict[str, tuple[str, str]] = {
     "commitlog": ("messages of all topics", READ),
     "consumequeue": ("positions of the messages of each queue", READ),
     "consumequeue_ext": ("filter bit maps of queues", READ),
@@ -225,7 +225,7 @@ def list_parts(store: Store) -> list[Part]:
         "commitlog": store.commitlog_dirs, "consumequeue": (store.consumequeue_dir,), "index": (store.index_dir,),
     }
     names |= set(elsewhere)
-    order = {name: number for number, name in enumerate(_KNOWN)}
+    order = {name: number for number, name in enumerate(KNOWN_PARTS)}
     parts = []
     for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
         paths = list(elsewhere.get(name, (store.root / name,)))
@@ -239,10 +239,10 @@ def list_parts(store: Store) -> list[Part]:
 
 
 def _describe(name: str, path: Path) -> tuple[str, str]:
-    if name in _KNOWN:
+    if name in KNOWN_PARTS:
         if name == "consumequeue" and (path / "CURRENT").exists():
             return "queues in RocksDB", NOT_READ
-        return _KNOWN[name]
+        return KNOWN_PARTS[name]
     if _DLEDGER.fullmatch(name):
         return "log of a DLedger group", NOT_READ
     if name.startswith("timerwheel."):
