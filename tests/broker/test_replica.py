@@ -1,5 +1,5 @@
-"""`recover --from` between a master and its slave, both real brokers: the slave has its log from the master's HA service,
-and its own queues, index and checkpoint."""
+"""`recover --from` between a master and its slave, both real brokers: the slave has its log from the master's HA
+service, and its own queues, index and checkpoint."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_damaged_master_and_slave_heal_each_other(version: str, tmp_path: Path) 
     for seed in SEEDS:
         stores = (master, slave) if seed % 2 else (slave, master)
         found = pair(version, seed, SAME if seed % 4 < 3 else DIVERGED, tmp_path / str(seed), stores=stores)
-        assert_healed(found, "--extend", "--max-loss", "all")
+        assert_healed(found, "--extend", "--max-loss", "all", "--set", "fileReservedTime=7200")
